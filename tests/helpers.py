@@ -1,0 +1,200 @@
+"""What several tests use: devices, operands, the float64 truth, error bounds, and the comparison that names the worst element.
+
+A contraction is 0, 1 or 2 (NN: X Y, NT: X Y^T, TN: X^T Y) and a structure 0, 1 or 2 (dense, lower, upper), as the operator
+torch.ops.tril_matmul.product takes them.
+"""
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "model_new.py"
+
+NN, NT, TN = 0, 1, 2
+DENSE, LOWER, UPPER = 0, 1, 2
+FAMILY = [(contraction, structure) for contraction in (NN, NT, TN) for structure in (DENSE, LOWER, UPPER)]
+FAMILY_NAMES = [f"{c}-{s}" for c in ("NN", "NT", "TN") for s in ("dense", "lower", "upper")]
+FUNCTIONS = {"tril_matmul": (NN, LOWER), "triu_matmul": (NN, UPPER), "transposed_a_matmul": (TN, DENSE)}
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+HAS_CUDA = torch.cuda.is_available()
+HAS_HOPPER = HAS_CUDA and torch.cuda.get_device_capability() == (9, 0)
+needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no CUDA GPU is visible")
+needs_hopper = pytest.mark.skipif(not HAS_HOPPER, reason="no GPU of compute capability 9.0 is visible")
+needs_two_gpus = pytest.mark.skipif(not HAS_CUDA or torch.cuda.device_count() < 2, reason="fewer than two CUDA GPUs are visible")
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
+
+
+def load():
+    """The module model_new, imported once for all tests."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    return importlib.import_module("model_new")
+
+
+def execute(text=None):
+    """Executes the file's text as KernelBench and notebooks do, in a dict without __name__. Returns the dict."""
+    room = {}
+    exec(compile(SOURCE.read_text() if text is None else text, "<model_new>", "exec"), room)
+    return room
+
+
+def product(X, Y, contraction, structure):
+    return torch.ops.tril_matmul.product(X, Y, contraction, structure)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape, seed, dtype=torch.float32, device="cpu"):
+    """Normal values, the same on every device."""
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64).to(device, dtype)
+
+
+# ---- Structure. ------------------------------------------------------------------------------------------------------
+
+
+def read_part(T, structure):
+    """T with zeros where an operand of this structure is not read."""
+    return T.tril() if structure == LOWER else T.triu() if structure == UPPER else T
+
+
+def unread(T, structure):
+    """A mask, true where an operand of this structure is not read."""
+    ones = torch.ones(T.shape[-2:], dtype=torch.bool, device=T.device)
+    return ones.triu(1) if structure == LOWER else ones.tril(-1) if structure == UPPER else ~ones
+
+
+def poison(T, structure, value=math.nan):
+    """A copy of T with NaN where it must not be read."""
+    return T.masked_fill(unread(T, structure), value)
+
+
+def bits(T):
+    """The bit patterns of T: equal for equal NaNs, different for zeros of different sign."""
+    T = T.detach().contiguous()
+    return T.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[T.element_size()])
+
+
+# ---- Truth and bounds. -----------------------------------------------------------------------------------------------
+
+
+def plain_operands(X, Y, contraction, structure):
+    """The operands as a dense product takes them: unread elements zero, transpositions carried out (as views)."""
+    X, Y = read_part(X, structure), read_part(Y, structure)
+    return X.mT if contraction == TN else X, Y.mT if contraction == NT else Y
+
+
+def truth(X, Y, contraction, structure):
+    """The contraction in float64, and |X| |Y|, what its componentwise error is measured by."""
+    X, Y = plain_operands(X.detach().double(), Y.detach().double(), contraction, structure)
+    return read_part(X @ Y, structure), read_part(X.abs() @ Y.abs(), structure)
+
+
+def dense_error(X, Y, contraction, structure, exact, magnitude):
+    """The worst componentwise error of torch's dense product in the operands' own dtype."""
+    dense = torch.matmul(*plain_operands(X.detach(), Y.detach(), contraction, structure)).double()
+    error = torch.where(magnitude > 0, (dense - exact).abs() / magnitude, 0.0)
+    return error.nan_to_num(nan=0.0, posinf=0.0).max().item() if error.numel() else 0.0
+
+
+def bound_for(X, Y, contraction, structure, exact, magnitude):
+    """The error that each element may have.
+
+    float32: componentwise the larger of 1e-6 and twice the dense product's error, which is the contract. float64: the rigorous bound of
+    a sum of products, for the result and the truth. 16-bit types: that of float32 sums, and one rounding at the end.
+    """
+    terms = X.shape[-2] if contraction == TN else X.shape[-1]
+    if X.dtype == torch.float32:
+        return max(1e-6, 2 * dense_error(X, Y, contraction, structure, exact, magnitude)) * magnitude
+    if X.dtype == torch.float64:
+        return (terms + 1) * 2.0**-52 * magnitude
+    half_ulp, least = (2.0**-11, 2.0**-25) if X.dtype == torch.float16 else (2.0**-8, 0.0)
+    return half_ulp * exact.abs() + (terms + 2) * 1.01 * 2.0**-24 * magnitude + least * (magnitude > 0)
+
+
+def assert_within(C, exact, bound, what="C"):
+    """Every |C - exact| <= bound; the message shows the worst element."""
+    assert C.shape == exact.shape, f"{what}: shape {tuple(C.shape)}, expected {tuple(exact.shape)}"
+    if C.numel() == 0:
+        return
+    C = C.detach().double()
+    error = (C - exact).abs()
+    excess = torch.where(error > 0, error / bound, 0.0).masked_fill(error.isnan(), math.inf)
+    worst = int(excess.argmax())
+    if excess.flatten()[worst] <= 1:
+        return
+    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), C.shape))
+    bound_there = float(bound.flatten()[worst])
+    pytest.fail(
+        f"{what}: {int((excess > 1).sum())} of {C.numel()} elements are wrong. The worst, {list(at)}, is {C.flatten()[worst].item():.9g};"
+        f" the float64 product is {exact.flatten()[worst].item():.9g}; error {error.flatten()[worst].item():.3g}, bound {bound_there:.3g}",
+        pytrace=False,
+    )
+
+
+def assert_product(C, X, Y, contraction, structure, what="C"):
+    """C is right, in every respect that the contract names of a single result."""
+    batch = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2])
+    X, Y = X.expand(*batch, *X.shape[-2:]), Y.expand(*batch, *Y.shape[-2:])
+    exact, magnitude = truth(X, Y, contraction, structure)
+    assert C.shape == exact.shape, f"{what}: shape {tuple(C.shape)}, expected {tuple(exact.shape)}"
+    assert C.dtype == X.dtype, f"{what}: {C.dtype}, expected {X.dtype}"
+    assert C.device == X.device, f"{what}: on {C.device}, expected {X.device}"
+    assert C.is_contiguous(), f"{what}: strides {C.stride()} of shape {tuple(C.shape)} are not contiguous"
+    if C.numel():
+        storages = {T.untyped_storage().data_ptr() for T in (X, Y)}
+        assert C.untyped_storage().data_ptr() not in storages, f"{what} shares its memory with an input"
+    outside = C[..., unread(C, structure)]
+    assert not bool((outside != 0).any()), f"{what}: {int((outside != 0).sum())} elements of the zero triangle are not zero"
+    assert_within(C, exact, bound_for(X, Y, contraction, structure, exact, magnitude), what)
+
+
+def assert_bitwise(C, expected, what="C"):
+    """C and what is expected agree in every bit."""
+    assert C.shape == expected.shape and C.dtype == expected.dtype, f"{what}: {C.dtype} {tuple(C.shape)}, expected {expected.dtype}"
+    differ = bits(C) != bits(expected)
+    if bool(differ.any()):
+        at = tuple(differ.nonzero()[0].tolist())
+        pytest.fail(
+            f"{what}: {int(differ.sum())} elements differ in bits, the first {list(at)}: {C[at].item()!r} and {expected[at].item()!r}",
+            pytrace=False,
+        )
+
+
+def expected_by_outer_products(X, Y, contraction, structure):
+    """The sum over the k that the operator has, term by term in float64, so that NaN and Inf come where they belong; and |X| |Y|."""
+    X, Y = X.detach().double(), Y.detach().double()
+    has_x, has_y = ~unread(X, structure), ~unread(Y, structure)
+    if contraction == TN:
+        X, has_x = X.mT, has_x.mT
+    if contraction == NT:
+        Y, has_y = Y.mT, has_y.mT
+    exact = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
+    magnitude = torch.zeros_like(exact)
+    for k in range(X.shape[-1]):
+        term = X[..., :, k, None] * Y[..., k, None, :]
+        term = torch.where(has_x[:, k, None] & has_y[k, None, :], term, 0.0)
+        exact += term
+        magnitude += term.abs()
+    outside = unread(exact, structure)
+    return exact.masked_fill(outside, 0.0), magnitude.masked_fill(outside, 0.0)
+
+
+def assert_same_specials(C, exact, what="C"):
+    """NaN, +Inf and -Inf stand in C where they stand in `exact`, and nowhere else."""
+    for name, test in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
+        differ = test(C) != test(exact)
+        if bool(differ.any()):
+            at = tuple(differ.nonzero()[0].tolist())
+            pytest.fail(
+                f"{what}: {name} is wrongly there or missing in {int(differ.sum())} elements, the first {list(at)}:"
+                f" {C[at].item()!r}, but the sum over k is {exact[at].item()!r}",
+                pytrace=False,
+            )

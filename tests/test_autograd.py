@@ -1,0 +1,415 @@
+"""Gradients of every order are right, only those asked for are computed, and they are what the reference gives for A = tril(P)."""
+
+import functools
+import math
+import weakref
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from helpers import (
+    DEVICES,
+    DTYPES,
+    FAMILY,
+    FAMILY_NAMES,
+    FUNCTIONS,
+    LOWER,
+    NN,
+    NT,
+    TN,
+    assert_bitwise,
+    assert_within,
+    bound_for,
+    needs_cuda,
+    normal,
+    plain_operands,
+    poison,
+    product,
+    read_part,
+    truth,
+    unread,
+)
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+
+STRUCTURED = {"tril_matmul": (torch.tril, LOWER), "triu_matmul": (torch.triu, 2)}
+
+
+class CountProducts(TorchDispatchMode):
+    """Counts how often the operator runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        self.count += str(operation) == "tril_matmul.product.default"
+        return operation(*arguments, **(named or {}))
+
+
+def leaves(function, N, device, dtype=torch.float64, batch=((), ()), seed=1):
+    """A and B that need gradients; rectangular where the function takes that."""
+    a, b = ((N, N + 2), (N, N - 1)) if function == "transposed_a_matmul" else ((N, N), (N, N))
+    A = normal(*batch[0], *a, seed=seed, dtype=dtype, device=device).requires_grad_()
+    B = normal(*batch[1], *b, seed=seed + 1, dtype=dtype, device=device).requires_grad_()
+    return A, B
+
+
+def contraction_shapes(contraction, structure, N):
+    M, K = (N, N) if structure else (N + 1, N + 2)
+    return (K, M) if contraction == TN else (M, K), (N, K) if contraction == NT else (K, N)
+
+
+def reference(function, A, B):
+    """What the problem's reference computes for operands that need not be triangular yet."""
+    if function == "transposed_a_matmul":
+        return torch.matmul(A.mT, B)
+    part, _ = STRUCTURED[function]
+    return part(torch.matmul(part(A), part(B)))
+
+
+# ---- Against finite differences. -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", [((), ()), ((2,), ()), ((2, 1), (2,))], ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradcheck(model, function, batch, device):
+    A, B = leaves(function, 4, device, batch=batch)
+    assert gradcheck(getattr(model, function), (A, B), check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradgradcheck(model, function, device):
+    A, B = leaves(function, 3, device)
+    assert gradgradcheck(getattr(model, function), (A, B), check_batched_grad=True, check_fwd_over_rev=True)
+    A, B = leaves(function, 3, device, batch=((2,), (1,)))
+    assert gradgradcheck(getattr(model, function), (A, B))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_gradcheck_of_the_family(model, contraction, structure, device):
+    x, y = contraction_shapes(contraction, structure, 3)
+    X, Y = (normal(*s, seed=i, dtype=torch.float64, device=device).requires_grad_() for i, s in enumerate((x, y)))
+    for call in (lambda X, Y: product(X, Y, contraction, structure), lambda X, Y: model._Product.apply(X, Y, contraction, structure)):
+        assert gradcheck(call, (X, Y), check_batched_grad=True)
+        assert gradgradcheck(call, (X, Y), check_batched_grad=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradcheck_of_more_than_one_block(model, function, device):
+    A, B = leaves(function, 131, device)
+    assert gradcheck(getattr(model, function), (A, B), fast_mode=True, check_forward_ad=True)
+    assert gradgradcheck(getattr(model, function), (A, B), fast_mode=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("N", [0, 1])
+def test_gradcheck_of_nothing_and_of_one(model, N, device):
+    A, B = leaves("tril_matmul", N, device)
+    assert gradcheck(model.tril_matmul, (A, B))
+    A, B = (torch.ones(s, dtype=torch.float64, device=device, requires_grad=True) for s in ((0, 3), (0, 2)))
+    dA, dB = torch.autograd.grad(model.transposed_a_matmul(A, B).sum(), (A, B))
+    assert (dA.shape, dB.shape) == ((0, 3), (0, 2))
+
+
+# ---- Against the reference and against float64. ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradients_are_those_of_the_reference(model, function, dtype, device):
+    P, Q = leaves(function, 150, device, dtype)
+    A, B = (T if function == "transposed_a_matmul" else STRUCTURED[function][0](T) for T in (P, Q))
+    C = getattr(model, function)(A, B)
+    G = normal(*C.shape, seed=3, dtype=dtype, device=device)
+    ours = torch.autograd.grad(C, (P, Q), G)
+    theirs = torch.autograd.grad(reference(function, P, Q), (P, Q), G)
+    direct = torch.autograd.grad(getattr(model, function)(P, Q), (P, Q), G)  # and the operator masks P and Q itself
+    for mine, its, straight in zip(ours, theirs, direct, strict=True):
+        assert torch.equal(mine, straight)
+        torch.testing.assert_close(
+            mine, its, rtol=1e-4 if dtype == torch.float32 else 1e-11, atol=1e-4 if dtype == torch.float32 else 1e-11
+        )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_second_gradients_are_those_of_the_reference(model, function, device):
+    def second(call):
+        A, B = leaves(function, 100, device)
+        C = call(A, B)
+        first = torch.autograd.grad((C**3).sum(), (A, B), create_graph=True)
+        return torch.autograd.grad(sum((g**2).sum() for g in first), (A, B))
+
+    for mine, its in zip(second(getattr(model, function)), second(functools.partial(reference, function)), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-9, atol=1e-9 * its.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("device", "N"), [("cpu", 300), *(pytest.param("cuda", N, marks=needs_cuda) for N in (300, 2048))])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradients_against_float64(model, function, device, N, dtype):
+    contraction, structure = FUNCTIONS[function]
+    A, B = leaves(function, N, device, dtype)
+    C = getattr(model, function)(A, B)
+    G = poison(normal(*C.shape, seed=3, dtype=dtype, device=device), structure)
+    dA, dB = torch.autograd.grad(C, (A, B), G)
+    a, b = A.detach(), B.detach()
+    formulas = {NN: ((G, b, NT), (a, G, TN)), TN: ((b, G, NT), (a, G, NN))}[contraction]
+    for what, gradient, (X, Y, of) in zip(("dA", "dB"), (dA, dB), formulas, strict=True):
+        exact, magnitude = truth(X, Y, of, structure)
+        assert gradient.dtype == dtype
+        assert_within(gradient, exact, bound_for(X, Y, of, structure, exact, magnitude), what)
+
+
+# ---- What is asked for, and what is not an input. --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_only_the_gradients_asked_for_are_computed(model, function, device):
+    for a_needs, b_needs in ((True, True), (True, False), (False, True)):
+        A, B = leaves(function, 5, device)
+        A.requires_grad_(a_needs)
+        B.requires_grad_(b_needs)
+        with CountProducts() as forward:
+            C = getattr(model, function)(A, B)
+        assert forward.count == 1
+        with CountProducts() as backward:
+            C.sum().backward()
+        assert backward.count == a_needs + b_needs, (a_needs, b_needs)
+        assert (A.grad is not None, B.grad is not None) == (a_needs, b_needs)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_graph_where_none_is_needed(model, function, device):
+    A, B = leaves(function, 5, device)
+    call = getattr(model, function)
+    with torch.no_grad():
+        assert not call(A, B).requires_grad
+    with torch.inference_mode():
+        C = call(A, B)
+    assert C.is_inference() and torch.equal(C, call(A, B).detach())
+    assert not call(A.detach(), B.detach()).requires_grad
+    assert call(A.detach(), B).requires_grad and call(A, B.detach()).requires_grad
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_operand_that_no_gradient_needs_is_not_kept(model, device):
+    A, B = leaves("tril_matmul", 5, device)
+    for operand in (0, 1):
+        fresh = [A.detach().clone(), B.detach().clone()]
+        fresh[operand].requires_grad_()
+        X = fresh[operand] * 1.0  # its own gradient needs the other operand alone
+        gone = weakref.ref(X)
+        C = model.tril_matmul(*(X if i == operand else fresh[i] for i in (0, 1)))
+        del X
+        assert gone() is None, f"{'AB'[operand]} is kept for a gradient that nobody asks for"
+        assert C.requires_grad
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_operand_changed_in_place_is_noticed(model, device):
+    A, B = leaves("tril_matmul", 5, device)
+    changed = B.detach().clone()
+    C = model.tril_matmul(A, changed)
+    changed += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        C.sum().backward()
+
+
+@pytest.mark.parametrize(("device", "N"), [("cpu", 70), *(pytest.param("cuda", N, marks=needs_cuda) for N in (70, 1400))])
+@pytest.mark.parametrize("function", STRUCTURED)
+def test_the_unread_triangle_has_a_zero_gradient(model, function, device, N):
+    structure = STRUCTURED[function][1]
+    A, B = leaves(function, N, device, torch.float32)
+    with torch.no_grad():
+        A.copy_(poison(A, structure))
+        B.copy_(poison(B, structure))
+    C = getattr(model, function)(A, B)
+    G = poison(normal(N, N, seed=3, device=device), structure, math.inf)  # nor is that of G read
+    for gradient in torch.autograd.grad(C, (A, B), G):
+        assert bool((gradient[unread(gradient, structure)] == 0).all())
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(("device", "N"), [("cpu", 70), *(pytest.param("cuda", N, marks=needs_cuda) for N in (70, 1400))])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradients_of_any_layout(model, function, device, N):
+    A, B = leaves(function, N, device, torch.float32)
+    C = getattr(model, function)(A, B)
+    rows, cols = C.shape
+    G = normal(rows, cols, seed=3, device=device)
+    room = torch.full((2 * rows, 3 * cols), math.nan, device=device)
+    room[::2, ::3] = G
+    expected = torch.autograd.grad(C, (A, B), G, retain_graph=True)
+    for same in (G.mT.contiguous().mT, room[::2, ::3]):
+        for mine, its in zip(torch.autograd.grad(C, (A, B), same, retain_graph=True), expected, strict=True):
+            assert_bitwise(mine, its)
+    ones = torch.autograd.grad(C, (A, B), torch.ones_like(C), retain_graph=True)
+    for expanded in (torch.ones((), device=device).expand(rows, cols), torch.ones(rows, 1, device=device).expand(rows, cols)):
+        for mine, its in zip(torch.autograd.grad(C, (A, B), expanded, retain_graph=True), ones, strict=True):
+            assert_bitwise(mine, its)
+    for mine, its in zip(torch.autograd.grad(C.sum(), (A, B)), ones, strict=True):
+        assert_bitwise(mine, its)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_broadcast_operands_are_summed(model, device):
+    A, B = leaves("tril_matmul", 6, device, batch=((2, 1), (3,)))
+    C = model.tril_matmul(A, B)
+    G = normal(2, 3, 6, 6, seed=5, dtype=torch.float64, device=device)
+    dA, dB = torch.autograd.grad(C, (A, B), G)
+    assert dA.shape == A.shape and dB.shape == B.shape
+    each = [torch.autograd.grad(model.tril_matmul(A[i, 0], B[j]), (A, B), G[i, j]) for i in range(2) for j in range(3)]
+    torch.testing.assert_close(dA, sum(e[0] for e in each))
+    torch.testing.assert_close(dB, sum(e[1] for e in each))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_tensor_as_both_operands(model, device):
+    A, _ = leaves("tril_matmul", 5, device)
+    assert gradcheck(lambda A: model.tril_matmul(A, A), (A,), check_forward_ad=True)
+    assert gradgradcheck(lambda A: model.tril_matmul(A, A), (A,))
+
+
+# ---- Forward mode. ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_forward_mode(model, function, device):
+    contraction, structure = FUNCTIONS[function]
+    A, B = (T.detach() for T in leaves(function, 7, device))
+    a, b = (torch.ones_like(T) for T in (A, B))
+    part = functools.partial(read_part, structure=structure)
+
+    def dense(X, Y):
+        return part(torch.matmul(*plain_operands(X, Y, contraction, structure)))
+
+    for of_a, of_b in ((True, True), (True, False), (False, True)):
+        with forward_ad.dual_level():
+            dual_A = forward_ad.make_dual(A, a) if of_a else A
+            dual_B = forward_ad.make_dual(B, b) if of_b else B
+            C, tangent = forward_ad.unpack_dual(getattr(model, function)(dual_A, dual_B))
+        expected = (dense(a, B) if of_a else 0) + (dense(A, b) if of_b else 0)
+        torch.testing.assert_close(C, dense(A, B))
+        torch.testing.assert_close(tangent, expected)
+
+
+def test_forward_mode_under_no_grad(model):
+    A = normal(7, 7, seed=1)
+    with torch.no_grad(), forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(model.tril_matmul(forward_ad.make_dual(A, A), A)).tangent
+    torch.testing.assert_close(tangent, model.tril_matmul(A, A))
+
+
+# ---- torch.func. -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_func_grad_vjp_and_jvp(model, function, device):
+    call, A, B = getattr(model, function), *leaves(function, 6, device)
+    A, B = A.detach(), B.detach()
+
+    def loss(product_of, A, B):
+        return (product_of(A, B) ** 3).sum()
+
+    mine = torch.func.grad(functools.partial(loss, call), argnums=(0, 1))(A, B)
+    its = torch.func.grad(functools.partial(loss, functools.partial(reference, function)), argnums=(0, 1))(A, B)
+    torch.testing.assert_close(mine, its)
+    C, pull = torch.func.vjp(call, A, B)
+    torch.testing.assert_close(
+        pull(torch.ones_like(C)), torch.func.vjp(functools.partial(reference, function), A, B)[1](torch.ones_like(C))
+    )
+    mine = torch.func.jvp(call, (A, B), (A + 1, B - 1))
+    torch.testing.assert_close(mine, torch.func.jvp(functools.partial(reference, function), (A, B), (A + 1, B - 1)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_vmap(model, function, device):
+    call = getattr(model, function)
+    A, B = (T.detach() for T in leaves(function, 6, device, batch=((4,), (4,))))
+    each = torch.stack([call(a, b) for a, b in zip(A, B, strict=True)])
+    torch.testing.assert_close(torch.vmap(call)(A, B), each)
+    torch.testing.assert_close(torch.vmap(call, in_dims=(1, 2))(A.movedim(0, 1), B.movedim(0, 2)), each)
+    torch.testing.assert_close(torch.vmap(call, in_dims=(-1, 0))(A.movedim(0, -1), B), each)
+    torch.testing.assert_close(torch.vmap(call, out_dims=1)(A, B), each.movedim(0, 1))
+    one = torch.stack([call(a, B[0]) for a in A])
+    torch.testing.assert_close(torch.vmap(call, in_dims=(0, None))(A, B[0]), one)
+    torch.testing.assert_close(torch.vmap(call, in_dims=(None, 0))(A[0], B), torch.stack([call(A[0], b) for b in B]))
+    nested = torch.vmap(torch.vmap(call, in_dims=(None, 0)), in_dims=(0, None))(A, B)
+    torch.testing.assert_close(nested, torch.stack([torch.stack([call(a, b) for b in B]) for a in A]))
+    torch.testing.assert_close(torch.vmap(call, chunk_size=3)(A, B), each)
+    per_sample = torch.vmap(torch.func.grad(lambda a, b: (call(a, b) ** 2).sum()))(A, B)
+    torch.testing.assert_close(
+        per_sample, torch.stack([torch.func.grad(lambda a, b: (call(a, b) ** 2).sum())(*ab) for ab in zip(A, B, strict=True)])
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_jacobians_and_hessians(model, function, device):
+    call, its = getattr(model, function), functools.partial(reference, function)
+    A, B = (T.detach() for T in leaves(function, 4, device))
+    for jacobian in (torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(jacobian(call, argnums=(0, 1))(A, B), jacobian(its, argnums=(0, 1))(A, B))
+    for outer, inner in (("jacrev", "jacrev"), ("jacfwd", "jacrev"), ("jacrev", "jacfwd")):
+        outer, inner = getattr(torch.func, outer), getattr(torch.func, inner)
+
+        def second(product_of, outer=outer, inner=inner):
+            return outer(inner(lambda A, B: (product_of(A, B) ** 3).sum(), argnums=(0, 1)), argnums=(0, 1))(A, B)
+
+        torch.testing.assert_close(second(call), second(its))
+    mine = torch.func.hessian(lambda A: (call(A, B) ** 3).sum())(A)
+    torch.testing.assert_close(mine, torch.func.hessian(lambda A: (its(A, B) ** 3).sum())(A))
+    mine = torch.autograd.functional.hessian(lambda A, B: (call(A, B) ** 3).sum(), (A, B))
+    torch.testing.assert_close(mine, torch.autograd.functional.hessian(lambda A, B: (its(A, B) ** 3).sum(), (A, B)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_forward_over_forward_is_right_or_refused(model, function, device):
+    A, B = (T.detach() for T in leaves(function, 4, device))
+
+    def second(product_of):
+        def first(A, B):
+            return torch.func.jvp(product_of, (A, B), (A + 1, B - 1))[1]
+
+        return torch.func.jvp(first, (A, B), (A - 2, B + 2))[1]
+
+    try:
+        mine = second(getattr(model, function))
+    except (RuntimeError, NotImplementedError) as refusal:
+        assert "forward" in str(refusal)
+        return
+    torch.testing.assert_close(mine, second(functools.partial(reference, function)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_functional_call(model, device):
+    A, B = (T.detach() for T in leaves("tril_matmul", 5, device))
+    gradient = torch.func.grad(lambda A: torch.func.functional_call(model.ModelNew(), {}, (A, B)).sum())(A)
+    exact, _ = truth(torch.ones_like(A), B, NT, LOWER)
+    torch.testing.assert_close(gradient, exact)
+
+
+def test_the_two_ways_to_the_operator_agree(model):
+    """torch.ops.tril_matmul.product, which compiled code uses, and _Product, which eager code uses."""
+    for contraction, structure in FAMILY:
+        x, y = contraction_shapes(contraction, structure, 20)
+        X, Y = (normal(*s, seed=i, dtype=torch.float64).requires_grad_() for i, s in enumerate((x, y)))
+        results = []
+        for call in (product, model._Product.apply):
+            C = call(X, Y, contraction, structure)
+            results.append([C, *torch.autograd.grad((C**2).sum(), (X, Y))])
+        for mine, its in zip(*results, strict=True):
+            assert_bitwise(mine, its)

@@ -1,0 +1,354 @@
+"""The benchmark writes records with all that a reader needs, and the tables in the documents are made from them and nothing else."""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+CUDA = torch.cuda.is_available()
+ROW_FIELDS = {"group", "problem", "shape", "N", "dtype", "inputs", "path", "reference", "ours", "ratio", "trials", "compared"}
+
+# A solution as slow and as right as the reference, gradients included: these tests are about the benchmark.
+STAND_IN = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, A, B):
+        return torch.tril(torch.matmul(A.tril(), B.tril()))
+class UpperModelNew(torch.nn.Module):
+    def forward(self, A, B):
+        return torch.triu(torch.matmul(A, B))
+class TransposedAModelNew(torch.nn.Module):
+    def forward(self, A, B):
+        return torch.matmul(A.mT, B)
+def tril_matmul(A, B):
+    return ModelNew()(A, B)
+"""
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture
+def suites(monkeypatch):
+    loaded = module("benchmark")
+    monkeypatch.setattr(loaded, "BATCHES", ((3, 40),))
+    monkeypatch.setattr(loaded, "TRANSPOSED_A_SHAPES", ((50, 30, 40),))
+    monkeypatch.setattr(loaded, "HOST_CALLS", 3)
+    monkeypatch.setattr(loaded, "WARM_IMPORTS", 1)
+    # load() puts what it reads where `import` would find it; the other tests' model_new must not be this one
+    for name in ("stand_in", "reference_model", "model_new"):
+        if name in sys.modules:
+            monkeypatch.setitem(sys.modules, name, sys.modules[name])
+    yield loaded
+    sys.modules.pop("stand_in", None)
+
+
+@pytest.fixture
+def tables():
+    return module("tables")
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    path = tmp_path / "stand_in.py"
+    path.write_text(STAND_IN)
+    return path
+
+
+def ncu_output():
+    """What ncu prints for three calls of one kernel."""
+    lines = ["==PROF== Connected to process 1", '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"']
+    for call in range(3):
+        kernel = f'"{call}","void hopper_product<(Contraction)0>(HopperProduct)"'
+        lines += [
+            f'{kernel},"gpu__time_duration.sum","ns","15{call},000"',
+            f'{kernel},"lts__t_sector_hit_rate.pct","%","71.75"',
+            f'{kernel},"dram__bytes.sum.per_second","byte/s","n/a"',
+        ]
+    return "\n".join(lines)
+
+
+def run_all(suites, stand_in, folder):
+    """Every suite at toy sizes, on the CPU: what they measure there means nothing, but all of their code runs."""
+    answer, real = subprocess.CompletedProcess([], 0, stdout=ncu_output(), stderr=""), subprocess.run
+    for name in suites.SUITES:
+        bench = suites.Bench("cpu", stand_in, trials=5, sizes=[24, 40])
+        with pytest.MonkeyPatch.context() as patch:
+            if name == "profile":  # the profiler itself is NVIDIA's
+                patch.setattr(suites.subprocess, "run", lambda command, **rest: answer if command[0] == "ncu" else real(command, **rest))
+            assert suites.run_suite(name, bench, folder, commit="abc123") == []
+    history = json.loads((folder / "profile.json").read_text())
+    history["rows"] = [{"version": "first", "prediction": "110", "measured": "235", "said": "why"}]
+    (folder / "history.json").write_text(json.dumps(history))
+    return folder
+
+
+def test_the_last_call_is_what_the_profile_tells(suites, stand_in, tmp_path):
+    (row,) = json.loads((run_all(suites, stand_in, tmp_path) / "profile.json").read_text())["rows"]
+    assert row == {"kernel": "hopper_product", "duration": [152000.0, "ns"], "l2_hit_rate": [71.75, "%"]}
+
+
+# ---- benchmark.py ----------------------------------------------------------------------------------------------------
+
+
+def test_cpu_suite_in_a_shell(tmp_path):
+    script = str(ROOT / "benchmarks" / "benchmark.py")
+    arguments = ["--suite", "cpu", "--sizes", "64", "128", "--trials", "6", "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "cpu.json").read_text())
+    assert record["suite"] == "cpu" and record["complete"] and record["failures"] == []
+    assert set(record["versions"]) == {"torch", "cuda", "driver", "python"}
+    assert record["versions"]["torch"] == torch.__version__
+    assert {"device", "capability", "commit", "date", "trials", "seed", "solution_sha256"} <= set(record)
+    assert [row["N"] for row in record["rows"]] == [64, 128]
+    for row in record["rows"]:
+        assert set(row) >= ROW_FIELDS
+        for side in ("reference", "ours"):
+            times = row[side]
+            assert 0 < times["best_us"] <= times["p10_us"] <= times["median_us"] <= times["p90_us"]
+            assert 0 < times["norm_error"] < 1e-5 and 0 < times["worst_error"] < 1e-5
+        assert row["ratio"] == row["reference"]["median_us"] / row["ours"]["median_us"]
+        assert row["within_contract"] is True
+        assert row["useful_flop"] == row["N"] * (row["N"] + 1) * (row["N"] + 2) / 3
+
+
+def test_every_suite_and_every_table(suites, tables, stand_in, tmp_path):
+    results = run_all(suites, stand_in, tmp_path / "results")
+    assert {path.stem for path in results.iterdir()} == {*suites.SUITES, "history"}
+    page = tmp_path / "page.md"
+    page.write_text("".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in tables.TABLES))
+    arguments = ["--results", str(results), "--files", str(page)]
+    assert tables.main(arguments) == 0
+    text = page.read_text()
+    for name, (file, _) in tables.TABLES.items():
+        body = text.split(f"<!-- table: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip().splitlines()
+        columns = body[0].count("|")
+        assert len(body) >= 5, f"table {name} is empty"
+        assert all(line.count("|") == columns for line in body[:-2]), f"table {name} is ragged"
+        assert body[-1].endswith(f"commit abc123, from benchmarks/results/{file}.")
+    assert tables.main([*arguments, "--check"]) == 0
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA GPU")
+def test_gpu_suites_in_a_shell(tmp_path):
+    script = str(ROOT / "benchmarks" / "benchmark.py")
+    names = ["forward", "portable", "backward", "host"]
+    arguments = ["--suite", *names, "--sizes", "64", "200", "--trials", "5", "--out", str(tmp_path), "--commit", "abc123"]
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for suite in names:
+        record = json.loads((tmp_path / f"{suite}.json").read_text())
+        assert record["complete"] and record["commit"] == "abc123" and record["capability"], record
+    assert {row["path"] for row in json.loads((tmp_path / "portable.json").read_text())["rows"]} == {"portable"}
+
+
+def test_a_wrong_result_is_a_failure(suites, stand_in, tmp_path):
+    stand_in.write_text(STAND_IN.replace("return torch.tril(torch.matmul(A.tril(), B.tril()))", "return torch.matmul(A, B) * 1.001"))
+    failures = suites.run_suite("cpu", suites.Bench("cpu", stand_in, trials=5, sizes=[24]), tmp_path)
+    assert len(failures) == 1 and "lower 24 float32 uniform: worst error 1.00e-03" in failures[0]
+    assert json.loads((tmp_path / "cpu.json").read_text())["rows"][0]["within_contract"] is False
+
+
+def test_a_failing_row_costs_that_row_alone(suites, stand_in, tmp_path):
+    stand_in.write_text(STAND_IN.replace("class UpperModelNew", "class Other"))
+    failures = suites.run_suite("problems", suites.Bench("cpu", stand_in, trials=5, sizes=[24]), tmp_path)
+    assert len(failures) == 1 and "upper 24" in failures[0] and "UpperModelNew" in failures[0]
+    record = json.loads((tmp_path / "problems.json").read_text())
+    assert [row["problem"] for row in record["rows"]] == ["lower", "transposed_a"] and record["failures"] == failures
+
+
+def test_a_failing_suite_is_reported(suites, stand_in, tmp_path):
+    stand_in.write_text("raise RuntimeError('no such kernel')")
+    failures = suites.run_suite("host", suites.Bench("cpu", stand_in, trials=5), tmp_path)
+    assert failures == ["host: RuntimeError: no such kernel"]
+    assert json.loads((tmp_path / "host.json").read_text())["complete"] is False
+
+
+def test_errors_of_float64_are_exact(suites):
+    torch.manual_seed(3)
+    X, Y = (torch.randn(30, 30, dtype=torch.float64) for _ in range(2))
+    C = X @ Y
+    worst = 0
+    for i in range(30):
+        for j in range(30):
+            terms = [Fraction(float(X[i, k])) * Fraction(float(Y[k, j])) for k in range(30)]
+            worst = max(worst, abs(Fraction(float(C[i, j])) - sum(terms)) / sum(map(abs, terms)))
+    wrong = C.clone()
+    wrong += 1e-9
+    ((norm, sampled), (_, of_wrong)), compared = suites.product_errors(X, Y, [C, wrong])
+    # 1000 draws from 900 elements miss some, so the worst one may not be among them
+    assert 0 < sampled <= float(worst) * (1 + 1e-12) and sampled > float(worst) / 2
+    assert 0 < norm < 1e-15 and of_wrong > 1e-11 and "exact" in compared
+
+
+def test_errors_beyond_the_triangle_and_nan_are_seen(suites):
+    A, B = torch.rand(20, 20).tril(), torch.rand(20, 20).tril()
+    beyond, nan = (A @ B).tril(), (A @ B).tril()
+    beyond[0, 19], nan[0, 19] = 1e-30, math.nan
+    (right, outside, poisoned), _ = suites.product_errors(A, B, [(A @ B).tril(), beyond, nan])
+    assert right[1] < 1e-6 and outside[1] == math.inf and math.isnan(poisoned[1])
+
+
+def test_rows_and_columns_are_sampled_at_large_sizes(suites, monkeypatch):
+    monkeypatch.setattr(suites, "FULL_ERROR_EDGE", 30)
+    monkeypatch.setattr(suites, "SAMPLED_LINES", 8)
+    A, B = torch.rand(40, 40).tril(), torch.rand(40, 40).tril()
+    ((norm, worst),), compared = suites.product_errors(A, B, [(A @ B).tril()])
+    assert 0 < norm < 1e-6 and 0 < worst < 1e-6 and compared == "8 random rows and columns"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sizes", "0"], "--sizes: '0' is no positive whole number"),
+        (["--trials", "1.5"], "--trials: '1.5' is no positive whole number"),
+        (["--suite", "speed"], "argument --suite: invalid choice: 'speed'"),
+        (["--suite", "cpu", "--solution", "nowhere.py"], "--solution: nowhere.py is no file"),
+        (["--suite", "cpu", "--seconds", "0"], "--seconds: 0.0 is given; accepted: more than 0"),
+        pytest.param(
+            ["--suite", "cpu", "forward"],
+            "--suite: forward need a CUDA GPU, and torch sees none; accepted without one: cpu",
+            marks=pytest.mark.skipif(CUDA, reason="there is a GPU"),
+        ),
+    ],
+)
+def test_bad_arguments(suites, capsys, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        suites.main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_forced_path_is_not_recorded_as_the_usual_one(suites, monkeypatch, capsys):
+    monkeypatch.setenv("TRIL_MATMUL_PATH", "portable")
+    with pytest.raises(SystemExit):
+        suites.main(["--suite", "cpu"])
+    assert "TRIL_MATMUL_PATH is 'portable'" in capsys.readouterr().err
+
+
+# ---- tables.py -------------------------------------------------------------------------------------------------------
+
+SIDE = {"median_us": 2728.1, "p10_us": 2720.0, "p90_us": 2741.0, "norm_error": 7.3e-7, "worst_error": 3.9e-6}
+
+
+def record_of(N, **changes):
+    """A made-up record of the CPU suite."""
+    row = {"group": "cpu", "N": N, "reference": SIDE, "ours": {**SIDE, "median_us": 156.78}, "ratio": 17.4, "within_contract": True}
+    return {
+        "suite": "cpu",
+        "device": "a device",
+        "versions": {"torch": "2.11.0", "cuda": "13.0", "driver": None, "python": "3.12"},
+        "commit": "abc123",
+        "date": "2026-11-20",
+        "complete": True,
+        "failures": [],
+        "rows": [row],
+        **changes,
+    }
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A page with one table, and the arguments that name it."""
+    (tmp_path / "cpu.json").write_text(json.dumps(record_of(4096)))
+    path = tmp_path / "page.md"
+    path.write_text("before\n\n<!-- table: cpu -->\nold\n<!-- end: cpu -->\n\nafter µ\n", encoding="utf-8")
+    return path, ["--results", str(tmp_path), "--files", str(path)]
+
+
+def test_markers_are_filled_and_the_rest_stays(tables, page):
+    path, arguments = page
+    assert tables.main(arguments) == 0
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("before\n\n<!-- table: cpu -->\n") and text.endswith("<!-- end: cpu -->\n\nafter µ\n") and "old" not in text
+    assert "| 4096 | 2,728 | 157 (2,720 to 2,741) | 17.4x | 7.3e-7 / 3.9e-6 | 7.3e-7 / 3.9e-6 |" in text
+    assert "a device, torch 2.11.0, CUDA 13.0, 2026-11-20, commit abc123, from benchmarks/results/cpu.json." in text
+
+
+def test_check_tells_a_stale_page_and_changes_nothing(tables, page, capsys):
+    path, arguments = page
+    before = path.read_bytes()
+    assert tables.main([*arguments, "--check"]) == 1
+    assert path.read_bytes() == before and "not up to date; run: python benchmarks/tables.py" in capsys.readouterr().err
+    assert tables.main(arguments) == 0
+    assert tables.main([*arguments, "--check"]) == 0
+    (path.parent / "cpu.json").write_text(json.dumps(record_of(8192)))
+    assert tables.main([*arguments, "--check"]) == 1
+
+
+def test_a_table_without_a_record_is_an_error(tables, page, capsys):
+    path, arguments = page
+    (path.parent / "cpu.json").unlink()
+    for extra in ([], ["--check"]):
+        assert tables.main([*arguments, *extra]) == 1
+        message = capsys.readouterr().err
+        assert "cpu.json is missing; run: python benchmarks/benchmark.py --suite cpu" in message
+    assert "old" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"complete": False}, "was cut short"),
+        ({"failures": ["lower 64: RuntimeError: no"]}, "lacks rows that failed (lower 64: RuntimeError: no)"),
+        ({"rows": []}, "has no rows for the table 'cpu'"),
+    ],
+)
+def test_a_record_that_is_not_whole_is_an_error(tables, page, capsys, changes, message):
+    path, arguments = page
+    (path.parent / "cpu.json").write_text(json.dumps(record_of(64, **changes)))
+    assert tables.main(arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_broken_contract_shows_in_the_table(tables, page):
+    path, arguments = page
+    record = record_of(64, failures=["lower 64: worst error"])
+    record["rows"][0]["within_contract"] = False
+    (path.parent / "cpu.json").write_text(json.dumps(record))
+    assert tables.main(arguments) == 0
+    assert "(not within the contract)" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- table: speed -->\n<!-- end: speed -->\n", "there is no table 'speed'; accepted: forward, hard"),
+        ("<!-- table: cpu -->\n", "the table 'cpu' has no <!-- end: cpu -->"),
+        ("<!-- end: cpu -->\n", "line 1 ends the table 'cpu', but none is open"),
+        ("<!-- table: cpu -->\n<!-- end: host -->\n", "line 2 ends the table 'host', but 'cpu' is open"),
+        ("<!-- table: cpu -->\n<!-- table: host -->\n", "line 2 begins the table 'host' before <!-- end: cpu -->"),
+    ],
+)
+def test_bad_markers(tables, page, capsys, text, message):
+    path, arguments = page
+    path.write_text(text)
+    assert tables.main(arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_numbers_have_no_needless_digits(tables):
+    assert [tables.microseconds(v) for v in (9.23, 99.96, 112.4, 21608.3)] == ["9.2", "100", "112", "21,608"]
+    assert [tables.ratio(v) for v in (0.966, 9.994, 17.42)] == ["0.97x", "9.99x", "17.4x"]
+    assert [tables.error(v) for v in (7.3e-7, 1.24e-16, 2.0, 0.0)] == ["7.3e-7", "1.2e-16", "2.0e0", "0"]
+
+
+def test_the_documents_are_up_to_date(tables, capsys):
+    """README.md and docs/kernel.md hold what benchmarks/results holds."""
+    documents = [path for path in (ROOT / "README.md", ROOT / "docs" / "kernel.md") if path.exists()]
+    if not documents:
+        pytest.skip("neither README.md nor docs/kernel.md is there yet")
+    status = tables.main(["--check", "--files", *map(str, documents)])
+    assert status == 0, capsys.readouterr().err

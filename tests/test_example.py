@@ -1,0 +1,115 @@
+"""examples/train.py converges through tril_matmul, and as it does through tril(matmul)."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "examples" / "train.py"
+
+SIZE = 200  # more than one block of the CPU path and one tile of a kernel, and no multiple of either
+STEPS = 250
+FALL = 200  # the loss falls by this factor at least; at this setting it falls three times further
+# Two float32 products differ by some 1e-7 in each element; the loss, a sum of squares, is far above that here all the way.
+TOLERANCE = 1e-4
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"))]
+
+
+@pytest.fixture(scope="module")
+def example():
+    before = list(sys.path)
+    spec = importlib.util.spec_from_file_location("train_example", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path[:] = before
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_converges_as_with_the_reference(example, device):
+    import model_new
+
+    target = example.make_target(SIZE, device)
+    losses = example.train(model_new.tril_matmul, target, STEPS)
+    reference = example.train(example.reference_product, target, STEPS)
+    assert len(losses) == STEPS + 1
+    assert losses[-1] < losses[0] / FALL, f"the loss fell from {losses[0]:.3e} to {losses[-1]:.3e} only"
+    step = max(range(STEPS + 1), key=lambda s: abs(losses[s] - reference[s]) / reference[s])
+    worst = abs(losses[step] - reference[step]) / reference[step]
+    assert worst == example.largest_difference(losses, reference)
+    assert worst <= TOLERANCE, f"step {step}: loss {losses[step]!r}, with the reference {reference[step]!r}, {worst:.1e} > {TOLERANCE}"
+
+
+def test_factors_stay_lower_triangular(example):
+    """The upper triangles get a zero gradient, so that an optimiser leaves them alone."""
+    import model_new
+
+    seen = []
+
+    def product(A, B):
+        seen.append((A, B))
+        return model_new.tril_matmul(A, B)
+
+    example.train(product, example.make_target(40), 5)
+    for matrix in seen[-1]:
+        assert not matrix.triu(1).any()
+
+
+def test_steps_are_checked(example):
+    with pytest.raises(ValueError, match="steps must be at least 1, but is 0"):
+        example.train(example.reference_product, example.make_target(8), 0)
+
+
+def test_largest_difference(example):
+    assert example.largest_difference([1.0, 2.2, 3.0], [1.0, 2.0, 3.0]) == pytest.approx(0.1)
+
+
+def test_main_prints_progress_and_the_comparison(example, capsys):
+    assert example.main(["--size", "40", "--steps", "20", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "tril_matmul   step    20 of 20" in out
+    assert "tril(matmul)  step    20 of 20" in out
+    assert "largest relative difference of the two loss curves" in out
+
+
+def test_reference_alone_in_a_shell():
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--size", "16", "--steps", "3", "--device", "cpu", "--reference"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tril(matmul)" in done.stdout
+    assert "largest relative difference" not in done.stdout
+
+
+def test_plot(example, tmp_path):
+    pytest.importorskip("matplotlib")
+    example.plot({"one": [3.0, 2.0, 1.0], "other": [3.0, 2.0, 1.5]}, tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_without_matplotlib(example, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # makes `import matplotlib` an ImportError
+    with pytest.raises(SystemExit) as stop:
+        example.main(["--reference", "--plot", str(tmp_path / "loss.png")])
+    assert stop.value.code == 2
+    assert "--plot: needs matplotlib, which is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--size", "0"], "--size: '0' is no positive whole number"),
+        (["--steps", "many"], "--steps: 'many' is no positive whole number"),
+        (["--device", "tpu"], "--device: 'tpu' is given; accepted: cpu, cuda or cuda:N"),
+    ],
+)
+def test_bad_arguments(example, capsys, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        example.main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,614 @@
+"""The product is right: every element against float64, for any size, strides, batch, dtype and contraction, whatever stands in the unread
+triangle and in freed memory; inputs stay as they are, and the same input gives the same bits. What a CUDA stream may expect holds too.
+"""
+
+import math
+import time
+
+import helpers
+import pytest
+import torch
+from helpers import (
+    DENSE,
+    DEVICES,
+    DTYPES,
+    FAMILY,
+    FAMILY_NAMES,
+    FUNCTIONS,
+    LOWER,
+    NN,
+    NT,
+    TN,
+    UPPER,
+    assert_bitwise,
+    assert_product,
+    assert_within,
+    bits,
+    needs_cuda,
+    needs_hopper,
+    needs_two_gpus,
+    normal,
+    poison,
+    product,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
+FEWER_EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True)
+
+# The last three sizes reach the Hopper kernel on a GPU that has it.
+SIZES = [0, 1, 63, 64, 65, 127, 128, 129, 257, 640, 1000]
+LARGE_SIZES = [1500, 2048, 2100]
+
+# ---- Any layout. -----------------------------------------------------------------------------------------------------
+
+# Views of the same values that differ in where the elements lie; what lies between them is NaN.
+LAYOUTS = {
+    "contiguous": lambda V: V.contiguous(),
+    "transposed": lambda V: V.mT.contiguous().mT,
+    "slice": lambda V: surrounded(V, rows=slice(2, 2 + V.shape[-2]), cols=slice(1, 1 + V.shape[-1])),
+    "steps": lambda V: surrounded(V, rows=slice(1, 1 + 2 * V.shape[-2], 2), cols=slice(0, 3 * V.shape[-1], 3)),
+    "transposed steps": lambda V: surrounded(V.mT, rows=slice(0, 3 * V.shape[-1], 3), cols=slice(1, 1 + V.shape[-2])).mT,
+    "batch last": lambda V: (
+        V.reshape(-1, *V.shape[-2:]).movedim(0, -1).contiguous().movedim(-1, 0).unflatten(0, V.shape[:-2])
+        if V.dim() > 2 and V.numel()
+        else V
+    ),
+    "equal rows": lambda V: V[..., :1, :].expand(V.shape),
+    "equal columns": lambda V: V[..., :1].expand(V.shape),
+    "one value": lambda V: V[..., :1, :1].expand(V.shape),
+}
+BATCHES = [((), ()), ((), ()), ((2,), ()), ((), (3,)), ((2, 1), (3,)), ((1,), (4,)), ((2, 3), (2, 3)), ((0,), (1,)), ((3, 1, 2), (2, 1))]
+
+
+def surrounded(V, rows, cols):
+    room = V.new_full((*V.shape[:-2], 3 * V.shape[-2] + 4, 3 * V.shape[-1] + 4), math.nan)
+    room[..., rows, cols] = V
+    return room[..., rows, cols]
+
+
+def laid_out(V, layout, structure):
+    """V in this layout, NaN in the unread triangle, unless its elements are elements of the other one as well."""
+    return LAYOUTS[layout](V if layout in ("equal rows", "equal columns", "one value") else poison(V, structure))
+
+
+sizes = st.one_of(st.integers(0, 70), st.sampled_from([96, 97, 127, 128, 129, 192, 193]))
+layouts = st.sampled_from(sorted(LAYOUTS))
+seeds = st.integers(0, 2**20)
+
+
+def shapes_of(function, N, K, M):
+    return ((K, M), (K, N)) if function == "transposed_a_matmul" else ((N, N), (N, N))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_any_layout_batch_and_dtype(model, function, device):
+    contraction, structure = FUNCTIONS[function]
+
+    @EXAMPLES
+    @given(sizes, sizes, sizes, layouts, layouts, st.sampled_from(BATCHES), st.sampled_from(DTYPES), seeds)
+    def holds(N, K, M, a_layout, b_layout, batches, dtype, seed):
+        a_shape, b_shape = shapes_of(function, N, K, M)
+        A = normal(*batches[0], *a_shape, seed=seed, dtype=dtype, device=device)
+        B = normal(*batches[1], *b_shape, seed=seed + 1, dtype=dtype, device=device)
+        A, B = laid_out(A, a_layout, structure), laid_out(B, b_layout, structure)
+        before = bits(A), bits(B)
+        C = getattr(model, function)(A, B)
+        assert_product(C, A, B, contraction, structure)
+        assert torch.equal(bits(A), before[0]) and torch.equal(bits(B), before[1]), "an input was modified"
+
+    holds()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_any_contraction(model, contraction, structure, device):
+    @FEWER_EXAMPLES
+    @given(sizes, sizes, sizes, layouts, layouts, st.sampled_from([(), (), (2,), (2, 2)]), st.sampled_from(DTYPES), seeds)
+    def holds(M, N, K, x_layout, y_layout, batch, dtype, seed):
+        if structure != DENSE:
+            M = K = N
+        X = normal(*batch, *((K, M) if contraction == TN else (M, K)), seed=seed, dtype=dtype, device=device)
+        Y = normal(*batch, *((N, K) if contraction == NT else (K, N)), seed=seed + 1, dtype=dtype, device=device)
+        X, Y = LAYOUTS[x_layout](X), LAYOUTS[y_layout](Y)
+        assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure)
+
+    holds()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_many_leading_dimensions_in_unrelated_orders(model, device):
+    A = normal(2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 9, 9, seed=1, device=device)
+    B = normal(2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 9, 9, seed=2, device=device).permute(9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11, 10)
+    assert_product(model.tril_matmul(A, B), A, B, NN, LOWER)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("batch", "N"), [((1000,), 5), ((70000,), 2), ((3, 40), 64), ((17,), 130)])
+def test_a_large_batch(model, batch, N, device):
+    A, B = normal(*batch, N, N, seed=N, device=device), normal(N, N, seed=N + 1, device=device)
+    assert_product(model.tril_matmul(A, B), A, B, NN, LOWER)
+    assert_product(model.triu_matmul(B, A), B, A, NN, UPPER)
+    assert_product(model.transposed_a_matmul(A, A), A, A, TN, DENSE)
+
+
+# ---- Any size. -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("N", SIZES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_sizes(model, function, N, device):
+    contraction, structure = FUNCTIONS[function]
+    for dtype in DTYPES if N <= 257 else (torch.float32, torch.float64):
+        A, B = normal(N, N, seed=N, dtype=dtype, device=device), normal(N, N, seed=N + 1, dtype=dtype, device=device)
+        C = getattr(model, function)(poison(A, structure), poison(B, structure))
+        assert_product(C, A, B, contraction, structure, f"{function} of {dtype} at N = {N}")
+
+
+@needs_cuda
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+@pytest.mark.parametrize("N", [*LARGE_SIZES, 4096])
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_large_sizes(model, contraction, structure, N, distribution):
+    fill = {"uniform": torch.rand, "normal": torch.randn}[distribution]
+    X, Y = (fill(N, N, generator=torch.Generator("cuda").manual_seed(N + s), device="cuda") for s in (0, 1))
+    C = product(poison(X, structure), poison(Y, structure), contraction, structure)
+    assert_product(C, X, Y, contraction, structure)
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_large_sizes_of_other_dtypes(model, contraction, structure, dtype):
+    X, Y = normal(2100, 2100, seed=1, dtype=dtype, device="cuda"), normal(2100, 2100, seed=2, dtype=dtype, device="cuda")
+    C = product(poison(X, structure), poison(Y, structure), contraction, structure)
+    assert_product(C, X, Y, contraction, structure)
+
+
+SHAPES = [(0, 3, 4), (5, 0, 4), (5, 4, 0), (0, 0, 0), (1, 1, 1), (65, 130, 7), (7, 1, 300), (300, 200, 100), (129, 64, 257)]
+LARGE_SHAPES = [
+    (2100, 1300, 3000),
+    (1000, 3000, 5000),
+    (5000, 129, 4000),
+    (64, 4097, 4095),
+    (20000, 256, 256),
+    (1, 3000, 3000),
+    (3, 70000, 5),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("K", "M", "N"), SHAPES)
+def test_rectangles(model, K, M, N, device):
+    check_rectangles(model, K, M, N, device)
+
+
+def check_rectangles(model, K, M, N, device):
+    A, B = normal(K, M, seed=1, device=device), normal(K, N, seed=2, device=device)
+    assert_product(model.transposed_a_matmul(A, B), A, B, TN, DENSE)
+    assert_product(product(A.mT, B, NN, DENSE), A.mT, B, NN, DENSE)
+    assert_product(product(A.mT, B.mT, NT, DENSE), A.mT, B.mT, NT, DENSE)
+
+
+@needs_cuda
+@pytest.mark.parametrize(("K", "M", "N"), LARGE_SHAPES)
+def test_large_rectangles(model, K, M, N):
+    check_rectangles(model, K, M, N, "cuda")
+
+
+@needs_cuda
+@pytest.mark.parametrize("layout", ["transposed", "slice", "steps", "transposed steps", "equal rows", "equal columns"])
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_layouts_at_a_large_size(model, contraction, structure, layout):
+    X, Y = (LAYOUTS[layout](normal(1411, 1411, seed=s, device="cuda")) for s in (1, 2))
+    for operands in ((X, Y), (X, Y.contiguous()), (X.contiguous(), Y)):
+        assert_product(product(*operands, contraction, structure), *operands, contraction, structure)
+
+
+@needs_cuda
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_broadcast_batch_at_a_large_size(model, function):
+    A, B = normal(2, 1, 1400, 1400, seed=1, device="cuda"), normal(3, 1400, 1400, seed=2, device="cuda").mT
+    C = getattr(model, function)(A, B)
+    assert_product(C, A, B, *FUNCTIONS[function])
+
+
+# ---- The unread triangle, the inputs, the bits. ----------------------------------------------------------------------
+
+SIZES_BY_DEVICE = [("cpu", 300), *(pytest.param("cuda", N, marks=needs_cuda) for N in (300, 2048))]
+
+
+@pytest.mark.parametrize(("device", "N"), SIZES_BY_DEVICE)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38])
+@pytest.mark.parametrize("structure", [LOWER, UPPER], ids=["lower", "upper"])
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
+def test_the_unread_triangle_changes_no_bit(model, contraction, structure, value, device, N):
+    X, Y = normal(N, N, seed=3, device=device), normal(N, N, seed=4, device=device)
+    clean = product(poison(X, structure, 0.0), poison(Y, structure, 0.0), contraction, structure)
+    assert_bitwise(product(poison(X, structure, value), poison(Y, structure, value), contraction, structure), clean)
+
+
+@pytest.mark.parametrize(("device", "N"), SIZES_BY_DEVICE)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_inputs_stay_as_they_are(model, contraction, structure, device, N):
+    X, Y = normal(N, N, seed=3, device=device), normal(N, N, seed=4, device=device)
+    X[1, 0], Y[2, 1], X[0, 1] = math.nan, -0.0, math.inf
+    before = bits(X).clone(), bits(Y).clone()
+    C = product(X, Y, contraction, structure)
+    C.fill_(7.0)
+    assert torch.equal(bits(X), before[0]) and torch.equal(bits(Y), before[1])
+
+
+@pytest.mark.parametrize(("device", "N"), SIZES_BY_DEVICE)
+def test_one_tensor_may_be_both_operands(model, device, N):
+    A = normal(N, N, seed=3, device=device)
+    for function, family in FUNCTIONS.items():
+        assert_product(getattr(model, function)(A, A), A, A, *family, function)
+        assert_product(getattr(model, function)(A, A.mT), A, A.mT, *family, function)
+
+
+@pytest.mark.parametrize(("device", "N"), SIZES_BY_DEVICE)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_integers_are_exact(model, contraction, structure, dtype, device, N):
+    # All partial sums are integers that the dtype (its results too) holds exactly; bfloat16 ends at 256.
+    largest = {torch.float32: 8, torch.float64: 1000, torch.float16: 1, torch.bfloat16: 1}[dtype]
+    N = {torch.float16: min(N, 1500), torch.bfloat16: 200}.get(dtype, N)
+    X, Y = (torch.randint(-largest, largest + 1, (N, N), generator=helpers.generator(s)).to(device, dtype) for s in (5, 6))
+    exact, _ = helpers.truth(X, Y, contraction, structure)
+    assert_within(product(X, Y, contraction, structure), exact, torch.zeros_like(exact))
+
+
+@pytest.mark.parametrize(("device", "N"), SIZES_BY_DEVICE)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_the_same_input_gives_the_same_bits(model, contraction, structure, dtype, device, N):
+    X, Y = normal(N, N, seed=7, dtype=dtype, device=device), normal(N, N, seed=8, dtype=dtype, device=device)
+    first = product(X, Y, contraction, structure)
+    for _ in range(3 if device == "cpu" else 20):
+        assert_bitwise(product(X, Y, contraction, structure), first)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_identity_changes_no_bit(model, device):
+    for N in (1, 65, 200):  # pairs of float16 keep 22 bits of the 24, so what uses them, at larger sizes, is not exact here
+        A, identity = normal(N, N, seed=9, device=device), torch.eye(N, device=device)
+        for function, structure in (("tril_matmul", LOWER), ("triu_matmul", UPPER)):
+            part = helpers.read_part(A, structure)
+            assert torch.equal(getattr(model, function)(A, identity), part), (function, N)
+            assert torch.equal(getattr(model, function)(identity, A), part), (function, N)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["ModelNew", "UpperModelNew", "TransposedAModelNew"])
+def test_the_models_call_the_functions(model, name, device):
+    function = {"ModelNew": "tril_matmul", "UpperModelNew": "triu_matmul", "TransposedAModelNew": "transposed_a_matmul"}[name]
+    module = getattr(model, name)(*model.get_init_inputs()).to(device)
+    assert not list(module.parameters()) and not list(module.buffers())
+    A, B = normal(100, 100, seed=1, device=device), normal(100, 100, seed=2, device=device)
+    assert_bitwise(module(A, B), getattr(model, function)(A, B))
+
+
+def test_the_inputs_of_the_benchmarks(model):
+    device = "cuda" if helpers.HAS_CUDA else "cpu"
+    for A, B, structure, shapes in (
+        (*model.get_inputs(), LOWER, ((4096, 4096), (4096, 4096))),
+        (*model.get_inputs_upper(), UPPER, ((4096, 4096), (4096, 4096))),
+        (*model.get_inputs_transposed_a(), DENSE, ((8192, 2048), (8192, 4096))),
+    ):
+        assert (tuple(A.shape), tuple(B.shape)) == shapes
+        assert A.dtype == B.dtype == torch.float32 and A.device.type == B.device.type == device
+        assert torch.equal(A, helpers.read_part(A, structure)) and torch.equal(B, helpers.read_part(B, structure))
+        assert not torch.equal(A[:2048, :2048], B[:2048, :2048])
+
+
+def test_meta_tensors_give_shape_and_dtype(model):
+    A, B = torch.empty(2, 1, 7, 7, device="meta", dtype=torch.float16), torch.empty(3, 7, 7, device="meta", dtype=torch.float16)
+    C = model.tril_matmul(A, B)
+    assert (C.shape, C.dtype, C.device.type) == ((2, 3, 7, 7), torch.float16, "meta")
+    A, B = torch.empty(5, 3, device="meta"), torch.empty(5, 4, device="meta")
+    assert model.transposed_a_matmul(A, B).shape == (3, 4)
+
+
+# ---- Hard inputs: float32 accuracy, componentwise, whatever the sizes of the elements. -------------------------------
+
+
+def powers_of_ten(low, high, *shape, seed):
+    exponent = low + (high - low) * torch.rand(*shape, generator=generator_of(seed), dtype=torch.float64)
+    return 10.0**exponent
+
+
+def generator_of(seed):
+    return helpers.generator(1000 + seed)
+
+
+def signed(T, seed):
+    return T * (2 * torch.randint(0, 2, T.shape, generator=generator_of(seed)) - 1)
+
+
+def gaussian(N, seed):
+    return torch.randn(N, N, generator=generator_of(seed), dtype=torch.float64)
+
+
+def single(T, *entries):
+    for i, k, value in entries:
+        T[int(i * len(T)), int(k * len(T))] = value
+    return T
+
+
+def cholesky(N):
+    """The factor of a kernel matrix that float32 can hardly tell from a singular one."""
+    x = torch.arange(N, dtype=torch.float64) / N
+    return torch.linalg.cholesky(torch.exp(-0.5 * (x[:, None] - x[None]) ** 2 / 0.2**2) + 1e-9 * torch.eye(N, dtype=torch.float64))
+
+
+def elimination(N, at, seed):
+    """A Gauss transform: the identity, and multipliers below one pivot."""
+    k = int(at * N)
+    L = torch.eye(N, dtype=torch.float64)
+    L[k + 1 :, k] = powers_of_ten(-6, 6, N - k - 1, seed=seed) * torch.randn(N - k - 1, generator=generator_of(seed), dtype=torch.float64)
+    return L
+
+
+def grade(N):
+    return 10.0 ** torch.linspace(-15, 15, N, dtype=torch.float64)
+
+
+def denormals(N, seed, share):
+    tiny = signed(powers_of_ten(-44, -38.1, N, N, seed=seed), seed + 1)
+    ordinary = gaussian(N, seed + 2)
+    return torch.where(torch.rand(N, N, generator=generator_of(seed + 3)) < share, tiny, ordinary)
+
+
+# Each gives two matrices, of which the product's structure picks a triangle (the lower one of what is given). No product of two of their
+# elements leaves the range of float32.
+HARD = {
+    "uniform": lambda N: (gaussian(N, 1).abs() % 1, gaussian(N, 2).abs() % 1),
+    "normal": lambda N: (gaussian(N, 1), gaussian(N, 2)),
+    "lognormal": lambda N: (torch.exp(3 * gaussian(N, 1)), torch.exp(3 * gaussian(N, 2))),
+    "signed lognormal": lambda N: (signed(torch.exp(3 * gaussian(N, 1)), 3), signed(torch.exp(3 * gaussian(N, 2)), 4)),
+    "rows of X scaled": lambda N: (gaussian(N, 1) * powers_of_ten(-8, 8, N, 1, seed=3), gaussian(N, 2)),
+    "columns of X scaled": lambda N: (gaussian(N, 1) * powers_of_ten(-8, 8, 1, N, seed=3), gaussian(N, 2)),
+    "rows of Y scaled": lambda N: (gaussian(N, 1), gaussian(N, 2) * powers_of_ten(-8, 8, N, 1, seed=3)),
+    "columns of Y scaled": lambda N: (gaussian(N, 1), gaussian(N, 2) * powers_of_ten(-8, 8, 1, N, seed=3)),
+    "both scaled": lambda N: (
+        gaussian(N, 1) * powers_of_ten(-8, 8, N, 1, seed=3),
+        gaussian(N, 2) * powers_of_ten(-8, 8, 1, N, seed=4),
+    ),
+    "rows graded": lambda N: (gaussian(N, 1) * grade(N)[:, None], gaussian(N, 2)),
+    "graded against each other": lambda N: (gaussian(N, 1) * grade(N), gaussian(N, 2) / grade(N)[:, None]),
+    "large and small": lambda N: (gaussian(N, 1) * 1e18, gaussian(N, 2) * 1e-20),
+    "a huge element": lambda N: (single(gaussian(N, 1), (0.9, 0.3, 1e25)), single(gaussian(N, 2), (0.5, 0.1, -1e10))),
+    "a tiny element": lambda N: (single(gaussian(N, 1), (0.9, 0.3, 1e-25)), single(gaussian(N, 2), (0.4, 0.4, -1e-9))),
+    "huge and tiny elements": lambda N: (
+        single(gaussian(N, 1), (0.9, 0.3, 1e15), (0.9, 0.31, 1e-15), (0.1, 0.1, 1e-12), (0.99, 0.0, -1e16)),
+        single(gaussian(N, 2), (0.3, 0.2, 1e-16), (0.31, 0.2, 1e16), (0.99, 0.99, 1e12)),
+    ),
+    "near-singular factors": lambda N: (cholesky(N), cholesky(N)),
+    "a near-singular factor": lambda N: (cholesky(N), gaussian(N, 2)),
+    "elimination matrices": lambda N: (elimination(N, 0.2, 1), elimination(N, 0.6, 2)),
+    "elimination of a matrix": lambda N: (elimination(N, 0.2, 1), gaussian(N, 2)),
+    "denormals": lambda N: (denormals(N, 1, 1.0), 1e25 * (1 + gaussian(N, 2).abs())),
+    "some denormals": lambda N: (denormals(N, 1, 0.3), 1e15 * (1 + gaussian(N, 2).abs())),
+    "the whole range": lambda N: (signed(powers_of_ten(-37, 34, N, N, seed=1), 2), 1 + (gaussian(N, 2) % 1)),
+    "the upper end": lambda N: (signed(3.4e38 * (1 - gaussian(N, 1).abs() % 0.5), 2), 1e-6 * gaussian(N, 2)),
+    "the lower end": lambda N: (signed(1.2e-38 * (1 + gaussian(N, 1).abs()), 2), 1e33 * (1 + gaussian(N, 2).abs())),
+    "both ends": lambda N: (signed(3.4e38 * (1 - gaussian(N, 1).abs() % 0.5), 2), signed(1.2e-38 * (1 + gaussian(N, 2).abs()), 3)),
+    "sparse": lambda N: (
+        gaussian(N, 1) * (torch.rand(N, N, generator=generator_of(3)) < 0.02),
+        gaussian(N, 2) * (torch.rand(N, N, generator=generator_of(4)) < 0.02),
+    ),
+}
+HARD_SIZES = [("cpu", 300), *(pytest.param("cuda", N, marks=needs_cuda) for N in (300, 1000, 2048))]
+HARD_FAMILY = [(NN, LOWER), (NT, LOWER), (TN, LOWER), (NN, UPPER), (TN, DENSE)]
+
+
+def hard_operands(name, N, structure, device):
+    X, Y = (T.to(device, torch.float32) for T in HARD[name](N))
+    return (X.mT, Y.mT) if structure == UPPER else (X, Y)
+
+
+@pytest.mark.parametrize(("device", "N"), HARD_SIZES)
+@pytest.mark.parametrize(("contraction", "structure"), HARD_FAMILY, ids=["NN-lower", "NT-lower", "TN-lower", "NN-upper", "TN-dense"])
+@pytest.mark.parametrize("name", HARD)
+def test_float32_accuracy_on_hard_inputs(model, name, contraction, structure, device, N):
+    X, Y = hard_operands(name, N, structure, device)
+    assert X.isfinite().all() and Y.isfinite().all()
+    assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{name}, N = {N}")
+
+
+# ---- What a CUDA stream may expect. ----------------------------------------------------------------------------------
+
+CUDA_SIZES = [65, 300, 1400, 2048]
+
+
+def cuda_operands(N, seed=1, dtype=torch.float32, device="cuda"):
+    return normal(N, N, seed=seed, dtype=dtype, device=device), normal(N, N, seed=seed + 1, dtype=dtype, device=device)
+
+
+@needs_cuda
+@pytest.mark.parametrize("N", CUDA_SIZES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_freed_memory_holds_does_not_matter(model, function, N):
+    A, B = cuda_operands(N)
+    call = getattr(model, function)
+    first = call(A, B)
+    for value in (math.nan, math.inf, 1e30, -1.0):
+        freed = [torch.full((4 * N * N + 2**22,), value, device="cuda"), torch.full((N, N), value, device="cuda")]
+        freed += [torch.full((1000,), value, device="cuda") for _ in range(20)]
+        del freed
+        assert_bitwise(call(A, B), first, f"{function} after memory full of {value} was freed")
+
+
+@needs_cuda
+@pytest.mark.parametrize("N", CUDA_SIZES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_work_runs_on_the_current_stream(model, function, N):
+    A, B = cuda_operands(N)
+    call = getattr(model, function)
+    expected = call(A, B)
+    late_A, late_B = torch.zeros_like(A), torch.zeros_like(B)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)  # what does not wait for this stream meets zeros
+        late_A.copy_(A)
+        late_B.copy_(B)
+        C = call(late_A, late_B)
+        late_A.zero_()
+        late_B.zero_()
+        kept = C.clone()
+    torch.cuda.synchronize()
+    assert_bitwise(kept, expected)
+
+
+@needs_cuda
+@pytest.mark.parametrize("N", CUDA_SIZES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_graph_capture_and_replay_with_changed_inputs(model, function, N):
+    A, B = cuda_operands(N)
+    call = getattr(model, function)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call(A, B)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        C = call(A, B)
+    inputs = [cuda_operands(N, seed=11), tuple(torch.exp(3 * T) for T in cuda_operands(N, seed=12)), cuda_operands(N, seed=13)]
+    for new_A, new_B in inputs:  # the second one takes the other path, where there are two
+        A.copy_(new_A)
+        B.copy_(new_B)
+        for _ in range(2):
+            C.fill_(math.nan)
+            graph.replay()
+            assert_bitwise(C, call(new_A, new_B))
+
+
+@needs_two_gpus
+@pytest.mark.parametrize("N", [65, 2048])
+def test_a_second_device(model, N):
+    A, B = cuda_operands(N, device="cuda:1")
+    with torch.cuda.device(0):
+        C = model.tril_matmul(A, B)
+        assert torch.cuda.current_device() == 0
+    assert_product(C, A, B, NN, LOWER)
+    assert_bitwise(C.cpu(), model.tril_matmul(A.to("cuda:0"), B.to("cuda:0")).cpu())
+
+
+@needs_cuda
+@pytest.mark.parametrize("N", CUDA_SIZES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_host_never_waits(model, function, N):
+    A, B = cuda_operands(N)
+    A.requires_grad_()
+    call = getattr(model, function)
+    G = torch.ones(N, N, device="cuda")
+
+    def work():
+        with torch.no_grad():
+            C = call(A, B)
+        return C, torch.autograd.grad(call(A, B), A, G)
+
+    work()  # the allocator has what it needs from here on
+    torch.cuda.synchronize()
+    done = torch.cuda.Event()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.cuda._sleep(2_000_000_000)  # about a second
+        start = time.perf_counter()
+        C, _ = work()
+        done.record()
+        busy = not done.query()
+        seconds = time.perf_counter() - start
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    assert busy, f"the GPU was done when the call returned, after {seconds:.3f} s: the host has waited"
+    assert_product(C, A.detach(), B, *FUNCTIONS[function])
+
+
+@needs_cuda
+@pytest.mark.parametrize("function", ["tril_matmul", "triu_matmul"])
+def test_memory_beyond_the_result(model, function):
+    N = 4096
+    A, B = cuda_operands(N)
+    A.requires_grad_()
+    B.requires_grad_()
+    call = getattr(model, function)
+    G = torch.ones(N, N, device="cuda")
+    allowed = int(1.1 * N * N * 4)
+
+    def beyond_the_results(work):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        results = work()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before - len(results) * N * N * 4
+
+    with torch.no_grad():
+        extra = beyond_the_results(lambda: [call(A, B)])
+    assert extra <= allowed, f"forward: {extra} bytes beyond the result, allowed {allowed}"
+    C = call(A, B)
+    extra = beyond_the_results(lambda: torch.autograd.grad(C, (A, B), G))
+    assert extra <= allowed, f"backward: {extra} bytes beyond the gradients, allowed {allowed}"
+
+
+# ---- Which kernel computed. ------------------------------------------------------------------------------------------
+
+EXPLAINED = {"lower": LOWER, "upper": UPPER, "transposed_a": DENSE}
+PORTABLE = {"path": "portable", "refused": False, "lost": 0}
+
+
+def test_explain_on_the_cpu(model):
+    A = normal(2048, 2048, seed=1)
+    for problem in EXPLAINED:
+        assert model.explain(A, A, problem) == {"path": "cpu", "refused": False, "lost": 0}
+
+
+@needs_hopper
+@pytest.mark.parametrize("problem", EXPLAINED)
+def test_explain_names_the_hopper_kernel(model, problem):
+    if model._PATH != model._AUTOMATIC:
+        pytest.skip("TRIL_MATMUL_PATH asks for the portable kernel")
+    A, B = cuda_operands(2048)
+    for operands in ((A, B), (A.abs() % 1, B.abs() % 1), (A.mT, B), (poison(A, EXPLAINED[problem]), B)):
+        told = model.explain(*operands, problem)
+        assert (told["path"], told["refused"]) == ("hopper", False), told
+        assert isinstance(told["lost"], int) and 0 <= told["lost"] < 10000, told
+
+
+@needs_hopper
+@pytest.mark.parametrize("problem", EXPLAINED)
+def test_explain_names_a_refusal(model, problem):
+    if model._PATH != model._AUTOMATIC:
+        pytest.skip("TRIL_MATMUL_PATH asks for the portable kernel")
+    A, B = cuda_operands(2048)
+    for operands in ((torch.exp(3 * A), torch.exp(3 * B)), (A, torch.exp(3 * B)), (torch.exp(3 * A), B)):
+        told = model.explain(*operands, problem)
+        assert (told["path"], told["refused"]) == ("portable", True), told
+
+
+@needs_cuda
+@pytest.mark.parametrize("problem", EXPLAINED)
+def test_explain_names_the_portable_kernel(model, problem):
+    A, B = cuda_operands(300)
+    assert model.explain(A, B, problem) == PORTABLE
+    for dtype in DTYPES[1:]:
+        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == PORTABLE
+
+
+@needs_cuda
+def test_the_portable_kernel_on_request(model, monkeypatch):
+    monkeypatch.setenv("TRIL_MATMUL_PATH", "portable")
+    room = helpers.execute()
+    A, B = cuda_operands(2048)
+    for problem, (function, family) in zip(EXPLAINED, FUNCTIONS.items(), strict=True):
+        assert room["explain"](A, B, problem) == PORTABLE
+        assert_product(room[function](A, B), A, B, *family, function)

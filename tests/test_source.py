@@ -1,0 +1,189 @@
+"""The file as a source: its CUDA part compiles for every architecture without a warning or a spill, it keeps KernelBench's static rules, it
+needs torch and the standard library alone, and it can be executed from its text as often as one likes."""
+
+import ast
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers import HAS_CUDA, ROOT, SOURCE, execute
+
+ARCHITECTURES = ["80", "90a", "120"]
+# torch's own flags for an extension (torch.utils.cpp_extension), and ptxas's report of registers and spills.
+FLAGS = [
+    "-D__CUDA_NO_HALF_OPERATORS__",
+    "-D__CUDA_NO_HALF_CONVERSIONS__",
+    "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    "-D__CUDA_NO_HALF2_OPERATORS__",
+    "--expt-relaxed-constexpr",
+    "-std=c++17",
+    "-O3",
+    "-Xptxas",
+    "-v",
+]
+
+
+def find_nvcc():
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return shutil.which("nvcc") or next((p for h in homes if h and (p := shutil.which("nvcc", path=os.path.join(h, "bin")))), None)
+
+
+NVCC = find_nvcc()
+
+# ---- Compilation. ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(model, tmp_path_factory):
+    """{architecture: (exit status, what nvcc said)}, all compiled at once."""
+    room = tmp_path_factory.mktemp("nvcc")
+    (room / "x.cu").write_text("\n".join(model._CUDA_SOURCES))
+
+    def build(arch):
+        target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+        done = subprocess.run([NVCC, target, *FLAGS, "-c", "x.cu", "-o", f"{arch}.o"], capture_output=True, text=True, cwd=room)
+        return done.returncode, done.stdout + done.stderr
+
+    with concurrent.futures.ThreadPoolExecutor(len(ARCHITECTURES)) as pool:
+        return dict(zip(ARCHITECTURES, pool.map(build, ARCHITECTURES), strict=True))
+
+
+def spills(report):
+    """{kernel: bytes spilled, stores and loads together} of what ptxas reports."""
+    found, kernel = {}, "?"
+    for line in report.splitlines():
+        if entry := re.search(r"(?:entry function|Function properties for) '?([\w$]+)'?", line):
+            kernel = entry[1]
+        if spilled := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            found[kernel] = found.get(kernel, 0) + int(spilled[1]) + int(spilled[2])
+    return found
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc was found")
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+class TestCompilation:
+    def test_compiles(self, compiled, arch):
+        status, report = compiled[arch]
+        assert status == 0, report[-3000:]
+
+    def test_without_a_warning(self, compiled, arch):
+        warnings = [line for line in compiled[arch][1].splitlines() if "warning" in line.lower()]
+        assert not warnings, "\n".join(warnings)
+
+    def test_without_a_spill(self, compiled, arch):
+        found = spills(compiled[arch][1])
+        assert len(found) >= 10, f"ptxas reported on {len(found)} kernels only"
+        spilling = [f"{kernel}: {count} bytes" for kernel, count in found.items() if count]
+        assert not spilling, f"{len(spilling)} of {len(found)} kernels spill on sm_{arch}:\n" + "\n".join(spilling)
+
+
+def test_the_report_is_read_right():
+    report = """ptxas info    : Compiling entry function '_Z1aPf' for 'sm_80'
+ptxas info    : Function properties for _Z1aPf
+    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Compiling entry function '_Z1bPf' for 'sm_80'
+ptxas info    : Function properties for _Z1bPf
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"""
+    assert spills(report) == {"_Z1aPf": 16, "_Z1bPf": 0}
+
+
+def test_torch_stays_out_of_the_cuda_source(model):
+    source = "\n".join(model._CUDA_SOURCES)
+    included = re.findall(r'#include\s*[<"]([^>"]+)[>"]', source)
+    assert included, "no #include was found"
+    assert not [name for name in included if re.match(r"(torch|ATen|c10|pybind11)/", name)], included
+    assert not re.search(r"\b(at|c10|torch)::", source)
+
+
+# ---- KernelBench's static rules. -------------------------------------------------------------------------------------
+
+FORBIDDEN = {
+    "a try statement": r"\btry\s*:",
+    "an except clause": r"\bexcept\b",
+    "the word pass": r"\bpass\b",
+    "threads": r"\bimport\s+threading\b|\bfrom\s+threading\b|\bthreading\.|\bconcurrent\.futures\b|\bmultiprocessing\b|\b_thread\b",
+    "a Tensor subclass": r"\bclass\s+\w+\s*\([^)]*\bTensor\b[^)]*\)",
+    "replaced timing": r"\btorch\.cuda\.(Event|synchronize)\s*=|\btime\.\w+\s*=(?!=)",
+    "torch's own products as CUDA fallback": r"\btorch\.nn\.functional\.linear\b|\bF\.linear\b",
+}
+
+
+def without_comments(text):
+    """As KernelBench strips them: from # or // to the end of the line."""
+    return "\n".join(re.sub(r"(#|//).*$", "", line) for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("rule", FORBIDDEN)
+def test_kernelbench_forbids(rule):
+    lines = without_comments(SOURCE.read_text()).split("\n")
+    found = [f"line {n}: {line.strip()}" for n, line in enumerate(lines, 1) if re.search(FORBIDDEN[rule], line)]
+    assert not found, f"{rule}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("needed", ["__global__", "load_inline", "class ModelNew", "def get_inputs(", "def get_init_inputs("])
+def test_kernelbench_demands(needed):
+    # __global__ as well where # is taken for a comment in CUDA's lines
+    assert needed in without_comments(SOURCE.read_text()), f"{needed} is missing"
+
+
+def test_imports_torch_and_the_standard_library_alone():
+    tree = ast.parse(SOURCE.read_text())
+    names = {a.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"a relative import in line {node.lineno}"
+            names.add(node.module.split(".")[0])
+    foreign = names - {"torch"} - set(sys.stdlib_module_names)
+    assert not foreign, f"model_new.py imports {sorted(foreign)}"
+    assert "__file__" not in SOURCE.read_text(), "there is no __file__ where KernelBench executes the text"
+
+
+# ---- Execution from the text. ----------------------------------------------------------------------------------------
+
+
+def small_product(room, N=20):
+    A, B = (torch.randint(-4, 5, (N, N)).to(torch.float32) for _ in range(2))
+    assert torch.equal(room["ModelNew"](*room["get_init_inputs"]())(A, B), A.tril() @ B.tril())
+    a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+    room["tril_matmul"](a, b).sum().backward()
+    assert torch.equal(a.grad, (torch.ones(N, N).tril() @ B.tril().mT).tril())
+
+
+def test_executed_twice_from_a_string_without_a_name():
+    first = execute()
+    assert "__file__" not in first
+    small_product(first)
+    second = execute()
+    small_product(second)
+    small_product(first)
+
+
+def test_executed_with_a_build_folder_prepended(model, tmp_path, monkeypatch):
+    # An empty folder would mean to build again, so where there is a GPU it is the one that holds the build.
+    folder = os.path.dirname(os.path.dirname(model._EXTENSION.__file__)) if HAS_CUDA else str(tmp_path)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", folder)  # what the text sets is undone when the test ends
+    small_product(execute(f"import os\nos.environ['TORCH_EXTENSIONS_DIR'] = {folder!r}\n{SOURCE.read_text()}"))
+    if not HAS_CUDA:
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="a GPU is visible, so the kernels are built")
+def test_import_without_a_gpu_builds_nothing(model):
+    assert model._EXTENSION is None
+    code = "import sys, model_new; assert model_new._EXTENSION is None; assert 'torch.utils.cpp_extension' not in sys.modules; print('ok')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stderr
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="no CUDA GPU is visible")
+def test_a_second_import_builds_nothing_more(model):
+    assert model._EXTENSION is not None
+    code = "import model_new; assert model_new._EXTENSION is not None; print('ok')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout == "ok\n", done.stderr
+    assert "building" not in done.stderr, done.stderr
