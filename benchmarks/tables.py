@@ -1,0 +1,295 @@
+"""Writes the tables of README.md and docs/kernel.md from the records of benchmarks/benchmark.py.
+
+    python benchmarks/tables.py            bring both files up to date
+    python benchmarks/tables.py --check    exit with 1 if one of them is not, and change nothing
+
+A table stands between two marker lines, and all between them is replaced:
+
+    <!-- table: NAME -->
+    <!-- end: NAME -->
+
+NAME is one of forward, hard, dtypes (all three from forward.json), portable, batch, backward, problems, host, build, determinism,
+profile, history (a record kept by hand while the kernel was made) and cpu. A marker whose record is missing, cut short or has rows
+that could not be measured is an error: no table without a record.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class TableError(Exception):
+    """A table that cannot be made; the message names the file and the remedy."""
+
+
+# ---- Numbers ---------------------------------------------------------------------------------------------------------
+
+
+def microseconds(value):
+    """Three to four digits: 9.2, 112, 2,728; no more is measured."""
+    return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
+
+
+def ratio(value):
+    return f"{value:.2f}x" if value < 9.995 else f"{value:.1f}x"
+
+
+def error(value):
+    """7.3e-7, without the padding zero of the exponent."""
+    if value == 0:
+        return "0"
+    return re.sub(r"e([-+])0*(\d)", r"e\1\2", f"{value:.1e}").replace("e+", "e")
+
+
+def errors(side):
+    return f"{error(side['norm_error'])} / {error(side['worst_error'])}"
+
+
+def time_of(side):
+    """Median with its spread."""
+    return f"{microseconds(side['median_us'])} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})"
+
+
+def markdown(head, rows):
+    """A Markdown table; the first column to the left, the rest to the right."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
+# ---- Tables ----------------------------------------------------------------------------------------------------------
+
+TIMES_HEAD = ["reference, µs", "ours, µs (10 % to 90 %)", "ratio", "reference error: norm / worst", "our error: norm / worst"]
+
+
+def times(row):
+    """The five columns that every comparison has."""
+    ours = errors(row["ours"]) + ("" if row["within_contract"] else " (not within the contract)")
+    return [microseconds(row["reference"]["median_us"]), time_of(row["ours"]), ratio(row["ratio"]), errors(row["reference"]), ours]
+
+
+def rate(row):
+    """TFLOP/s of what the mathematics needs."""
+    value = row["useful_flop"] / row["ours"]["median_us"] / 1e6
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def path_of(row):
+    """Which kernel computed it; 'lost' elements got their missing digits from lists."""
+    name = row["path"] or "not said"
+    return f"{name}, {row['lost']:,} kept apart" if row["lost"] else name
+
+
+def comparison(group, first, label):
+    """The renderer of one group of rows; `label` makes the first column from a row."""
+
+    def render(rows):
+        rows = [row for row in rows if row.get("group") == group]
+        return markdown([first, *TIMES_HEAD], [[label(row), *times(row)] for row in rows]) if rows else None
+
+    return render
+
+
+def forward(rows):
+    rows = [row for row in rows if row["group"] == "sizes"]
+    head = ["N", "inputs", *TIMES_HEAD[:3], "TFLOP/s", *TIMES_HEAD[3:]]
+    cells = [[row["N"], row["inputs"], *times(row)[:3], rate(row), *times(row)[3:]] for row in rows]
+    return markdown(head, cells) if rows else None
+
+
+def hard(rows):
+    rows = [row for row in rows if row["group"] == "hard"]
+    head = ["inputs", "path", *TIMES_HEAD]
+    return markdown(head, [[f"{row['inputs']} (N = {row['N']})", path_of(row), *times(row)] for row in rows]) if rows else None
+
+
+def portable(rows):
+    return markdown(["N", "dtype", *TIMES_HEAD], [[row["N"], row["dtype"], *times(row)] for row in rows]) if rows else None
+
+
+PROBLEM_NAMES = {"lower": "lower · lower (15)", "upper": "upper · upper (14)", "transposed_a": "Aᵀ · B (16)"}
+
+
+def problems(rows):
+    cells = [[PROBLEM_NAMES[row["problem"]], row["shape"].replace(" x ", "×"), *times(row)] for row in rows]
+    return markdown(["KernelBench level 1, problem", "size", *TIMES_HEAD], cells) if rows else None
+
+
+def host(rows):
+    head = ["host time a call, µs", "torch.matmul", "tril(matmul)", "ours", "ours − torch.matmul"]
+    columns = ("torch.matmul", "tril(matmul)", "tril_matmul")
+    cells = [
+        [f"{row['mode']} (N = {row['N']})", *(microseconds(row[c]["median_us"]) for c in columns), f"{row['ours_minus_matmul_us']:.1f}"]
+        for row in rows
+    ]
+    return markdown(head, cells) if rows else None
+
+
+def build(rows):
+    head = ["import", "model_new beyond torch, s", "first call after it, s", "torch itself, s"]
+    cells = []
+    for state, name in (("cold", "cold: the kernels are compiled"), ("warm", "warm: they are there")):
+        of_state = [row for row in rows if row["state"] == state]
+        if of_state:
+            columns = [statistics.median(row[column] for row in of_state) for column in ("import_s", "first_call_s", "torch_s")]
+            cells.append([name, *(f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" for value in columns)])
+    return markdown(head, cells) if cells else None
+
+
+def determinism(rows):
+    head = ["N", "inputs", "path", "runs", "runs that differ"]
+    cells = [[row["N"], row["inputs"], row["path"] or "not said", row["runs"], row["different"]] for row in rows]
+    return markdown(head, cells) if rows else None
+
+
+def profile(rows):
+    """ncu's units, in bytes a second, bytes and nanoseconds, made readable."""
+    scales = {
+        "ns": (1e3, "µs"),
+        "second": (1e-6, "µs"),
+        "byte/s": (1e12, "TB/s"),
+        "byte/second": (1e12, "TB/s"),
+        "byte": (1e6, "MB"),
+        "%": (1, "%"),
+    }
+    names = [key for key in rows[0] if key != "kernel"] if rows else []
+
+    def cell(row, name):
+        if name not in row:
+            return "n/a"
+        value, unit = row[name]
+        scale, shown = scales.get(unit, (1, unit))
+        return f"{value / scale:.3g} {shown}"
+
+    cells = [[row["kernel"], *(cell(row, name) for name in names)] for row in rows]
+    return markdown(["kernel", *(name.replace("_", " ") for name in names)], cells) if rows else None
+
+
+def history(rows):
+    cells = [[row["version"], row["prediction"], row["measured"], row["said"]] for row in rows]
+    return markdown(["version", "predicted, µs", "measured, µs", "what the profiler or the trace said"], cells) if rows else None
+
+
+TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
+    "forward": ("forward.json", forward),
+    "hard": ("forward.json", hard),
+    "dtypes": ("forward.json", comparison("dtypes", "dtype", lambda row: f"{row['dtype']} (N = {row['N']})")),
+    "portable": ("portable.json", portable),
+    "batch": ("batch.json", comparison("batch", "batch", lambda row: row["shape"].replace(" x ", "×"))),
+    "backward": ("backward.json", comparison("backward", "N, forward and backward", lambda row: row["N"])),
+    "problems": ("problems.json", problems),
+    "host": ("host.json", host),
+    "build": ("build.json", build),
+    "determinism": ("determinism.json", determinism),
+    "profile": ("profile.json", profile),
+    "history": ("history.json", history),
+    "cpu": ("cpu.json", comparison("cpu", "N", lambda row: row["N"])),
+}
+
+
+def read_record(results, file):
+    """A record that a table may be made from. Raises TableError."""
+    path = results / file
+    suite = file.removesuffix(".json")
+    remedy = f"run: python benchmarks/benchmark.py --suite {suite}"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TableError(f"{path} is missing; {remedy}") from None
+    except json.JSONDecodeError as wrong:
+        raise TableError(f"{path} is no JSON ({wrong}); {remedy}") from None
+    if not record.get("complete"):
+        raise TableError(f"{path} was cut short; {remedy}")
+    marked = [row for row in record["rows"] if row.get("within_contract") is False or row.get("different")]
+    if len(record["failures"]) > len(marked):  # a marked row is a failure that its table shows; the others left no row to show
+        raise TableError(f"{path} lacks rows that failed ({'; '.join(record['failures'])}); {remedy}")
+    return record
+
+
+def source_line(record, file):
+    """Where the numbers come from."""
+    versions = record["versions"]
+    parts = [record["device"], f"torch {versions['torch']}"]
+    parts += [f"CUDA {versions['cuda']}"] if versions.get("cuda") else []
+    parts += [f"driver {versions['driver']}"] if versions.get("driver") else []
+    parts += [record["date"], f"commit {record['commit']}", f"from benchmarks/results/{file}"]
+    return ", ".join(parts) + "."
+
+
+def table(name, results):
+    """The text between the markers of one table."""
+    if name not in TABLES:
+        raise TableError(f"there is no table '{name}'; accepted: {', '.join(TABLES)}")
+    file, render = TABLES[name]
+    record = read_record(results, file)
+    rendered = render(record["rows"])
+    if rendered is None:
+        raise TableError(f"{results / file} has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {file[:-5]}")
+    return f"{rendered}\n\n{source_line(record, file)}"
+
+
+# ---- Files -----------------------------------------------------------------------------------------------------------
+
+MARKER = re.compile(r"<!-- (table|end): (\S+) -->")
+
+
+def fill(text, results):
+    """The text with every table between its markers made anew. Raises TableError."""
+    lines, name = [], None
+    for number, line in enumerate(text.split("\n"), 1):
+        marker = MARKER.fullmatch(line.strip())
+        if marker is None:
+            if name is None:
+                lines.append(line)
+            continue
+        kind, marked = marker.groups()
+        if kind == "table" and name is not None:
+            raise TableError(f"line {number} begins the table '{marked}' before <!-- end: {name} -->")
+        if kind == "end" and marked != name:
+            raise TableError(f"line {number} ends the table '{marked}', but " + (f"'{name}' is open" if name else "none is open"))
+        if kind == "table":
+            name = marked
+            lines += [line, "", table(name, results), ""]
+        else:
+            name = None
+            lines.append(line)
+    if name is not None:
+        raise TableError(f"the table '{name}' has no <!-- end: {name} -->")
+    return "\n".join(lines)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="Write the benchmark tables into README.md and docs/kernel.md.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the records lie")
+    parser.add_argument("--files", type=Path, nargs="+", default=[ROOT / "README.md", ROOT / "docs" / "kernel.md"], metavar="FILE")
+    given = parser.parse_args(arguments)
+    wrong = 0
+    for path in given.files:
+        try:
+            text = path.read_text(encoding="utf-8")
+            filled = fill(text, given.results)
+        except FileNotFoundError:
+            print(f"{path} is missing", file=sys.stderr)
+            wrong += 1
+        except TableError as problem:
+            print(f"{path}: {problem}", file=sys.stderr)
+            wrong += 1
+        else:
+            if filled == text:
+                print(f"{path}: up to date")
+            elif given.check:
+                print(f"{path}: not up to date; run: python benchmarks/tables.py", file=sys.stderr)
+                wrong += 1
+            else:
+                path.write_text(filled, encoding="utf-8")
+                print(f"{path}: written")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

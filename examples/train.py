@@ -1,0 +1,163 @@
+"""A training loop through tril_matmul: find two lower triangular factors whose product is a given matrix.
+
+    python examples/train.py                       512 x 512, 300 steps, on the GPU where there is one
+    python examples/train.py --size 2048 --plot loss.png
+
+Minimises |L1 L2 - T|^2 / N (Frobenius) over L1 and L2 with torch.optim.Adam, once with tril_matmul and once with what PyTorch users
+write today, tril(matmul), from the same start. The two loss curves must agree but for float32 rounding.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # model_new.py and reference_model.py lie there
+
+LEARNING_RATE = 0.005  # divided by sqrt(N), as the spread of the factors' entries is
+START_SPREAD = 0.05  # of the factors about the identity, at the start
+TARGET_SPREAD = 0.5  # of the target's factors
+EPSILON = 1e-6  # Adam's; its default, 1e-8, would let an entry whose gradient is rounding noise take full steps
+
+
+def factor(size, spread, generator):
+    """A well conditioned lower triangular matrix: the identity and noise that shrinks with the size. Made on the CPU, in float32."""
+    noise = torch.randn(size, size, generator=generator) * (spread / size**0.5)
+    return (torch.eye(size) + noise).tril()
+
+
+def make_target(size, device="cpu", seed=0):
+    """The product of two factors (size, size), so that a fit is possible; computed in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    first, second = (factor(size, TARGET_SPREAD, generator).double() for _ in range(2))
+    return (first @ second).tril().float().to(device)
+
+
+def reference_product(A, B):
+    """tril(matmul) that ignores the upper triangles of A and B, as tril_matmul does."""
+    return torch.tril(torch.matmul(A.tril(), B.tril()))
+
+
+def train(product, target, steps, learning_rate=LEARNING_RATE, seed=1, report=None):
+    """Fit L1 and L2 to target by gradient descent through `product`.
+
+    Args:
+        product: function of two (N, N) tensors, such as tril_matmul.
+        target: (N, N), lower triangular.
+        steps: number of steps of Adam, at least 1.
+        learning_rate: Adam's, times sqrt(N).
+        seed: of the start.
+        report: called now and then with (steps done, loss), if given.
+
+    Returns:
+        The losses before each step, and after the last: a list of steps + 1 numbers.
+    """
+    if steps < 1:
+        raise ValueError(f"train: steps must be at least 1, but is {steps}")
+    generator = torch.Generator().manual_seed(seed)
+    N = target.shape[-1]
+    L1, L2 = (factor(N, START_SPREAD, generator).to(target.device).requires_grad_() for _ in range(2))
+    optimizer = torch.optim.Adam([L1, L2], lr=learning_rate / N**0.5, eps=EPSILON)
+    losses = []
+    for step in range(steps + 1):
+        loss = (product(L1, L2) - target).square().sum() / N  # about the same number at every N
+        losses.append(loss.detach())  # stays on the device; reading each one would make the host wait
+        if report is not None and (step % max(1, steps // 20) == 0 or step == steps):
+            report(step, loss.item())
+        if step < steps:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return torch.stack(losses).tolist()
+
+
+def largest_difference(losses, reference_losses):
+    """The largest relative difference between two loss curves."""
+    return max(abs(a - b) / abs(b) for a, b in zip(losses, reference_losses, strict=True))
+
+
+def plot(curves, file):
+    """Write the loss curves {name: losses} to a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display needed
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for (name, losses), style in zip(curves.items(), ("-", "--"), strict=False):
+        axes.semilogy(losses, style, label=name)
+    axes.set(xlabel="step", ylabel="loss", title="Fitting a product of two lower triangular factors")
+    axes.legend()
+    figure.savefig(file, dpi=150, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def positive(text):
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no positive whole number")
+    return value
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--size", type=positive, default=512, metavar="N", help="rows of the matrices (default 512)")
+    parser.add_argument("--steps", type=positive, default=300, help="steps of Adam (default 300)")
+    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is a GPU)")
+    parser.add_argument("--reference", action="store_true", help="run tril(matmul) alone")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the loss curves to a PNG (needs matplotlib)")
+    given = parser.parse_args(arguments)
+    given.device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(given.device).type
+    except RuntimeError:
+        kind = None
+    if kind not in ("cpu", "cuda"):
+        parser.error(f"argument --device: {given.device!r} is given; accepted: cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        parser.error(f"argument --device: {given.device!r} is given, but torch sees no GPU; accepted here: cpu")
+    if given.plot is not None:
+        if not given.plot.absolute().parent.is_dir():
+            parser.error(f"argument --plot: there is no folder {given.plot.absolute().parent}")
+        try:  # before the training, not after it
+            import matplotlib  # noqa: F401
+        except ImportError:
+            parser.error("argument --plot: needs matplotlib, which is not installed (pip install matplotlib)")
+    return given
+
+
+def main(arguments=None):
+    given = parse_arguments(arguments)
+    products = {"tril(matmul)": reference_product}
+    if not given.reference:
+        from model_new import tril_matmul
+
+        products = {"tril_matmul": tril_matmul, **products}
+    where = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else "the CPU"
+    print(f"{given.size} x {given.size}, {given.steps} steps of Adam on {where}, torch {torch.__version__}")
+    target = make_target(given.size, given.device)
+    curves = {}
+    live = sys.stdout.isatty()
+    for name, product in products.items():
+
+        def report(step, loss, name=name):
+            end = "" if live and step < given.steps else "\n"
+            print(("\r" if live else "") + f"{name:<13} step {step:>5} of {given.steps}  loss {loss:.4e}", end=end, flush=True)
+
+        start = time.perf_counter()
+        curves[name] = train(product, target, given.steps, report=report)
+        print(f"{name:<13} {time.perf_counter() - start:.1f} s, loss {curves[name][0]:.6e} -> {curves[name][-1]:.6e}")
+    if not given.reference:
+        difference = largest_difference(curves["tril_matmul"], curves["tril(matmul)"])
+        print(f"largest relative difference of the two loss curves: {difference:.1e}")
+    if given.plot is not None:
+        plot(curves, given.plot)
+        print(f"loss curves written to {given.plot}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
