@@ -339,6 +339,13 @@ __device__ inline void registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// Two float16, each zero if it was below 2^-14: times one, with subnormal numbers flushed.
+__device__ inline uint32_t flush_halves(uint32_t two) {
+  uint32_t flushed;
+  asm("mul.rn.ftz.f16x2 %0, %1, %2;" : "=r"(flushed) : "r"(two), "r"(0x3C003C00));
+  return flushed;
+}
+
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
 // thing, and there the kernels of a stream run one after the other.
 __device__ inline void wait_for_previous_kernel() {
@@ -1059,18 +1066,22 @@ struct PackScratch {
 // 2^-3 may lose some of the 22, because fp16 ends at 2^-24.
 constexpr float kTolerance = 0x1p-22f, kSmall = 0x1p-3f;
 
+// Below this a float16 has no leading bit. The tensor cores align products by their exponents, so of such an element they would keep
+// fewer bits than of others, which shows where a sum has no larger term. Its image is zero, and all of it goes into the record.
+constexpr float kLeast = 0x1p-14f;
+
 __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, uint32_t& lo) {
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
-  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x), fmaf(y, scale, -back.y));
-  hi = *reinterpret_cast<const uint32_t*>(&high);
+  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x), fmaf(y, scale, -back.y));   // zero where hi is below kLeast
+  hi = flush_halves(*reinterpret_cast<const uint32_t*>(&high));
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
-// What hi + lo misses of x, unscaled. hi + lo and the difference are exact.
+// What the image misses of x, unscaled. hi + lo and the difference are exact.
 __device__ inline float rest_of(float x, float scale, float unscale) {
   const float a = x * scale, high = __half2float(__float2half_rn(a)), low = __half2float(__float2half_rn(a - high));
-  return fmaf(-(high + low), unscale, x);
+  return fabsf(high) < kLeast ? x : fmaf(-(high + low), unscale, x);
 }
 
 // How the threads share a block: 16 x 16 pieces at a time where rows run along memory, or 64 x 4 where columns do.
