@@ -1000,6 +1000,10 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
 """
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. All layouts stand here. ---------------
+#
+# Enters: a matrix of float32 with any strides. Leaves: packed blocks of 64 x 64, each the image that wgmma wants in shared memory, and a
+# record for each with its scale and what its image misses. A power of two brings the largest element of a block near 2^14; hi + lo then
+# hold 22 bits of every element down to 2^-3. Of smaller ones the rest is computed, and listed if it matters.
 _CUDA_PACKING = r"""
 constexpr int kBlock = 64;                            // a packed block is 64 x 64 elements
 constexpr int kHalfBytes = kBlock * kBlock * 2;       // its hi parts, or its lo parts
@@ -1219,7 +1223,14 @@ __device__ inline int list_lost(const Task& task, int barrier, float scale, floa
 }
 """
 
-# ---- The Hopper kernel. ----------------------------------------------------------------------------------------------
+# ---- The Hopper kernel: float32 accuracy from float16 tensor cores, in one launch. ------------------------------------
+#
+# Enters: a HopperProduct, float32, triangular or dense. Leaves: all of C; or `control->refused`, and then C is for the portable kernel.
+#
+# Thread blocks stay until everything is done, two a cluster, one a multiprocessor. Their packers split the operands into packed blocks in
+# global memory, in the order in which the tiles want them; their producers bring packed blocks into shared memory as soon as they are
+# there; their consumers multiply. Packing beside the products costs about as much as packing first, because both need the L2, but no
+# second kernel has to start. Every number below that depends on another is derived from it; docs/kernel.md has the measurements.
 _CUDA_HOPPER = r"""
 constexpr int kTileEdge = 128;            // a thread block computes 128 x 128 of C at a time; two of them side by side are a cluster
 constexpr int kStages = 3;
@@ -1229,11 +1240,12 @@ constexpr int kEntryRegisters = 96, kConsumerRegisters = 152, kPackerRegisters =
 static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 &&
                   2 * kConsumerRegisters + 2 * kPackerRegisters + kSingleRegisters <= 5 * kEntryRegisters,
               "a warpgroup can only gain registers that another has given up");
-[[maybe_unused]] constexpr int kDecisionEvery = 8;         // stages from one look at `refused` to the next; more than kStages
 constexpr int kItems = 4;                 // places for items on their way to the producers
-[[maybe_unused]] constexpr int kAskAhead = 4;              // stages before the end of an item when the next is asked for
 constexpr int kPartLines = 32;            // blocks of an operand that are packed, and waited for, together in a slab
 constexpr int kTasks = 8;                 // those that the dealer, the packers and the sender can be at, and some more
+[[maybe_unused]] constexpr int kDecisionEvery = 8;   // stages from one look at `refused` to the next; more than kStages
+[[maybe_unused]] constexpr int kAskAhead = 4;        // stages before the end of an item when the next is asked for
+
 // Numbers of barriers, two each but one of the packers.
 enum GroupBarrier : int { kConsumerBarrier = 1, kPackerBarrier = 3, kImagesFull = 4, kImagesEmpty = 6, kTurnBarrier = 8 };
 
@@ -1792,8 +1804,8 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   }
 }
 
-// ---- Packers: one warpgroup. It takes blocks from a queue that all thread blocks share, so packing goes on as long as any of them
-// runs, and then writes the zeros above the diagonal.
+// ---- Packers: two warpgroups, one block at a time between them. They take blocks from a queue that all thread blocks share, so packing
+// goes on as long as any of them runs, and then write the zeros above the diagonal.
 
 __device__ inline void write_zeros(const HopperProduct& p, int t) {
   const int64_t tiles = triangle(ceil_div(p.m, kTileEdge) - 1);
@@ -1977,7 +1989,10 @@ __global__ void clear_words(int* words, int count) {
 }
 """
 
-# ---- Launching the Hopper kernel.
+# ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
+#
+# Three kernels make a Hopper product: one clears the counters in the workspace, the product itself, and the portable kernel, which does
+# nothing unless the product was refused. The second and the third start before the one before them has ended, and wait for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // Everything that a Hopper product needs besides its operands, as offsets into one allocation. The words come first and are cleared
 // before each product.
