@@ -1911,7 +1911,8 @@ __device__ void pack(const HopperProduct& p, SharedMemory& shared) {
   }
   group_sync(kImagesEmpty + number % 2, kPackers + 32);
   group_arrive(kImagesFull + number % 2, kPackers + 32);   // the sender, too, finds that there are no more tasks
-  if (p.triangular) write_zeros(p, threadIdx.x - kGroupsOfConsumers * 128);
+  // After a refusal the portable kernel writes all of C.
+  if (p.triangular && !load_relaxed(&p.control->refused)) write_zeros(p, threadIdx.x - kGroupsOfConsumers * 128);
 }
 
 // One warp sends the packed blocks to global memory, and then counts them.
