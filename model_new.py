@@ -55,6 +55,7 @@ _CUDA_SHARED = r"""
 #include <cstddef>
 #include <cstdint>
 #include <cuda_runtime_api.h>
+#include <utility>
 
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Structure : int { kDense = 0, kLower = 1, kUpper = 2 };
@@ -105,6 +106,18 @@ __device__ inline int triangle_root(int64_t q) {
   while (triangle(r + 1) <= q) ++r;  // rounding may put the root one off, either way
   while (triangle(r) > q) --r;
   return r;
+}
+
+// Where one product of the batch begins, in elements, by its number.
+__host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
+  int64_t offset = 0;
+#pragma unroll 1
+  for (int d = p.batch_dims - 1; d >= 0; --d) {
+    const int size = static_cast<int>(p.batch_size[d]);
+    offset += number % size * strides[d];
+    number /= size;
+  }
+  return offset;
 }
 
 struct Tile {
@@ -717,18 +730,6 @@ __device__ inline bool any_nan(const Acc (&sum)[kRows][kCols]) {
 #pragma unroll
     for (int s = 0; s < kCols; ++s) found |= sum[r][s] != sum[r][s];
   return found;
-}
-
-// Where one product of the batch begins, in elements, by its number.
-__device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
-  int64_t offset = 0;
-#pragma unroll 1
-  for (int d = p.batch_dims - 1; d >= 0; --d) {
-    const int size = static_cast<int>(p.batch_size[d]);
-    offset += number % size * strides[d];
-    number /= size;
-  }
-  return offset;
 }
 
 // Zeros for the mirror image of tile (i, j) of C, which lies above the diagonal.
@@ -2015,8 +2016,10 @@ struct Workspace {
   }
 };
 
-Packed packed(const void* source, int64_t row_stride, int64_t col_stride, int rows, int cols, int triangular, uint8_t* blocks,
+// `turned`: the matrix is stored as the transpose of what is described.
+Packed packed(const void* source, int64_t row_stride, int64_t col_stride, int rows, int cols, bool turned, int triangular, uint8_t* blocks,
               uint8_t* records) {
+  if (turned) std::swap(row_stride, col_stride), std::swap(rows, cols);
   return {static_cast<const float*>(source), row_stride, col_stride, rows, cols, triangular, blocks_in(cols), blocks,
           reinterpret_cast<Record*>(records)};
 }
@@ -2036,21 +2039,16 @@ cudaError_t launch_hopper_as(const HopperProduct& p, cudaLaunchConfig_t& config)
   return cudaLaunchKernelEx(&config, hopper_product<kContraction>, p);
 }
 
-// One product (batches = 1) of float32 operands. After the product, the portable kernel
-// computes it again if the first word of the workspace says that pairs of fp16 could not hold an operand.
+// One product (batches = 1) of float32 operands. After it the portable kernel computes it again if the first word of the workspace says
+// that pairs of fp16 could not hold an operand.
 cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
   const Workspace at(product);
   uint8_t* base = static_cast<uint8_t*>(workspace);
-  const bool x_turned = product.contraction == kTN, y_turned = product.contraction == kNT;   // stored with k as the row; as the column
   HopperProduct p;
-  p.x = x_turned ? packed(product.x, product.x_col, product.x_row, product.k, product.m, product.triangular, base + at.x_blocks,
-                          base + at.x_records)
-                 : packed(product.x, product.x_row, product.x_col, product.m, product.k, product.triangular, base + at.x_blocks,
-                          base + at.x_records);
-  p.y = y_turned ? packed(product.y, product.y_col, product.y_row, product.n, product.k, product.triangular, base + at.y_blocks,
-                          base + at.y_records)
-                 : packed(product.y, product.y_row, product.y_col, product.k, product.n, product.triangular, base + at.y_blocks,
-                          base + at.y_records);
+  p.x = packed(product.x, product.x_row, product.x_col, product.m, product.k, product.contraction == kTN, product.triangular,
+               base + at.x_blocks, base + at.x_records);
+  p.y = packed(product.y, product.y_row, product.y_col, product.k, product.n, product.contraction == kNT, product.triangular,
+               base + at.y_blocks, base + at.y_records);
   p.c = static_cast<float*>(product.c);
   p.c_row = product.c_row, p.c_col = product.c_col;
   p.m = product.m, p.n = product.n, p.k = product.k;
@@ -2121,16 +2119,10 @@ cudaError_t launch_product(const Product& product, ElementType type, const Gpu& 
   if (!workspace) return launch_portable(product, type, gpu, nullptr, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
   one.batches = 1, one.batch_dims = 0;
-  for (int64_t b = 0; b < product.batches; ++b) {
-    const float *x = static_cast<const float*>(product.x), *y = static_cast<const float*>(product.y);
-    float* c = static_cast<float*>(product.c);
-    int64_t rest = b;
-    for (int d = product.batch_dims - 1; d >= 0; --d) {
-      const int64_t at = rest % product.batch_size[d];
-      rest /= product.batch_size[d];
-      x += at * product.x_batch[d], y += at * product.y_batch[d], c += at * product.c_batch[d];
-    }
-    one.x = x, one.y = y, one.c = c;
+  for (int b = 0; b < product.batches; ++b) {
+    one.x = static_cast<const float*>(product.x) + batch_offset(product, product.x_batch, b);
+    one.y = static_cast<const float*>(product.y) + batch_offset(product, product.y_batch, b);
+    one.c = static_cast<float*>(product.c) + batch_offset(product, product.c_batch, b);
     const cudaError_t error = launch_hopper(one, workspace, gpu, stream);
     if (error != cudaSuccess) return error;
   }
@@ -2271,16 +2263,20 @@ bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structur
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
 }
 
-Result product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
+Result product_if_fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path, at::Tensor* control) {
   if (!fit(x, y, contraction, structure)) return std::string("the operands do not fit each other, the contraction or the structure");
-  return compute(x, y, contraction, structure, path, nullptr);
+  return compute(x, y, contraction, structure, path, control);
+}
+
+Result product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
+  return product_if_fit(x, y, contraction, structure, path, nullptr);
 }
 
 // The product, and the words that tell how it was computed (none where no workspace was needed).
 std::tuple<Result, std::optional<at::Tensor>> product_with_control(const at::Tensor& x, const at::Tensor& y, int contraction, int structure,
                                                                    int path) {
   at::Tensor control;
-  Result c = compute(x, y, contraction, structure, path, &control);
+  Result c = product_if_fit(x, y, contraction, structure, path, &control);
   return {c, control.defined() ? std::optional(control) : std::nullopt};
 }
 
@@ -2640,13 +2636,8 @@ def _refuse_nested_forward_mode(function):
         )
 
 
-def _call(function, A, B, contraction, structure):
-    """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
-    compiling = torch.compiler.is_compiling()
-    if not compiling and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor):
-        C = _product_if_plain(A, B, contraction, structure)
-        if C is not None:
-            return C
+def _prepared(function, A, B, structure):
+    """The operands checked, in the dtype that autocast wants, with their leading dimensions broadcast."""
     _check_operands(function, A, B, structure)
     dtype = _autocast_dtype(A.device.type)
     if dtype is not None and A.dtype != torch.float64:
@@ -2654,6 +2645,17 @@ def _call(function, A, B, contraction, structure):
     if A.shape[:-2] != B.shape[:-2]:
         batch = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
         A, B = A.expand(*batch, *A.shape[-2:]), B.expand(*batch, *B.shape[-2:])
+    return A, B
+
+
+def _call(function, A, B, contraction, structure):
+    """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
+    compiling = torch.compiler.is_compiling()
+    if not compiling and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor):
+        C = _product_if_plain(A, B, contraction, structure)
+        if C is not None:
+            return C
+    A, B = _prepared(function, A, B, structure)
     if compiling:
         return _product_op(A, B, contraction, structure)
     _refuse_nested_forward_mode(function)
@@ -2711,11 +2713,9 @@ def explain(A, B, problem="lower"):
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
     contraction, structure = _PROBLEMS[problem]
-    _check_operands("explain", A, B, structure)
+    A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
         return {"path": "cpu", "refused": False, "lost": 0}
-    batch = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-    A, B = A.detach().expand(*batch, *A.shape[-2:]), B.detach().expand(*batch, *B.shape[-2:])
     result, control = _kernels().product_with_control(A, B, contraction, structure, _PATH)
     _tensor(result)
     if control is None:

@@ -56,6 +56,14 @@ def test_autocast_without_gradients(model, function, device, dtype):
 
 
 @pytest.mark.parametrize(("device", "dtype"), AUTOCAST)
+def test_explain_computes_what_autocast_makes_of_the_operands(model, device, dtype):
+    A, B = (T.detach() for T in operands(70, device))
+    with torch.autocast(device, dtype):
+        explained = model.explain(A, B.to(dtype))
+    assert explained == {"path": "cpu" if device == "cpu" else "portable", "refused": False, "lost": 0}
+
+
+@pytest.mark.parametrize(("device", "dtype"), AUTOCAST)
 def test_autocast_leaves_float64_alone(model, device, dtype):
     A, B = operands(20, device, torch.float64)
     with torch.autocast(device, dtype):
