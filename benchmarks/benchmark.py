@@ -23,8 +23,8 @@ and solution take turns, so that both see the same clocks; the median is what th
 percentiles stand beside it. The host does not wait between calls, hence these are times of the GPU; `host` has the rest.
 
 How errors are measured: against the product in float64, normwise (Frobenius) and componentwise (the worst |C - truth| / (|A| |B|)),
-on random rows and columns where all of them would be too many. A float64 product is compared with the exact sum of
-products at random elements. A time whose result is not right is reported as a failure.
+on random rows and columns where all of them would be too many. A float64 product is compared with check.py's exact sums. A time whose
+result is not right is reported as a failure.
 
 Each suite writes DIR/<suite>.json after every row. The exit status is 0, or 1 if anything failed, or 2 for bad arguments.
 """
@@ -51,6 +51,9 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # check.py lies there
+
+import check  # noqa: E402
 
 FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far, and what KernelBench writes
 MIN_TRIALS = 5
@@ -58,7 +61,6 @@ ROW_SECONDS = 1.0  # of measuring, for one row; large sizes get fewer trials
 WARM_SECONDS = 0.1  # before a row: an idle GPU runs at a fraction of its clock
 FULL_ERROR_EDGE = 8192  # up to here every element is compared
 SAMPLED_LINES = 256  # rows and columns that are compared beyond
-SAMPLED_ELEMENTS = 1000  # of a float64 product
 CONTRACT = 1e-6  # of float32: componentwise error at most this or twice the reference's
 
 FORWARD_SIZES = (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384)
@@ -124,9 +126,15 @@ def make_inputs(problem, a_shape, b_shape, dtype, inputs, device, seed):
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 
-def error_pair(C, truth, bound):
-    """Normwise and worst componentwise error. Where the bound is zero, anything but the truth counts as infinite."""
-    difference = (C.double() - truth).abs_()
+def error_pair(C, truth, bound, rest=None):
+    """Normwise and worst componentwise error. Where the bound is zero, anything but the truth counts as infinite.
+
+    `rest`, if given, is what the float64 truth still misses.
+    """
+    difference = C.double() - truth
+    if rest is not None:
+        difference -= rest
+    difference.abs_()
     norm = truth.norm().item()
     normwise = difference.norm().item() / norm if norm else float(difference.any())
     at_zero = torch.where(difference > 0, math.inf, 0.0)
@@ -140,53 +148,15 @@ def product_errors(X, Y, results):
 
     X (..., M, K), Y (..., K, N): float32, float16, bfloat16 or, without leading dimensions, float64.
     """
-    if X.dtype == torch.float64:
-        return _exact_errors(X, Y, results), f"{SAMPLED_ELEMENTS} random elements, against exact sums"
-    compared = "all elements"
+    compared = "all elements, against exact sums" if X.dtype == torch.float64 else "all elements"
     if max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
         i = torch.randperm(X.shape[-2], device=X.device)[:SAMPLED_LINES]
         j = torch.randperm(Y.shape[-1], device=Y.device)[:SAMPLED_LINES]
         X, Y, results = X[..., i, :], Y[..., j], [C[..., i, :][..., j] for C in results]
         compared = f"{SAMPLED_LINES} random rows and columns"
-    X, Y = X.double(), Y.double()
-    truth = X @ Y
-    bound = X.abs_() @ Y.abs_()
-    return [error_pair(C, truth, bound) for C in results], compared
-
-
-def _product_remainders(x, y):
-    """What rounding took from each x * y, exactly (Dekker 1971, with Veltkamp's splitting; no product may overflow)."""
-
-    def split(v):
-        c = v * (2**27 + 1)
-        high = c - (c - v)
-        return high, v - high
-
-    (xh, xl), (yh, yl) = split(x), split(y)
-    return xl * yl - (((x * y - xh * yh) - xl * yh) - xh * yl)
-
-
-def _exact_errors(X, Y, results):
-    """product_errors for float64, where no wider type is at hand: math.fsum of products and their remainders is exact."""
-    X, Y, results = X.cpu(), Y.cpu(), [C.cpu() for C in results]
-    M, N = results[0].shape
-    residuals, truths, bounds = [[] for _ in results], [], []
-    while len(truths) < SAMPLED_ELEMENTS:
-        i, j = int(torch.randint(M, ())), int(torch.randint(N, ()))
-        x, y = X[i], Y[:, j]
-        k = ((x != 0) & (y != 0)).nonzero()[:, 0]
-        if len(k) == 0 and len(truths) >= SAMPLED_ELEMENTS // 10:
-            continue  # the other triangle: a few of its elements are enough
-        x, y = x[k], y[k]
-        terms = (x * y).tolist() + _product_remainders(x, y).tolist()
-        truths.append(math.fsum(terms))
-        bounds.append(float((x * y).abs().sum()))
-        for residual, C in zip(residuals, results, strict=True):
-            residual.append(math.fsum([*terms, -float(C[i, j])]))
-    zeros = torch.zeros(len(truths), dtype=torch.float64)
-    size = math.hypot(*truths) or 1.0
-    pairs = [error_pair(torch.tensor(residual, dtype=torch.float64), zeros, torch.tensor(bounds)) for residual in residuals]
-    return [(math.hypot(*residual) / size, worst) for residual, (_, worst) in zip(residuals, pairs, strict=True)]
+    truth, rest = check.exact_product(X, Y)
+    bound = X.double().abs() @ Y.double().abs()
+    return [error_pair(C, truth, bound, rest) for C in results], compared
 
 
 def error_limit(dtype, terms, reference_worst):
