@@ -87,8 +87,13 @@ struct Gpu {
 // zero bytes) means the portable kernel. Its first kControlBytes tell afterwards how the product was computed: whether the Hopper
 // kernel refused, and how many elements it kept in lists; two 32-bit integers.
 constexpr int kControlBytes = 8;
-int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu);
+int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu, bool gradients);
 cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream);
+
+// The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
+// may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx or dy, ..., gradients = true) bytes.
+cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
+                             cudaStream_t stream);
 """
 
 # ---- Schedule: which tile comes when, and which k it sums. All arithmetic of tiles stands here. ----------------------
@@ -225,44 +230,37 @@ __device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// In thread block `rank` of the cluster. What it tells is that this thread has read its part of a stage: no memory is published, so
-// the default scope does, and the fence of a wider one, in every step of the pipeline, would cost more than the step.
-__device__ inline void barrier_arrive_in(uint64_t* barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in_peer(shared_address(barrier), rank)) : "memory");
+// By address; of an arrival, in any thread block of the cluster. What it tells is that this thread has read its part of a slot: no memory
+// is published, so the default scope does, and the fence of a wider one, in every step of the pipeline, would cost more than the step.
+__device__ inline void barrier_arrive_at(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+__device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}" ::"r"(shared_address(barrier)),
+      "}" ::"r"(barrier),
       "r"(parity)
       : "memory");
 }
 
-// The same two for a word that one thread block of the cluster tells another.
-__device__ inline void barrier_publish_in(uint64_t* barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in_peer(shared_address(barrier), rank))
+__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
+
+// Four words into the shared memory of a thread block of the cluster; their 16 bytes are counted on a barrier there.
+__device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d), "r"(barrier)
                : "memory");
 }
 
-__device__ inline void barrier_wait_published(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-__device__ inline void store_in(void* p, uint32_t rank, uint32_t value) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address_in_peer(shared_address(p), rank)), "r"(value) : "memory");
+__device__ inline int load_shared(uint32_t at) {
+  int value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+  return value;
 }
 
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
@@ -280,13 +278,12 @@ __device__ inline void copy_bulk_to_both(void* to, const void* from, uint32_t by
                : "memory");
 }
 
-// And from shared to global memory, in groups that the issuing thread waits for: until they have been read, or are complete.
+// And from shared to global memory, in groups; the issuing thread waits until they have been read.
 __device__ inline void copy_bulk_out(void* to, const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
 }
 __device__ inline void copies_out_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ inline void copies_out_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ inline void copies_out_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
 __device__ inline void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
@@ -298,21 +295,6 @@ __device__ inline void group_arrive(int barrier, int threads) {
 }
 __device__ inline void group_sync(int barrier, int threads) {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-// The number of threads in the group whose predicate holds.
-__device__ inline int group_count(int barrier, int threads, bool predicate) {
-  int count;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %3, 0;\n"
-      "barrier.cta.red.popc.aligned.u32 %0, %1, %2, p;\n"
-      "}"
-      : "=r"(count)
-      : "r"(barrier), "r"(threads), "r"(static_cast<int>(predicate))
-      : "memory");
-  return count;
 }
 
 // Over all lanes of a warp.
@@ -1000,11 +982,12 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
 }
 """
 
-# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. All layouts stand here. ---------------
+# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. All layouts stand here. --------------
 #
-# Enters: a matrix of float32 with any strides. Leaves: packed blocks of 64 x 64, each the image that wgmma wants in shared memory, and a
-# record for each with its scale and what its image misses. A power of two brings the largest element of a block near 2^14; hi + lo then
-# hold 22 bits of every element down to 2^-3. Of smaller ones the rest is computed, and listed if it matters.
+# Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the image that wgmma wants in shared memory, and a
+# record for each with its scale and what its image misses. A power of two brings the largest element of a block near 2^16; hi + lo then
+# hold 22 bits of every element down to 2^-3. Of smaller ones the rest is computed, and listed if it matters. One packing serves a matrix
+# in every place of the three contractions.
 _CUDA_PACKING = r"""
 constexpr int kBlock = 64;                            // a packed block is 64 x 64 elements
 constexpr int kHalfBytes = kBlock * kBlock * 2;       // its hi parts, or its lo parts
@@ -1017,13 +1000,15 @@ struct Lost {
   float rest;
 };
 
-struct alignas(128) Record {
-  float unscale;   // hi + lo times this is the element
+struct alignas(16) RecordHead {   // what travels with the block
+  float unscale;                   // hi + lo times this is the element
   int lost_count;
-  int unused[2];
+};
+struct alignas(128) Record {
+  RecordHead head;
   Lost lost[kMaxLost];
 };
-static_assert(sizeof(Record) == 128, "a record is copied as one bulk copy and must fill its 128 bytes");
+static_assert(sizeof(RecordHead) == 16 && sizeof(Record) == 128, "bulk copies take multiples of 16 bytes");
 
 // One packed matrix. Triangular: the lower blocks only, row by row; else all of them.
 struct Packed {
@@ -1034,7 +1019,11 @@ struct Packed {
   int block_cols;
   uint8_t* blocks;
   Record* records;
+  uint32_t* listed_by_row;   // for each row of blocks, 32 blocks a word: which of them list elements
+  uint32_t* listed_by_col;   // and for each column
 };
+
+__host__ __device__ inline int mask_words(int blocks) { return (blocks + 31) / 32; }
 
 __host__ __device__ inline int blocks_in(int n) { return (n + kBlock - 1) / kBlock; }
 
@@ -1049,27 +1038,23 @@ __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 
 constexpr int kPackers = 256;                             // threads that pack one block together
 constexpr int kPieces = kBlock * kBlock / kPackers / 4;   // pieces of four neighbouring columns a thread
 
-// One block's way through the packers, as the dealer lays it out.
-struct Task {
-  const float* source;     // its first element
-  uint8_t* block;          // where it goes
-  Record* record;
+// One block of a matrix, before it is packed.
+struct Source {
+  const float* at;         // its first element
   int rows, cols;          // of the matrix from there on, possibly more than 64
-  int* ready;              // the count that it adds `add` to; null: there are no more tasks
-  int add;
-  uint8_t of_x, diagonal;  // which operand; only elements with column <= row
-  uint8_t quads;           // whether four neighbours in a row can be read at once
-  uint8_t along_rows;      // whether rows, or else columns, run along the smaller stride
+  bool diagonal;           // only elements with column <= row
+  bool quads;              // whether four neighbours in a row can be read at once
+  bool along_rows;         // whether rows, or else columns, run along the smaller stride
 };
 
 struct PackScratch {
-  uint32_t largest[2][kPackers / 32], least[2][kPackers / 32];
-  uint8_t lost[kPackers];
+  uint32_t largest[kPackers / 32], least[kPackers / 32];
+  int lost[kPackers / 32];
 };
 
 // x = hi + lo, two neighbours at a time: hi the nearest fp16, lo the nearest fp16 to the rest, 22 bits together. Scaled elements below
 // 2^-3 may lose some of the 22, because fp16 ends at 2^-24.
-constexpr float kTolerance = 0x1p-22f, kSmall = 0x1p-3f;
+[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kSmall = 0x1p-3f;
 
 // Below this a float16 has no leading bit. The tensor cores align products by their exponents, so of such an element they would keep
 // fewer bits than of others, which shows where a sum has no larger term. Its image is zero, and all of it goes into the record.
@@ -1106,15 +1091,15 @@ struct BlockInFlight {
 
 // Starts the loads of a block. Nothing waits for them here: where an element does not exist another one is read, and `inspect` puts a
 // zero in its place.
-__device__ inline void load_block(const Task& task, const Packed& p, int t, BlockInFlight& block) {
-  const Pieces piece(task.along_rows, t);
-  const float* at = task.source + piece.row * p.row_stride + piece.col * p.col_stride;
+__device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
+  const Pieces piece(source.along_rows, t);
+  const float* at = source.at + piece.row * p.row_stride + piece.col * p.col_stride;
   const int64_t step = piece.row_step * p.row_stride + piece.col_step * p.col_stride;
-  if (task.quads) {
+  if (source.quads) {
     const float* low = at + (p.col_stride == 1 ? 0 : -3);   // the lowest address of the piece
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const float* from = piece.row + i * piece.row_step < task.rows ? low : task.source + (p.col_stride == 1 ? 0 : -3);
+      const float* from = piece.row + i * piece.row_step < source.rows ? low : source.at + (p.col_stride == 1 ? 0 : -3);
       const float4 q = __ldcs(reinterpret_cast<const float4*>(from));
       block.v[i][0] = q.x, block.v[i][1] = q.y, block.v[i][2] = q.z, block.v[i][3] = q.w;
       low = next_address(low, step);
@@ -1122,11 +1107,11 @@ __device__ inline void load_block(const Task& task, const Packed& p, int t, Bloc
   } else {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const int cols = piece.row + i * piece.row_step < task.rows ? task.cols - piece.col - i * piece.col_step : 0;
+      const int cols = piece.row + i * piece.row_step < source.rows ? source.cols - piece.col - i * piece.col_step : 0;
       const float* from = at;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        block.v[i][e] = __ldcs(e < cols ? from : task.source);
+        block.v[i][e] = __ldcs(e < cols ? from : source.at);
         from = next_address(from, p.col_stride);
       }
       at = next_address(at, step);
@@ -1136,21 +1121,21 @@ __device__ inline void load_block(const Task& task, const Packed& p, int t, Bloc
 
 // Waits for the loads. Zeros for elements that do not exist; then the largest magnitude among this warp's elements and the least one
 // that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
-__device__ inline void inspect(const Task& task, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
+__device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
   float (&v)[kPieces][4] = block.v;
-  if (task.quads && p.col_stride == -1) {   // quads come in the order of memory
+  if (source.quads && p.col_stride == -1) {   // quads come in the order of memory
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const float first = v[i][0], second = v[i][1];
       v[i][0] = v[i][3], v[i][1] = v[i][2], v[i][2] = second, v[i][3] = first;
     }
   }
-  if (task.rows < kBlock || task.cols < kBlock || task.diagonal) {
-    const Pieces piece(task.along_rows, fresh_thread_index() % kPackers);
+  if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
+    const Pieces piece(source.along_rows, fresh_thread_index());
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int row = piece.row + i * piece.row_step;
-      const int cols = row >= task.rows ? 0 : task.diagonal ? min(task.cols, row + 1) : task.cols;   // that the row has
+      const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
       const int here = cols - piece.col - i * piece.col_step;
 #pragma unroll
       for (int e = 0; e < 4; ++e)
@@ -1169,14 +1154,16 @@ __device__ inline void inspect(const Task& task, const Packed& p, BlockInFlight&
   least = warp_min(least);
 }
 
-// The power of two that brings a magnitude, given as bits, to [2^14, 2^15), as an exponent; at most 126, so that its inverse is a
-// normal number.
-__device__ inline int scale_exponent(uint32_t largest) { return largest == 0 ? 0 : min(126, 141 - static_cast<int>(largest >> 23)); }
+// The power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends, as an exponent; at most 126,
+// so that its inverse is a normal number.
+__device__ inline int scale_exponent(uint32_t largest) {
+  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
+}
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the shared image of a packed block.
-__device__ inline void split_block(const Task& task, int t, float scale, const BlockInFlight& block, uint8_t* image) {
-  const Pieces piece(task.along_rows, t);
+__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* image) {
+  const Pieces piece(source.along_rows, t);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     uint2 hi, lo;
@@ -1190,27 +1177,32 @@ __device__ inline void split_block(const Task& task, int t, float scale, const B
 
 // The rare part: elements that lost bits go into the record, in the order of threads and elements. Returns their number in the whole
 // block, or -1 if the record cannot hold them.
-__device__ inline int list_lost(const Task& task, int barrier, float scale, float unscale, const BlockInFlight& block, Record& record,
+__device__ inline int list_lost(const Source& source, float scale, float unscale, const BlockInFlight& block, Record& record,
                                 PackScratch& scratch) {
-  const int t = fresh_thread_index() % kPackers;
+  const int t = fresh_thread_index();
   uint32_t mine = 0;
 #pragma unroll
   for (int e = 0; e < 4 * kPieces; ++e) {
     const float x = block.v[e / 4][e % 4];
     if (fabsf(rest_of(x, scale, unscale)) > fabsf(x) * kTolerance) mine |= 1u << e;
   }
-  if (group_count(barrier, kPackers, mine != 0) == 0) return 0;
-  scratch.lost[t] = __popc(mine);
-  group_sync(barrier, kPackers);
-  int total = 0, at = 0;
-#pragma unroll 1
-  for (int u = 0; u < kPackers; ++u) {
-    if (u == t) at = total;
-    total += scratch.lost[u];
+  if (__syncthreads_count(mine != 0) == 0) return 0;
+  int before = __popc(mine);   // in this warp, up to this thread
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int theirs = __shfl_up_sync(0xFFFFFFFFu, before, distance);
+    if (t % 32 >= distance) before += theirs;
   }
-  group_sync(barrier, kPackers);   // before the counts are written again
+  if (t % 32 == 31) scratch.lost[t / 32] = before;
+  __syncthreads();
+  int total = 0, at = before - __popc(mine);
+#pragma unroll 1
+  for (int w = 0; w < kPackers / 32; ++w) {
+    if (w < t / 32) at += scratch.lost[w];
+    total += scratch.lost[w];
+  }
   if (total > kMaxLost) return -1;
-  const Pieces piece(task.along_rows, t);
+  const Pieces piece(source.along_rows, t);
   Lost* to = record.lost + at;
   asm volatile("" : "+f"(scale));   // the rests are computed again: kept since the count, they would take 32 registers
 #pragma unroll
@@ -1222,101 +1214,161 @@ __device__ inline int list_lost(const Task& task, int barrier, float scale, floa
     }
   return total;
 }
-"""
-
-# ---- The Hopper kernel: float32 accuracy from float16 tensor cores, in one launch. ------------------------------------
-#
-# Enters: a HopperProduct, float32, triangular or dense. Leaves: all of C; or `control->refused`, and then C is for the portable kernel.
-#
-# Thread blocks stay until everything is done, two a cluster, one a multiprocessor. Their packers split the operands into packed blocks in
-# global memory, in the order in which the tiles want them; their producers bring packed blocks into shared memory as soon as they are
-# there; their consumers multiply. Packing beside the products costs about as much as packing first, because both need the L2, but no
-# second kernel has to start. Every number below that depends on another is derived from it; docs/kernel.md has the measurements.
-_CUDA_HOPPER = r"""
-constexpr int kTileEdge = 128;            // a thread block computes 128 x 128 of C at a time; two of them side by side are a cluster
-constexpr int kStages = 3;
-constexpr int kGroupsOfConsumers = 2;     // warpgroups that multiply, 64 rows of the tile each
-constexpr int kHopperThreads = 5 * 128;   // warpgroups: two of consumers, two of packers, and one of single warps, each with a role
-constexpr int kEntryRegisters = 96, kConsumerRegisters = 152, kPackerRegisters = 64, kSingleRegisters = 48;
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 &&
-                  2 * kConsumerRegisters + 2 * kPackerRegisters + kSingleRegisters <= 5 * kEntryRegisters,
-              "a warpgroup can only gain registers that another has given up");
-constexpr int kItems = 4;                 // places for items on their way to the producers
-constexpr int kPartLines = 32;            // blocks of an operand that are packed, and waited for, together in a slab
-constexpr int kTasks = 8;                 // those that the dealer, the packers and the sender can be at, and some more
-[[maybe_unused]] constexpr int kDecisionEvery = 8;   // stages from one look at `refused` to the next; more than kStages
-[[maybe_unused]] constexpr int kAskAhead = 4;        // stages before the end of an item when the next is asked for
-
-// Numbers of barriers, two each but one of the packers.
-enum GroupBarrier : int { kConsumerBarrier = 1, kPackerBarrier = 3, kImagesFull = 4, kImagesEmpty = 6, kTurnBarrier = 8 };
 
 struct Control {
   int refused;    // set when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
   int lost;       // elements whose missing bits went into records
-  int next_job;   // of packing
-  int next_item;
-  int packed;     // blocks packed
 };
-static_assert(offsetof(Control, lost) + sizeof(int) == kControlBytes, "the binding reads these two words");
+static_assert(sizeof(Control) == kControlBytes, "the binding reads these two words");
+
+struct Packing {
+  Packed x, y;
+  int x_blocks, y_blocks;   // how many of each there are to pack
+  Control* control;
+  const Control* kept;      // of operands that were packed before; or null
+};
+
+struct PackMemory {
+  uint8_t image[kBlockBytes];
+  Record record;
+  PackScratch scratch;
+};
+
+// One thread block a packed block. Once one block is refused, those that have not begun do nothing.
+__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  __shared__ __align__(128) uint8_t raw[sizeof(PackMemory)];
+  PackMemory& shared = *reinterpret_cast<PackMemory*>(raw);
+  const int t = threadIdx.x;
+  const bool of_x = blockIdx.x < p.x_blocks;
+  const Packed& operand = of_x ? p.x : p.y;
+  const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
+  const int r = operand.triangular ? triangle_root(number) : number / operand.block_cols;
+  const int c = number - static_cast<int>(operand.triangular ? triangle(r) : static_cast<int64_t>(r) * operand.block_cols);
+  Source source;
+  source.at =
+      operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
+  source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
+  source.diagonal = operand.triangular && r == c;
+  source.along_rows = llabs(operand.col_stride) <= llabs(operand.row_stride);
+  source.quads = (operand.col_stride == 1 || operand.col_stride == -1) && operand.row_stride % 4 == 0 && source.cols >= kBlock &&
+                 reinterpret_cast<uintptr_t>(source.at + (operand.col_stride == 1 ? 0 : -3)) % 16 == 0;
+  BlockInFlight block;
+  load_block(source, operand, t, block);
+  wait_for_previous_kernel();   // which cleared the control words
+  let_next_kernel_begin();      // and not before: the product counts on it
+  if (blockIdx.x == 0 && t == 0 && p.kept) {
+    if (p.kept->refused) atomicExch(&p.control->refused, 1);
+    atomicAdd(&p.control->lost, p.kept->lost);
+  }
+  if (__syncthreads_or(t == 0 && load_relaxed(&p.control->refused))) return;   // one answer for all threads
+  uint32_t largest, least;
+  inspect(source, operand, block, largest, least);
+  if (t % 32 == 0) shared.scratch.largest[t / 32] = largest, shared.scratch.least[t / 32] = least;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kPackers / 32; ++w) {
+    largest = max(largest, shared.scratch.largest[w]);
+    least = min(least, shared.scratch.least[w]);
+  }
+  const int exponent = scale_exponent(largest);
+  const float scale = power_of_two(exponent);
+  split_block(source, t, scale, block, shared.image);
+  const bool wild = largest >= 0x7F800000u;   // a NaN or an Inf
+  int lost = 0;
+  if (!wild && largest != 0 && __uint_as_float(least + 1) * scale < kSmall)
+    lost = list_lost(source, scale, power_of_two(-exponent), block, shared.record, shared.scratch);
+  if (t == 0) {
+    shared.record.head = {power_of_two(-exponent), max(lost, 0)};
+    if (lost > 0) {
+      atomicAdd(&p.control->lost, lost);
+      atomicOr(operand.listed_by_row + r * mask_words(operand.block_cols) + c / 32, 1u << c % 32);
+      atomicOr(operand.listed_by_col + c * mask_words(blocks_in(operand.rows)) + r / 32, 1u << r % 32);
+    }
+    if (wild || lost < 0) atomicExch(&p.control->refused, 1);
+  }
+  proxy_fence_shared();
+  __syncthreads();
+  if (t == 0) {
+    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.image, kBlockBytes);
+    copy_bulk_out(operand.records + number, &shared.record, sizeof(Record));
+    copies_out_commit();
+    copies_out_wait_read();
+  }
+#endif
+}
+"""
+
+# ---- The Hopper kernel: float32 accuracy from float16 tensor cores. -------------------------------------------------
+#
+# Enters: a HopperProduct, whose operands are packed, triangular or dense. Leaves: all of C; or nothing where `control->refused`, and then
+# C is for the portable kernel.
+#
+# Thread blocks stay until everything is done, two a cluster, one a multiprocessor. In each a producer brings packed blocks into a ring in
+# shared memory, two warpgroups of consumers multiply, and a warp writes the zeros above the diagonal. Every number below that depends on
+# another is derived from it; docs/kernel.md has the measurements.
+_CUDA_HOPPER = r"""
+constexpr int kCols = 256;                // of C: a thread block computes 128 x 256 at a time
+constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
+constexpr int kTileBlocks = kTileEdge / kBlock;
+constexpr int kGroupsOfConsumers = 2;     // warpgroups that multiply, 64 rows each
+constexpr int kHopperThreads = 3 * 128;   // warpgroups: two of consumers, and one of single warps, each with a role
+constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kSingleRegisters = 72;
+static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kSingleRegisters <= 3 * kEntryRegisters,
+              "a warpgroup can only gain registers that another has given up");
+constexpr int kSlots = 7;                 // of the ring through which packed blocks come
+constexpr int kSlotBytes = 2 * kBlockBytes;
+[[maybe_unused]] constexpr int kBandTiles = 4;   // as kBandRows, for these tiles
+constexpr int kItems = 4;                 // places for items on their way to the producers
+
+// Numbers of barriers, two each.
+enum GroupBarrier : int { kConsumerBarrier = 1, kTurnBarrier = 3, kMendFull = 5, kMendEmpty = 7 };
 
 struct HopperProduct {
   Packed x, y;          // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
   float* c;
   int64_t c_row, c_col;
-  int m, n, k;
-  int lines_x, lines_y, slabs;   // the same in blocks: row blocks of X, column blocks of Y, slabs of k
-  int parts, jobs;               // of packing, below
+  int m, n;
+  int lines_x, lines_y, slabs;   // in blocks: row blocks of X, column blocks of Y, slabs of k
   Contraction contraction;
   int triangular;
-  int longest_item;     // stages; a longer pair of tiles is summed in pieces, by several clusters
-  int clusters;
-  Control* control;
-  int* ready;           // for each slab of k (64 wide), operand and part of its lines, how many blocks are packed
-  int* pieces_written;  // for each half tile (64 rows) that is summed in pieces
+  int longest_item;     // slabs; a longer tile is summed in pieces, by several clusters
+  const Control* control;
+  int* next_item;       // of the queue
+  int* pieces_done;     // for each 64 x 256 of C that is summed in pieces
+  float* partial_sums;  // of all pieces but each tile's last
 };
 
-// One step of the pipeline: 64 of k for a tile, as packed blocks, and what the consumers are to do with them.
-struct __align__(1024) Stage {
-  uint8_t x[2][kBlockBytes];      // the two row blocks: hi, lo
-  uint8_t y_hi[2][kHalfBytes];    // hi of the two column blocks, one after the other so that wgmma sees 128 columns; then lo
-  uint8_t y_lo[2][kHalfBytes];
+// A slab is 64 of k. It takes three slots: the two row blocks of X; the first two column blocks of Y; the other two.
+enum SlabFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16 };  // kHasX << row block, kHasY << column block
+
+struct SlabInfo {
+  int flags, row, col;        // row, col: the first of C that the thread block computes
+  int piece, pieces, place;   // place: of the partial sums of the tile's first piece
 };
 
-enum StageFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16 };  // kHasX << row block, kHasY << column block
-
-struct StageInfo {
-  int flags, tile_i, tile_j, piece;
-};
-
-// Two tiles side by side, for the two thread blocks of a cluster; or a piece of their range of k.
-struct Item {
-  int i, pair;      // tile row; column of pairs, -1 when there are no more
+// A tile of a cluster, or a piece of its range of k.
+struct alignas(16) Item {
+  int i, j;         // i = -1: there are no more
   int begin, end;   // the slabs of k
-  int piece;        // -1: all of the range
+  int piece, pieces;
+  int place;        // of the partial sums of its tile's first piece
+  int unused;
 };
-
-constexpr int kNoMoreItems = 0x40000000;
-
-enum Verdict : int { kGoOn, kStopHere, kAllPacked };
 
 struct SharedMemory {
-  Stage stage[kStages];
-  uint8_t image[2][kBlockBytes];
-  Record image_record[2];
-  Record x_record[kStages][2], y_record[kStages][2];
-  StageInfo info[kStages];
-  uint64_t full[kStages], empty[kStages], decided;
-  Task task[kTasks];
-  int tasks_made, tasks_begun;   // counted by the dealer and by the packers
-  int verdict;
-  int items_wanted;   // by the producer of the first thread block
+  // X: block by block, hi then lo; Y: hi of both blocks, then lo of both, so that wgmma sees 128 columns.
+  uint8_t slot[kSlots][kSlotBytes];
+  RecordHead head[kSlots][2];
   Item item[kItems];
+  SlabInfo info[kSlots];              // with the slot of X
+  SlabInfo to_mend[kGroupsOfConsumers];
+  uint64_t full[kSlots], empty[kSlots];
   uint64_t item_made[kItems];
-  PackScratch scratch;
 };
 static_assert(sizeof(SharedMemory) <= 232448, "a thread block of Hopper has 227 KB");
 
-// ---- Geometry of tiles of 128 and blocks of 64. Lines are row blocks of X and column blocks of Y.
+// ---- Geometry of blocks. Lines are row blocks of X and column blocks of Y.
 
 template <Contraction kC>
 __device__ inline bool has_x(const HopperProduct& p, int line, int k) {
@@ -1338,260 +1390,143 @@ __device__ inline int y_block(const HopperProduct& p, int line, int k) {
   return kC == kNT ? block_index(p.y, line, k) : block_index(p.y, k, line);
 }
 
-// ---- The order of packing. The longest tiles come first and share few lines of each operand: the last ones of X and the first ones
-// of Y (NN), the last of both (NT), the first of both (TN). So lines form parts, numbered from that end, and part 0 is packed
-// first, then part 1, ... Within a part come the slabs of k as the long tiles want them: all of these tiles contain the middle of the
-// range (NN), its beginning (NT) or its end (TN).
-
-__host__ __device__ inline int parts_in(int lines) { return (lines + kPartLines - 1) / kPartLines; }
-
-// The part that a line is in, or, the other way round, the first line of a part as counted from line 0. Four lines that start at a
-// multiple of four, which is what a pair of tiles reads, are always in one part.
-__device__ inline bool from_end(const HopperProduct& p, bool of_x, Contraction c) { return p.triangular && (of_x ? c != kTN : c == kNT); }
-
-template <Contraction kC>
-__device__ inline int part_of(const HopperProduct& p, bool of_x, int line) {
-  const int padded = ((of_x ? p.lines_x : p.lines_y) + 3) / 4 * 4;
-  return (from_end(p, of_x, kC) ? padded - 1 - line : line) / kPartLines;
-}
-
-// The lines of a part that have a block in slab k: first .. end - 1.
-template <Contraction kC>
-__device__ inline void lines_of(const HopperProduct& p, bool of_x, int part, int k, int& first, int& end) {
-  const int lines = (of_x ? p.lines_x : p.lines_y), padded = (lines + 3) / 4 * 4;
-  first = from_end(p, of_x, kC) ? padded - (part + 1) * kPartLines : part * kPartLines;
-  end = min(lines, first + kPartLines);
-  first = max(first, 0);
-  if (p.triangular) {
-    const bool up_to_line = of_x ? kC != kTN : kC == kNT;   // which k a line has
-    if (up_to_line)
-      first = max(first, k);
-    else
-      end = min(end, k + 1);
-  }
-  end = max(first, end);
-}
-
-// The blocks of a part in a slab are counted: each adds one when it is packed, and the first of them adds what makes the sum kReady
-// when all are there. A tile that sums a slab always meets at least one block of each operand there.
-[[maybe_unused]] constexpr int kReady = 1 << 24;
-
-__device__ inline int* ready_count(const HopperProduct& p, bool of_x, int part, int k) {
-  return p.ready + (static_cast<int64_t>(k) * 2 + of_x) * p.parts + part;
-}
-
-struct Job {
-  bool of_x;
-  int line, k, part;
-  int add;   // to the count
-};
-
-// Walks through the jobs; the numbers that it is asked for must rise.
-struct Jobs {
-  int part = 0, step = 0, base = 0;   // `base`: the number of the first job of this step
-
-  template <Contraction kC>
-  __device__ Job at(const HopperProduct& p, int number) {
-    for (;;) {
-      int k = step;
-      if (p.triangular && kC == kNN) k = step % 2 == 0 ? p.slabs / 2 + step / 2 : p.slabs / 2 - (step + 1) / 2;
-      if (p.triangular && kC == kTN) k = p.slabs - 1 - step;
-      int next = base;
-      for (int of_x = 1; of_x >= 0; --of_x) {
-        int first, end;
-        lines_of<kC>(p, of_x, part, k, first, end);
-        const int place = number - next;
-        if (place < end - first) return {of_x == 1, first + place, k, part, place == 0 ? kReady - (end - first) + 1 : 1};
-        next += end - first;
-      }
-      base = next;
-      if (++step == p.slabs) step = 0, ++part;
-    }
-  }
-};
-
 // ---- The order of tiles.
 
 struct Items {
-  int group = 0, base = 0;   // `base`: the number of the group's first item
+  int group = 0, base = 0, base_place = 0;   // of the group's first item: its number, and the place of its partial sums
 
-  // Pairs of tiles in groups of one length, the longest first. Finds an item by its number; the numbers asked for must rise. False if
-  // there are no more.
+  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many pieces. False: no such group.
+  __host__ __device__ static bool describe(int group, int rows, int cols, int slabs, int triangular, int longest, int& count, int& pieces) {
+    const int band = rows - group * kBandTiles;   // rows of tiles that are left, of a dense product
+    if (triangular ? group >= rows : band <= 0) return false;
+    count = triangular ? group + 1 : (band < kBandTiles ? band : kBandTiles) * cols;
+    const int length = triangular ? kTileBlocks * (rows - group) : slabs;
+    pieces = ceil_div(length < slabs ? length : slabs, longest);
+    return true;
+  }
+
+  // The slabs of k that the tile in row i and column j sums.
+  __device__ static void slabs_of(const HopperProduct& p, int i, int j, int& begin, int& end) {
+    begin = !p.triangular || p.contraction == kNT ? 0 : kTileBlocks * (p.contraction == kNN ? j : i);
+    end = !p.triangular || p.contraction == kTN ? p.slabs : min(p.slabs, kTileBlocks * ((p.contraction == kNN ? i : j) + 1));
+  }
+
+  // How many tiles' worth of partial sums the pieces leave.
+  __host__ static int64_t partial_sums(int m, int n, int slabs, int triangular, int longest) {
+    int64_t sum = 0;
+    int count, pieces;
+    for (int group = 0; describe(group, ceil_div(m, kTileEdge), ceil_div(n, kTileEdge), slabs, triangular, longest, count, pieces); ++group)
+      sum += static_cast<int64_t>(count) * (pieces - 1);
+    return sum;
+  }
+
+  // Finds an item by its number; the numbers asked for must rise. False if there are
+  // no more.
   __device__ bool find(const HopperProduct& p, int number, Item& item) {
-    const int rows = ceil_div(p.m, kTileEdge), pairs = ceil_div(p.n, 2 * kTileEdge), slabs = p.slabs;
-    const int groups = !p.triangular ? ceil_div(rows, kBandRows) : p.contraction == kNT ? pairs : rows;
-    int place, pieces;
+    const int rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
+    int count, pieces, place;
     for (;; ++group) {   // the group that the item is in
-      if (group >= groups) return false;
-      int count = group / 2 + 1, length = p.contraction == kNN ? 2 * (rows - group) : slabs - 2 * group;
-      if (!p.triangular)
-        count = min(kBandRows, rows - group * kBandRows) * pairs, length = slabs;
-      else if (p.contraction == kNT)
-        count = rows - 2 * (pairs - 1 - group), length = 4 * (pairs - group);
-      pieces = ceil_div(min(length, slabs), p.longest_item);
+      if (!describe(group, rows, cols, p.slabs, p.triangular, p.longest_item, count, pieces)) return false;
       place = number - base;
       if (place < count * pieces) break;
-      base += count * pieces;
+      base += count * pieces, base_place += count * (pieces - 1);
     }
-    item.piece = pieces > 1 ? place % pieces : -1;
+    item.piece = place % pieces, item.pieces = pieces;
     place /= pieces;
-    item.begin = 0, item.end = slabs;
+    item.place = base_place + place * (pieces - 1);
     if (!p.triangular) {
-      const int band = min(kBandRows, rows - group * kBandRows);
-      item.i = group * kBandRows + place % band;
-      item.pair = place / band;
-    } else if (p.contraction == kNT) {
-      item.pair = pairs - 1 - group;
-      item.i = 2 * item.pair + place;
-      item.end = min(slabs, 2 * min(2 * item.pair + 1, item.i) + 2);
-    } else if (p.contraction == kNN) {
-      item.pair = place;
-      item.i = 2 * place + rows - 1 - group;
-      item.begin = 4 * item.pair;
-      item.end = min(slabs, 2 * item.i + 2);
-    } else {
-      item.pair = place;
+      const int band = min(kBandTiles, rows - group * kBandTiles);
+      item.i = group * kBandTiles + place % band;
+      item.j = place / band;
+    } else if (p.contraction == kTN) {
       item.i = group;
-      item.begin = 2 * item.i;
+      item.j = place;
+    } else {
+      item.j = p.contraction == kNN ? place : rows - 1 - group;
+      item.i = p.contraction == kNN ? place + rows - 1 - group : item.j + place;
     }
+    slabs_of(p, item.i, item.j, item.begin, item.end);
     if (pieces > 1) {
       const int begin = item.begin, length = item.end - begin;
       item.begin = begin + length * item.piece / pieces, item.end = begin + length * (item.piece + 1) / pieces;
     }
     return true;
   }
-
-  // The slab of k that comes at time t of an item: from the slab that is packed first, outwards.
-  template <Contraction kC>
-  __device__ static int slab_at(const HopperProduct& p, const Item& item, int t) {
-    if (!p.triangular || kC == kNT) return item.begin + t;
-    if (kC == kTN) return item.end - 1 - t;
-    const int start = p.slabs / 2, up = item.end - start, down = start - item.begin;
-    if (up <= 0) return item.end - 1 - t;
-    if (down <= 0) return item.begin + t;
-    const int both = min(up, down);
-    if (t < 2 * both) return t % 2 == 0 ? start + t / 2 : start - 1 - t / 2;
-    return up > down ? start + t - both : start - 1 - (t - both);
-  }
 };
 
-// One thread of the cluster takes the items from the queue that all clusters share, each when the one before is nearly done, and hands
-// them to both producers. Which cluster computes an item makes no difference to the result.
-__device__ void make_items(const HopperProduct& p, SharedMemory& shared) {
-  Items items;
-  Item item;
-  bool more = true;
-  for (int made = 0; more; ++made) {
-    int wanted;
-    while ((wanted = *static_cast<volatile int*>(&shared.items_wanted)) <= made) __nanosleep(40);
-    if (wanted == kNoMoreItems) return;
-    more = items.find(p, atomicAdd(&p.control->next_item, 1), item);
-    if (!more) item.pair = -1;
-    Item& to = shared.item[made % kItems];
-    for (uint32_t rank = 0; rank < 2; ++rank) {
-      store_in(&to.i, rank, item.i), store_in(&to.pair, rank, item.pair), store_in(&to.begin, rank, item.begin);
-      store_in(&to.end, rank, item.end), store_in(&to.piece, rank, item.piece);
-      barrier_publish_in(&shared.item_made[made % kItems], rank);
-    }
+// One thread of the cluster takes the next item from the queue that all clusters share and sends it to both producers. Which cluster
+// computes an item makes no difference to the result.
+__device__ void make_item(const HopperProduct& p, SharedMemory& shared, Items& items, int made) {
+  Item item = {};
+  if (!items.find(p, atomicAdd(p.next_item, 1), item)) item.i = -1;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const uint32_t to = address_in_peer(shared_address(&shared.item[made % kItems]), rank);
+    const uint32_t barrier = address_in_peer(shared_address(&shared.item_made[made % kItems]), rank);
+    store_async(to, item.i, item.j, item.begin, item.end, barrier);
+    store_async(to + 16, item.piece, item.pieces, item.place, 0, barrier);
   }
 }
 
-// ---- Producer: one warp. It follows the items, waits for packed blocks and for a free stage, and starts the copies.
+// ---- Producer: one thread. It follows the items, waits for free slots and starts the copies. What both thread blocks need, Y, each of
+// them fetches half of, for both.
 
 template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory& shared) {
-  const int rank = static_cast<int>(cluster_rank()), lane = threadIdx.x % 32, jobs = p.jobs;
-  int position = 0, stage = 0, verdict = kGoOn;
-  uint32_t free_parity = 1, decided_parity = 0;   // the first turn of the stages finds them free
-
-  for (int taken = 0; verdict != kStopHere; ++taken) {
-    barrier_wait_published(&shared.item_made[taken % kItems], taken / kItems % 2);
+__device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& items, bool refused) {
+  const int rank = static_cast<int>(cluster_rank());
+  int slot = 0;
+  uint32_t free_parity = 1;   // the first turn of the ring finds the slots free
+  auto advance = [&] {
+    if (++slot == kSlots) slot = 0, free_parity ^= 1;
+  };
+  for (int taken = 0;; ++taken) {
+    if (rank == 0 && taken > 0) make_item(p, shared, items, taken);   // while what is in the ring is multiplied
+    barrier_expect(&shared.item_made[taken % kItems], sizeof(Item));
+    barrier_wait(&shared.item_made[taken % kItems], taken / kItems % 2);
     const Item item = shared.item[taken % kItems];
-    if (item.pair < 0) break;
-    const int length = item.end - item.begin, tile_j = 2 * item.pair + rank;
-    const bool tile_exists = !p.triangular || tile_j <= item.i;
-    const int x_part = part_of<kContraction>(p, true, 2 * item.i), y_part = part_of<kContraction>(p, false, 4 * item.pair);
-    int ready = 0;   // how many stages from here on have their blocks packed
+    if (item.i < 0 || refused) break;
+    const int first_row = kTileBlocks * item.i + 2 * rank, first_col = kTileBlocks * item.j;   // in blocks
+#pragma unroll 1
+    for (int k = item.begin; k < item.end; ++k) {
+      int flags = k == item.end - 1 ? kLast : 0;
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+#pragma unroll
+      for (int u = 0; u < 4; ++u)
+        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u;
+      constexpr int kOne = kBlockBytes + sizeof(RecordHead);
 
-    for (int t = 0; t < length; ++t, ++position, --ready) {
-      if (lane == 0 && t == max(0, length - kAskAhead)) *static_cast<volatile int*>(&shared.items_wanted) = taken + 2;
-      // Both thread blocks must go on, or stop, from the same stage on: the first one looks and tells the other.
-      if (verdict == kGoOn && position % kDecisionEvery == 0) {
-        if (rank == 0) {
-          const bool all = load_acquire(&p.control->packed) == jobs;
-          verdict = load_relaxed(&p.control->refused) ? kStopHere : all ? kAllPacked : kGoOn;
-          verdict = __shfl_sync(0xFFFFFFFFu, verdict, 0);
-          if (lane == 0) {
-            store_in(&shared.verdict, 1, verdict);
-            barrier_publish_in(&shared.decided, 1);
-          }
-        } else {
-          barrier_wait_published(&shared.decided, decided_parity);
-          decided_parity ^= 1;
-          verdict = *static_cast<volatile int*>(&shared.verdict);
-        }
-        proxy_fence_global();
-        if (verdict == kStopHere) break;
-      }
-      // The lanes look at the blocks of the next stages together. After a refusal nothing more is packed; what is copied then is
-      // multiplied for nothing, until the next decision.
-      while (verdict == kGoOn && ready <= 0) {
-        bool packed = false;
-        const bool refused = load_relaxed(&p.control->refused);
-        if (t + lane < length) {
-          const int k = Items::slab_at<kContraction>(p, item, t + lane);
-          const int x_count = load_relaxed(ready_count(p, true, x_part, k)), y_count = load_relaxed(ready_count(p, false, y_part, k));
-          packed = x_count == kReady && y_count == kReady;
-        }
-        ready = __ffs(~__ballot_sync(0xFFFFFFFFu, packed)) - 1;
-        if (ready < 0) ready = 32;
-        if (ready == 0 && refused) ready = 1;
-        ready = __shfl_sync(0xFFFFFFFFu, ready, 0);
-        if (ready > 0) {   // acquires what the counts released
-          __threadfence();
-          proxy_fence_global();
-        }
-      }
-      if (lane == 0) {
-        const int k = Items::slab_at<kContraction>(p, item, t);
-        int flags = t == length - 1 ? kLast : 0;
-        uint32_t bytes = 0;
+      barrier_wait(&shared.empty[slot], free_parity);
+      shared.info[slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
+      barrier_expect(&shared.full[slot], __popc(flags & kHasX * 3) * kOne);
 #pragma unroll
-        for (int u = 0; u < 2; ++u) {
-          if (has_x<kContraction>(p, 2 * item.i + u, k)) flags |= kHasX << u, bytes += kBlockBytes + sizeof(Record);
-          if (tile_exists && has_y<kContraction>(p, 2 * tile_j + u, k)) flags |= kHasY << u, bytes += kBlockBytes + sizeof(Record);
+      for (int u = 0; u < 2; ++u)
+        if (flags & kHasX << u) {
+          const int from = x_block<kContraction>(p, first_row + u, k);
+          copy_bulk(shared.slot[slot] + u * kBlockBytes, p.x.blocks + static_cast<int64_t>(from) * kBlockBytes, kBlockBytes,
+                    &shared.full[slot]);
+          copy_bulk(&shared.head[slot][u], p.x.records + from, sizeof(RecordHead), &shared.full[slot]);
         }
-        uint64_t* full = &shared.full[stage];
-        Stage& to = shared.stage[stage];
-        barrier_wait(&shared.empty[stage], free_parity);
-        shared.info[stage] = {flags, item.i, tile_j, item.piece};
-        barrier_expect(full, bytes);
-        if (flags >> rank & kHasX) {   // each thread block fetches one row block for both
-          const int from = x_block<kContraction>(p, 2 * item.i + rank, k);
-          copy_bulk_to_both(to.x[rank], p.x.blocks + static_cast<int64_t>(from) * kBlockBytes, kBlockBytes, full);
-          copy_bulk_to_both(&shared.x_record[stage][rank], p.x.records + from, sizeof(Record), full);
-        }
+      advance();
 #pragma unroll
-        for (int u = 0; u < 2; ++u)
-          if (flags & kHasY << u) {
-            const int from = y_block<kContraction>(p, 2 * tile_j + u, k);
-            const uint8_t* block = p.y.blocks + static_cast<int64_t>(from) * kBlockBytes;
-            copy_bulk(to.y_hi[u], block, kHalfBytes, full);
-            copy_bulk(to.y_lo[u], block + kHalfBytes, kHalfBytes, full);
-            copy_bulk(&shared.y_record[stage][u], p.y.records + from, sizeof(Record), full);
-          }
+      for (int half = 0; half < 2; ++half) {
+        barrier_wait(&shared.empty[slot], free_parity);
+        barrier_expect(&shared.full[slot], __popc(flags & kHasY * 3 << 2 * half) * kOne);
+        if (flags & kHasY << 2 * half << rank) {
+          const int from = y_block<kContraction>(p, first_col + 2 * half + rank, k);
+          const uint8_t* block = p.y.blocks + static_cast<int64_t>(from) * kBlockBytes;
+          uint8_t* to = shared.slot[slot] + rank * kHalfBytes;
+          copy_bulk_to_both(to, block, kHalfBytes, &shared.full[slot]);
+          copy_bulk_to_both(to + 2 * kHalfBytes, block + kHalfBytes, kHalfBytes, &shared.full[slot]);
+          copy_bulk_to_both(&shared.head[slot][rank], p.y.records + from, sizeof(RecordHead), &shared.full[slot]);
+        }
+        advance();
       }
-      __syncwarp();
-      if (++stage == kStages) stage = 0, free_parity ^= 1;
     }
   }
-  if (lane == 0) {
-    *static_cast<volatile int*>(&shared.items_wanted) = kNoMoreItems;
-    barrier_wait(&shared.empty[stage], free_parity);
-    shared.info[stage] = {kStop, 0, 0, 0};
-    barrier_expect(&shared.full[stage], 0);
-  }
-  __syncwarp();
+  barrier_wait(&shared.empty[slot], free_parity);
+  shared.info[slot] = {kStop};
+  barrier_expect(&shared.full[slot], 0);
 }
 
 // ---- Consumers: two warpgroups, 64 rows of the tile each.
@@ -1600,25 +1535,17 @@ __device__ inline float value_at(const uint8_t* hi, const uint8_t* lo, int at) {
   return __half2float(*reinterpret_cast<const __half*>(hi + at)) + __half2float(*reinterpret_cast<const __half*>(lo + at));
 }
 
-// This warp is done with a stage: tell both thread blocks.
-__device__ inline void release_stage(SharedMemory& shared, int stage) {
-  const int lane = threadIdx.x % 32;
-  __syncwarp();
-  if (lane < 2) barrier_arrive_in(&shared.empty[stage], lane);
-}
-
-// The two warpgroups of consumers take turns at the tensor cores: each issues all its products of a stage, and hands the turn on when
-// two thirds of them are done. The other's then follow without a gap, and while they run this one promotes its sums.
+// The two warpgroups of consumers take turns at the tensor cores: each issues its products of a slab and half of its columns, and hands
+// the turn on when two thirds of them are done. The other's then follow without a gap, and while they run this one promotes its sums.
 __device__ inline void take_turn(int group) { group_sync(kTurnBarrier + group, 2 * 128); }
 __device__ inline void hand_on_turn(int group) { group_arrive(kTurnBarrier + (group ^ 1), 2 * 128); }
 
-// sums = X Y over one stage: hi lo + lo hi first, then hi hi, so that the small terms are added while the sums are small.
-template <Contraction kContraction>
-__device__ inline void multiply_stage(const Stage& stage, int group, float (&sums)[64]) {
+// sums = X Y over one slab, 64 rows and 128 columns: hi lo + lo hi first, then hi hi, so that the small terms are added while the sums are
+// small. `meanwhile` is done while the last products run.
+template <Contraction kContraction, typename Meanwhile>
+__device__ inline void multiply(uint64_t x, uint64_t y, int group, float (&sums)[64], const Meanwhile& meanwhile) {
   constexpr int kMajorX = kContraction == kTN, kMajorY = kContraction != kNT;
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-  const uint64_t x = operand(shared_address(stage.x[group]), kHalfBytes, 1024);
-  const uint64_t y = operand(shared_address(stage.y_hi[0]), kHalfBytes, 1024);
   take_turn(group);
   wgmma_fence();
 #pragma unroll
@@ -1631,354 +1558,357 @@ __device__ inline void multiply_stage(const Stage& stage, int group, float (&sum
   }
   wgmma_wait<1>();
   hand_on_turn(group);
+  meanwhile();
   wgmma_wait<0>();
 }
 
-// Adds this thread's sums of one column block to the total, with the two blocks' powers of two undone.
-template <int kColumnBlock>
-__device__ inline void promote(const float (&sums)[64], float x_unscale, float y_unscale, float (&total)[64]) {
-  const float unscale = x_unscale * y_unscale;
-  if (unscale >= 0x1p-126f && unscale <= 0x1p127f) {
-#pragma unroll
-    for (int u = 32 * kColumnBlock; u < 32 * kColumnBlock + 32; ++u) total[u] = fmaf(sums[u], unscale, total[u]);
-  } else {  // the product of the two powers is no normal number, but what it scales may be one
-#pragma unroll
-    for (int u = 32 * kColumnBlock; u < 32 * kColumnBlock + 32; ++u) total[u] += sums[u] * x_unscale * y_unscale;
-  }
-}
-
-// Adds what hi + lo misses of the elements that the records list, times the other operand in full, for one column block. Each
-// thread goes through all its columns and adds zeros where nothing is meant: `total` must stay in registers, so nothing may index it.
-template <Contraction kContraction, int kColumnBlock>
-__device__ inline void add_lost(const Stage& stage, const Record& x_record, const Record& y_record, int group, float (&total)[64]) {
-  constexpr bool kSwapX = kContraction == kTN, kSwapY = kContraction != kNT;   // whether k is the row of the stored block
-  const int thread = fresh_thread_index(), lane = thread % 32, row0 = thread / 32 % 4 * 16 + lane / 4, col0 = lane % 4 * 2;
-  const uint8_t *x_hi = stage.x[group], *x_lo = x_hi + kHalfBytes, *y_hi = stage.y_hi[kColumnBlock], *y_lo = stage.y_lo[kColumnBlock];
-  const int x_count = min(static_cast<uint32_t>(x_record.lost_count), static_cast<uint32_t>(kMaxLost));
-  const int y_count = min(static_cast<uint32_t>(y_record.lost_count), static_cast<uint32_t>(kMaxLost));
-#pragma unroll 1
-  for (int e = 0; e < x_count; ++e) {
-    const Lost lost = x_record.lost[e];
-    const int m = (kSwapX ? lost.col : lost.row) & 63, k = (kSwapX ? lost.row : lost.col) & 63;
-    if (m / 16 != thread / 32 % 4) continue;   // a row of another warp
-    const float rest0 = m == row0 ? lost.rest : 0.0f, rest1 = m == row0 + 8 ? lost.rest : 0.0f;
-#pragma unroll
-    for (int g = 0; g < 16; ++g) {
-      const int n = g / 2 * 8 + col0 + g % 2;
-      float y = value_at(y_hi, y_lo, kSwapY ? swizzled(k, n) : swizzled(n, k)) * y_record.unscale;
-#pragma unroll 1
-      for (int f = 0; f < y_count; ++f) {
-        const Lost other = y_record.lost[f];
-        if ((kSwapY ? other.row : other.col) == k && (kSwapY ? other.col : other.row) == n) y += other.rest;
-      }
-      float& first = total[kColumnBlock * 32 + g / 2 * 4 + g % 2];
-      float& second = total[kColumnBlock * 32 + g / 2 * 4 + g % 2 + 2];
-      first = fmaf(rest0, y, first), second = fmaf(rest1, y, second);
-    }
-  }
-#pragma unroll 1
-  for (int f = 0; f < y_count; ++f) {
-    const Lost lost = y_record.lost[f];
-    const int k = (kSwapY ? lost.row : lost.col) & 63, n = (kSwapY ? lost.col : lost.row) & 63;
-    const float x0 = value_at(x_hi, x_lo, kSwapX ? swizzled(k, row0) : swizzled(row0, k)) * x_record.unscale;
-    const float x1 = value_at(x_hi, x_lo, kSwapX ? swizzled(k, row0 + 8) : swizzled(row0 + 8, k)) * x_record.unscale;
-#pragma unroll
-    for (int g = 0; g < 16; ++g) {
-      const float rest = n == g / 2 * 8 + col0 + g % 2 ? lost.rest : 0.0f;
-      float& first = total[kColumnBlock * 32 + g / 2 * 4 + g % 2];
-      float& second = total[kColumnBlock * 32 + g / 2 * 4 + g % 2 + 2];
-      first = fmaf(x0, rest, first), second = fmaf(x1, rest, second);
-    }
-  }
-}
-
-// Writes (or adds to what is there) the 64 rows that this warpgroup holds. Zeros above the diagonal.
-__device__ inline void write_rows(const HopperProduct& p, int tile_i, int tile_j, int group, bool add, const float (&total)[64]) {
+// Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal.
+__device__ inline void write_rows(const HopperProduct& p, int first_row, int first_col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
-  const int row0 = tile_i * kTileEdge + group * 64 + thread / 32 % 4 * 16 + lane / 4, col0 = tile_j * kTileEdge + lane % 4 * 2;
-  const bool whole = (tile_i + 1) * kTileEdge <= p.m && (tile_j + 1) * kTileEdge <= p.n && !(p.triangular && tile_i == tile_j);
+  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4, col0 = first_col + lane % 4 * 2;
   const bool forward = p.c_col == 1, backward = p.c_col == -1;
   float* at = p.c + row0 * p.c_row + col0 * p.c_col;
-  if (whole && (forward || backward) && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(forward ? p.c : p.c - 1) % 8 == 0) {
+  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
+  if (inside && (forward || backward) && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(forward ? p.c : p.c - 1) % 8 == 0) {
     if (backward) --at;   // two neighbours lie in memory the other way round
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float2 other[16] = {};   // read all before anything is written: the reads then wait for memory together
       float* pair = next_address(at, 8 * h * p.c_row);
-      if (add)
-#pragma unroll
-        for (int g = 0; g < 16; ++g) other[g] = __ldcg(reinterpret_cast<const float2*>(pair + 8 * g * p.c_col));
+      const int below = p.triangular ? row0 + 8 * h - col0 : 128;   // how far the diagonal is from the first column
 #pragma unroll
       for (int g = 0; g < 16; ++g) {
-        const float a = total[g * 4 + 2 * h], b = total[g * 4 + 2 * h + 1];
-        __stcs(reinterpret_cast<float2*>(pair), make_float2((forward ? a : b) + other[g].x, (forward ? b : a) + other[g].y));
+        const float a = 8 * g <= below ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below ? total[g * 4 + 2 * h + 1] : 0.0f;
+        __stcs(reinterpret_cast<float2*>(pair), make_float2(forward ? a : b, forward ? b : a));
         pair = next_address(pair, 8 * p.c_col);
       }
     }
   } else {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = row0 + 8 * h, cols = row >= p.m ? 0 : p.triangular ? min(p.n, row + 1) : p.n;   // cols: of the row that have sums
-      float other[32] = {};
+      const int row = row0 + 8 * h, cols = p.triangular ? row + 1 : p.n;   // of the row that have sums
       float* one = next_address(at, 8 * h * p.c_row);
-      if (add)
-#pragma unroll
-        for (int g = 0; g < 32; ++g)
-          if (col0 + g / 2 * 8 + g % 2 < cols) other[g] = __ldcg(one + (g / 2 * 8 + g % 2) * p.c_col);
 #pragma unroll
       for (int g = 0; g < 32; ++g) {
         const int col = col0 + g / 2 * 8 + g % 2;
-        if (row < p.m && col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] + other[g] : 0.0f);
+        if (row < p.m && col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
         one = next_address(one, g % 2 == 0 ? p.c_col : 7 * p.c_col);
       }
     }
   }
 }
 
-// A tile in pieces: the first piece writes its sums, and each of the others adds its own when the one before it has. The order is fixed,
-// so the result is. No piece waits for one that has not begun: they are handed out in their order, one after the other.
-__device__ inline int* pieces_written(const HopperProduct& p, int tile_i, int tile_j, int group) {
-  return p.pieces_written + 2 * (static_cast<int64_t>(tile_i) * ceil_div(p.n, kTileEdge) + tile_j) + group;
+// Hands a tile that is written, or the order to stop, to the mender of this warpgroup.
+__device__ inline void give_to_mender(SharedMemory& shared, const SlabInfo& info, int group) {
+  group_sync(kMendEmpty + group, 128 + 32);
+  if (fresh_thread_index() % 128 == 0) shared.to_mend[group] = info;
+  group_arrive(kMendFull + group, 128 + 32);
 }
 
-__device__ inline void write_sums(const HopperProduct& p, const StageInfo& info, int group, const float (&total)[64]) {
-  const int barrier = kConsumerBarrier + group;
-  if (info.piece > 0) {
-    if (fresh_thread_index() % 128 == 0) {
-      const int* written = pieces_written(p, info.tile_i, info.tile_j, group);
-      while (load_acquire(written) != info.piece && !load_relaxed(&p.control->refused)) __nanosleep(32);   // a refusal stops the others
+// A tile in pieces: all pieces but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
+// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order. True: C is written.
+__device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, int group, float (&total)[2][64]) {
+  const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
+  if (info.pieces > 1) {
+    int* done = p.pieces_done + static_cast<int64_t>(row / 64) * ceil_div(p.n, kCols) + info.col / kCols;
+    constexpr int kAPart = 64 * kCols;   // sums of one warpgroup; four of them are a tile
+    float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kAPart) + thread;
+    if (info.piece < info.pieces - 1) {
+      at += static_cast<int64_t>(info.piece) * kAPart;   // four parts of a quarter as many float4
+#pragma unroll
+      for (int u = 0; u < 128; u += 4)
+        at[u * 32] = make_float4(total[u / 64][u % 64], total[u / 64][u % 64 + 1], total[u / 64][u % 64 + 2], total[u / 64][u % 64 + 3]);
+      group_sync(kConsumerBarrier + group, 128);
+      if (thread == 0) add_release(done, 1);
+      return false;
     }
-    group_sync(barrier, 128);
+    if (thread == 0)
+      while (load_acquire(done) != info.pieces - 1) __nanosleep(32);
+    group_sync(kConsumerBarrier + group, 128);
+#pragma unroll 1
+    for (int piece = 0; piece < info.pieces - 1; ++piece, at += kAPart)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float4 other[16];   // all read before the first is added: the reads then wait for memory together
+#pragma unroll
+        for (int u = 0; u < 16; ++u) other[u] = __ldcg(at + (half * 16 + u) * 128);
+#pragma unroll
+        for (int u = 0; u < 16; ++u) {
+          total[half][4 * u] += other[u].x, total[half][4 * u + 1] += other[u].y;
+          total[half][4 * u + 2] += other[u].z, total[half][4 * u + 3] += other[u].w;
+        }
+      }
   }
-  write_rows(p, info.tile_i, info.tile_j, group, info.piece > 0, total);
-  if (info.piece >= 0) {
-    group_sync(barrier, 128);
-    if (fresh_thread_index() % 128 == 0) add_release(pieces_written(p, info.tile_i, info.tile_j, group), 1);
-  }
+  write_rows(p, row, info.col, total[0]);
+  if (info.col + 128 < p.n) write_rows(p, row, info.col + 128, total[1]);
+  return true;
 }
 
-// One stage for one warpgroup. A missing column block was multiplied with what the stage held before; its sums are not looked at.
-template <Contraction kContraction>
-__device__ inline void consume_stage(SharedMemory& shared, int stage, int flags, int group, float (&total)[64]) {
-  const bool has_first = flags & kHasY, has_second = flags & kHasY << 1;
-  const Record &x_record = shared.x_record[stage][group], *y_record = shared.y_record[stage];
-  const bool lost = x_record.lost_count | (has_first ? y_record[0].lost_count : 0) | (has_second ? y_record[1].lost_count : 0);
-  const float x_unscale = x_record.unscale, first_unscale = y_record[0].unscale, second_unscale = y_record[1].unscale;
-  float sums[64];
-  multiply_stage<kContraction>(shared.stage[stage], group, sums);
-  if (!lost) release_stage(shared, stage);
-  if (has_first) promote<0>(sums, x_unscale, first_unscale, total);
-  if (has_second) promote<1>(sums, x_unscale, second_unscale, total);
-  if (lost) {   // now that the other warpgroup has the tensor cores
-    if (has_first) add_lost<kContraction, 0>(shared.stage[stage], x_record, y_record[0], group, total);
-    if (has_second) add_lost<kContraction, 1>(shared.stage[stage], x_record, y_record[1], group, total);
-    release_stage(shared, stage);
-  }
-}
-
-template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory& shared) {
-  const int group = threadIdx.x / 128;
-  int stage = 0;
+// Where in the ring a consumer is.
+struct Ring {
+  int slot = 0;
   uint32_t parity = 0;
-  if (group == 1) hand_on_turn(group);   // the first turn is the first group's
-  for (;;) {   // a tile at a time
-    float total[64];
-#pragma unroll
-    for (int u = 0; u < 64; ++u) total[u] = 0.0f;
-    StageInfo info;
-    do {
-      barrier_wait(&shared.full[stage], parity);
-      info = shared.info[stage];
-      if (info.flags & kStop) return;
-      if (info.flags & kHasX << group && info.flags & kHasY * 3)
-        consume_stage<kContraction>(shared, stage, info.flags, group, total);
-      else {
-        take_turn(group);
-        hand_on_turn(group);
-        release_stage(shared, stage);
-      }
-      if (++stage == kStages) stage = 0, parity ^= 1;
-    } while (!(info.flags & kLast));
-    if (p.triangular ? info.tile_j > info.tile_i : info.tile_j * kTileEdge >= p.n) continue;   // the pair's second tile may not exist
-    write_sums(p, info, group, total);
+  __device__ void advance() {
+    if (++slot == kSlots) slot = 0, parity ^= 1;
   }
-}
+};
 
-// ---- Packers: two warpgroups, one block at a time between them. They take blocks from a queue that all thread blocks share, so packing
-// goes on as long as any of them runs, and then write the zeros above the diagonal.
+// What a warpgroup has to do with half of the columns of a slab. Found out one half ahead, while the tensor cores are at work.
+enum Deed : int {
+  kNothing,
+  kOnlyTurns,     // the other warpgroup multiplies, this one has no rows of X there
+  kMultiply,
+  kInTwoSteps     // multiply, and undo the two scales one after the other: their product is no normal number
+};
+struct Half {
+  int what;              // the deed, and its slots of X and of Y, four bits each; then kLast
+  float first, second;   // the scales of X and of the column block undone; zero for a column block that does not exist
+  __device__ int deed() const { return what & 15; }
+  __device__ int x_slot() const { return what >> 4 & 15; }
+  __device__ int y_slot() const { return what >> 8 & 15; }
+  __device__ bool last() const { return what >> 12; }
+};
 
-__device__ inline void write_zeros(const HopperProduct& p, int t) {
-  const int64_t tiles = triangle(ceil_div(p.m, kTileEdge) - 1);
-  const int warp = t / 32, lane = t % 32;
-  for (int64_t q = blockIdx.x; q < tiles; q += gridDim.x) {
-    const int group = triangle_root(q), i = static_cast<int>(q - triangle(group)), j = group + 1;   // i < j
-    for (int row = i * kTileEdge + warp; row < (i + 1) * kTileEdge; row += kPackers / 32) {
-      const int col = j * kTileEdge + lane * 4;   // rows above the diagonal always lie inside
-      float* at = p.c + row * p.c_row + col * p.c_col;
-      float* low = p.c_col == -1 ? at - 3 : at;
-      if ((p.c_col == 1 || p.c_col == -1) && col + 4 <= p.n && reinterpret_cast<uintptr_t>(low) % 16 == 0) {
-        __stcs(reinterpret_cast<float4*>(low), make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-      } else {
-        for (int e = 0; e < 4; ++e)
-          if (col + e < p.n) at[e * p.c_col] = 0.0f;
-      }
-    }
+struct SlabOfX {
+  int slot, flags;
+  float unscale;
+};
+
+struct ConsumerView {
+  uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
+  int group;
+
+  __device__ float unscale(int slot, int block) const {
+    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + sizeof(RecordHead) * (2 * slot + block)));
   }
-}
 
-// One thread lays out the tasks. It takes numbers from the queue that all thread blocks share, one task ahead of the one that is being
-// loaded and no more: a number taken early is a block packed late, and a slab is ready with its last block.
-template <Contraction kContraction>
-__device__ void deal(const HopperProduct& p, SharedMemory& shared) {
-  const int count = p.jobs;
-  Jobs jobs;
-  for (int made = 0;; ++made) {
-    while (made - *static_cast<volatile int*>(&shared.tasks_begun) > 1) __nanosleep(20);
-    const int refused = made > 0 && load_relaxed(&p.control->refused), number = atomicAdd(&p.control->next_job, 1);
-    const bool more = number < count && !refused;
-    Task& task = shared.task[made % kTasks];
-    task.ready = nullptr;
-    if (more) {
-      const Job job = jobs.at<kContraction>(p, number);
-      const Packed& operand = job.of_x ? p.x : p.y;
-      const bool k_is_row = job.of_x ? kContraction == kTN : kContraction != kNT;
-      const int r = k_is_row ? job.k : job.line, c = k_is_row ? job.line : job.k;
-      const int index = block_index(operand, r, c);
-      task.source =
-          operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
-      task.block = operand.blocks + static_cast<int64_t>(index) * kBlockBytes;
-      task.record = operand.records + index;
-      task.rows = operand.rows - r * kBlock, task.cols = operand.cols - c * kBlock;
-      task.ready = ready_count(p, job.of_x, job.part, job.k), task.add = job.add;
-      task.of_x = job.of_x, task.diagonal = p.triangular && r == c;
-      task.along_rows = llabs(operand.col_stride) <= llabs(operand.row_stride);
-      task.quads = (operand.col_stride == 1 || operand.col_stride == -1) && operand.row_stride % 4 == 0 && task.cols >= kBlock &&
-                   reinterpret_cast<uintptr_t>(task.source + (operand.col_stride == 1 ? 0 : -3)) % 16 == 0;
-    }
-    __threadfence_block();
-    *static_cast<volatile int*>(&shared.tasks_made) = made + 1;
-    if (!more) break;
+  __device__ SlabOfX next_slab(Ring& ring) const {
+    SlabOfX slab;
+    slab.slot = ring.slot;
+    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
+    slab.flags = load_shared(base + offsetof(SharedMemory, info) + sizeof(SlabInfo) * ring.slot);
+    slab.unscale = unscale(ring.slot, group);
+    ring.advance();
+    return slab;
   }
-}
 
-// While the packers split one block the next is on its way.
-__device__ void pack(const HopperProduct& p, SharedMemory& shared) {
-  static_assert(kGroupsOfConsumers * 128 % kPackers == 0, "the packers' first thread must have a number divisible by theirs");
-  BlockInFlight block, next;
-  auto operand_of = [&](const Task& task) -> const Packed& { return task.of_x ? p.x : p.y; };
-  auto start = [&](int number) {
-    while (*static_cast<volatile int*>(&shared.tasks_made) <= number) {
-    }
-    __threadfence_block();
-    const Task& task = shared.task[number % kTasks];
-    next = {};   // so that no register has to keep what was there before
-    if (task.ready) load_block(task, operand_of(task), fresh_thread_index() % kPackers, next);
-  };
-  start(0);
-  int number = 0;
-  for (;; ++number) {
-    const Task& task = shared.task[number % kTasks];
-    const int image = number % 2, t = fresh_thread_index() % kPackers;
-    if (!task.ready) break;
-    if (t == 0) *static_cast<volatile int*>(&shared.tasks_begun) = number + 1;
-    block = next;
-    uint32_t largest, least;
-    inspect(task, operand_of(task), block, largest, least);
-    if (t % 32 == 0) shared.scratch.largest[image][t / 32] = largest, shared.scratch.least[image][t / 32] = least;
-    start(number + 1);
-    group_sync(kPackerBarrier, kPackers);
-#pragma unroll
-    for (int w = 0; w < kPackers / 32; ++w) {
-      largest = max(largest, shared.scratch.largest[image][w]);
-      least = min(least, shared.scratch.least[image][w]);
-    }
-    const int exponent = scale_exponent(largest);
-    const float scale = power_of_two(exponent);
-    group_sync(kImagesEmpty + image, kPackers + 32);
-    Record& record = shared.image_record[image];
-    split_block(task, t, scale, block, shared.image[image]);
-    const bool wild = largest >= 0x7F800000u;   // a NaN or an Inf
-    int lost = 0;
-    if (!wild && largest != 0 && __uint_as_float(least + 1) * scale < kSmall)
-      lost = list_lost(task, kPackerBarrier, scale, power_of_two(-exponent), block, record, shared.scratch);
-    if (t == 0) {
-      record.unscale = power_of_two(-exponent), record.lost_count = max(lost, 0);
-      if (lost > 0) atomicAdd(&p.control->lost, lost);
-      if (wild || lost < 0) atomicExch(&p.control->refused, 1);
-    }
-    proxy_fence_shared();
-    group_arrive(kImagesFull + image, kPackers + 32);
+  __device__ Half next_half(const SlabOfX& slab, int half, Ring& ring) const {
+    Half h;
+    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
+    const int columns = slab.flags / kHasY >> 2 * half & 3;
+    h.first = columns & 1 ? fmaxf(slab.unscale * unscale(ring.slot, 0), 0x1p-149f) : 0.0f;
+    h.second = columns & 2 ? fmaxf(slab.unscale * unscale(ring.slot, 1), 0x1p-149f) : 0.0f;
+    auto normal = [](float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; };
+    const bool one_step = (!(columns & 1) || normal(h.first)) && (!(columns & 2) || normal(h.second));
+    const int deed = columns == 0 ? kNothing : !(slab.flags & kHasX << group) ? kOnlyTurns : one_step ? kMultiply : kInTwoSteps;
+    h.what = deed | slab.slot << 4 | ring.slot << 8 | (slab.flags & kLast ? 1 << 12 : 0);
+    ring.advance();
+    return h;
   }
-  group_sync(kImagesEmpty + number % 2, kPackers + 32);
-  group_arrive(kImagesFull + number % 2, kPackers + 32);   // the sender, too, finds that there are no more tasks
-  // After a refusal the portable kernel writes all of C.
-  if (p.triangular && !load_relaxed(&p.control->refused)) write_zeros(p, threadIdx.x - kGroupsOfConsumers * 128);
-}
 
-// One warp sends the packed blocks to global memory, and then counts them.
-__device__ void send(const HopperProduct& p, SharedMemory& shared) {
-  const int lane = threadIdx.x % 32;
-  group_arrive(kImagesEmpty, kPackers + 32);
-  group_arrive(kImagesEmpty + 1, kPackers + 32);
-  for (int number = 0;; ++number) {
-    const int image = number % 2;
-    group_sync(kImagesFull + image, kPackers + 32);
-    const Task task = shared.task[number % kTasks];
-    if (!task.ready) break;
-    if (lane == 0) {
-      copy_bulk_out(task.block, shared.image[image], kBlockBytes);
-      copy_bulk_out(task.record, &shared.image_record[image], sizeof(Record));
-      copies_out_commit();
-      copies_out_wait_read();
-    }
+  // This warp is done with a slot: tell both thread blocks.
+  __device__ void release(int slot) const {
+    const int lane = fresh_thread_index() % 32;
     __syncwarp();
-    group_arrive(kImagesEmpty + image, kPackers + 32);
-    if (lane == 0) {
-      copies_out_wait();
-      proxy_fence_global();
-      add_release(task.ready, task.add);
-      add_release(&p.control->packed, 1);
+    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(SharedMemory, empty) + 8 * slot, lane));
+  }
+};
+
+template <Contraction kContraction, typename Meanwhile>
+__device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
+  if (h.deed() < kMultiply) {
+    if (h.deed() == kOnlyTurns) take_turn(view.group), hand_on_turn(view.group);
+    meanwhile();
+    view.release(h.y_slot());
+    return;
+  }
+  float sums[64];
+  const uint32_t slots = view.base + offsetof(SharedMemory, slot);
+  const uint64_t x = operand(slots + h.x_slot() * kSlotBytes + view.group * kBlockBytes, kHalfBytes, 1024);
+  const uint64_t y = operand(slots + h.y_slot() * kSlotBytes, kHalfBytes, 1024);
+  multiply<kContraction>(x, y, view.group, sums, meanwhile);
+  if (h.deed() == kMultiply) {
+    view.release(h.y_slot());
+#pragma unroll
+    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? h.first : h.second, total[u]);
+  } else {
+    const float of_x = view.unscale(h.x_slot(), view.group);
+    const float first = h.first == 0.0f ? 0.0f : view.unscale(h.y_slot(), 0);
+    const float second = h.second == 0.0f ? 0.0f : view.unscale(h.y_slot(), 1);
+#pragma unroll
+    for (int u = 0; u < 64; ++u) total[u] += sums[u] * of_x * (u < 32 ? first : second);
+    view.release(h.y_slot());
+  }
+}
+
+template <Contraction kContraction>
+__device__ void consume(const HopperProduct& p, SharedMemory& shared, bool lost) {
+  ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
+  asm volatile("" : "+r"(view.base));
+  Ring ring;
+  if (view.group == 1) hand_on_turn(view.group);   // the first turn is the first group's
+  SlabOfX slab = view.next_slab(ring);
+  Half first, second;
+  if (!(slab.flags & kStop)) first = view.next_half(slab, 0, ring);
+  while (!(slab.flags & kStop)) {   // a tile at a time
+    float total[2][64];
+#pragma unroll
+    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
+    for (;;) {
+      consume_half<kContraction>(view, first, total[0], [&] { second = view.next_half(slab, 1, ring); });
+      consume_half<kContraction>(view, second, total[1], [&] {
+        slab = view.next_slab(ring);
+        if (!(slab.flags & kStop)) first = view.next_half(slab, 0, ring);
+      });
+      if (second.last()) break;
+      view.release(second.x_slot());
+    }
+    const SlabInfo info = shared.info[second.x_slot()];
+    view.release(second.x_slot());
+    if (write_sums(p, info, view.group, total) && lost) give_to_mender(shared, info, view.group);
+  }
+  if (lost) give_to_mender(shared, {kStop}, view.group);
+}
+
+// ---- Menders: one warp for each warpgroup of consumers. Where operands have listed elements, it adds to C, once a tile is written, what
+// the images miss: (X + R)(Y + S) = X Y + R (Y + S) + X S, for the rests R of X and S of Y.
+
+// An element of a matrix as it is stored; zero above the diagonal.
+__device__ inline float element(const Packed& p, int row, int col) {
+  return row < p.rows && col < p.cols && !(p.triangular && col > row) ? __ldg(p.source + row * p.row_stride + col * p.col_stride) : 0.0f;
+}
+
+// The part of one record: of X (column = -1), or of Y's column block `column`, in a slab of k. For a listed x that is a row of C, for a
+// listed y a column.
+template <Contraction kContraction>
+__device__ inline void mend_from(const HopperProduct& p, int first_row, int first_col, int column, int slab, int lane) {
+  constexpr bool kSwapX = kContraction == kTN, kSwapY = kContraction != kNT;
+  int begin, end;
+  Items::slabs_of(p, first_row / kTileEdge, first_col / kTileEdge, begin, end);
+  const bool of_x = column < 0, has = has_x<kContraction>(p, first_row / kBlock, slab);
+  if (slab < begin || slab >= end || !has) return;
+  const Record& x_record = p.x.records[x_block<kContraction>(p, first_row / kBlock, slab)];
+  const Record& record = of_x ? x_record : p.y.records[y_block<kContraction>(p, first_col / kBlock + column, slab)];
+  const float unscale = x_record.head.unscale;
+  const int count = min(static_cast<uint32_t>(record.head.lost_count), static_cast<uint32_t>(kMaxLost));
+#pragma unroll 1
+  for (int e = 0; e < count; ++e) {
+    const Lost lost = record.lost[e];
+    const int k = slab * kBlock + ((of_x ? kSwapX : kSwapY) ? lost.row : lost.col);
+    const int line = (of_x ? kSwapX : kSwapY) ? lost.col : lost.row;   // in its block: the row of C, or the column
+#pragma unroll 1
+    for (int part = 0; part < (of_x ? kCols : 64); part += 128) {
+      constexpr int kTogether = 4;   // read together before anything is written, or each would wait for memory by itself
+      float other[kTogether], sums[kTogether];
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+        const int along = part + 32 * u + lane;
+        const int row = first_row + (of_x ? line : along), col = first_col + (of_x ? along : column * kBlock + line);
+        const bool inside = along < (of_x ? kCols : 64) && row < p.m && col < p.n && !(p.triangular && col > row);
+        other[u] = sums[u] = 0.0f;
+        if (inside) {
+          other[u] = of_x ? (kSwapY ? element(p.y, k, col) : element(p.y, col, k)) : kSwapX ? element(p.x, k, row) : element(p.x, row, k);
+          sums[u] = __ldcg(p.c + row * p.c_row + col * p.c_col);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+        const int along = part + 32 * u + lane;
+        const int row = first_row + (of_x ? line : along), col = first_col + (of_x ? along : column * kBlock + line);
+        const bool inside = along < (of_x ? kCols : 64) && row < p.m && col < p.n && !(p.triangular && col > row);
+        if (!of_x) other[u] -= rest_of(other[u], 1.0f / unscale, unscale);   // the image of x: its rest meets the whole of y
+        if (inside) __stcg(p.c + row * p.c_row + col * p.c_col, fmaf(other[u], lost.rest, sums[u]));
+      }
+    }
+    __syncwarp();   // the next one may meet this one's elements, in another lane
+  }
+}
+
+template <Contraction kContraction>
+__device__ void mend(const HopperProduct& p, SharedMemory& shared, int group) {
+  constexpr bool kSwapX = kContraction == kTN, kSwapY = kContraction != kNT;   // whether k is the row of the stored matrix
+  constexpr int kLists = 1 + kCols / kBlock;                                   // of X, and of each column block
+  const int lane = threadIdx.x % 32, threads = 128 + 32, words = mask_words(p.slabs);
+  for (;;) {
+    group_arrive(kMendEmpty + group, threads);
+    group_sync(kMendFull + group, threads);
+    const SlabInfo& info = shared.to_mend[group];
+    if (info.flags & kStop) return;
+    const int first_row = info.row + 64 * group, first_col = info.col;
+#pragma unroll 1
+    for (int at = 0; at < words * kLists; at += 32) {   // the lanes look at 32 words together
+      const int which = (at + lane) / words, word = (at + lane) % words, y_line = first_col / kBlock + which - 1;
+      uint32_t listed = 0;
+      if (which == 0)
+        listed = __ldg((kSwapX ? p.x.listed_by_col : p.x.listed_by_row) + first_row / kBlock * words + word);
+      else if (which < kLists && y_line < p.lines_y)
+        listed = __ldg((kSwapY ? p.y.listed_by_col : p.y.listed_by_row) + y_line * words + word);
+      for (uint32_t some = __ballot_sync(0xFFFFFFFFu, listed != 0); some; some &= some - 1) {
+        const int source = at + __ffs(some) - 1;
+        for (uint32_t bits = __shfl_sync(0xFFFFFFFFu, listed, source % 32); bits; bits &= bits - 1)
+          mend_from<kContraction>(p, first_row, first_col, source / words - 1, source % words * 32 + __ffs(bits) - 1, lane);
+      }
     }
   }
 }
 
-// Clusters of two thread blocks, one a multiprocessor, which stay until all tiles are done. All work, blocks to pack and tiles, is
-// taken from queues: clusters that another kernel keeps from starting are not waited for.
+// ---- Zeros above the diagonal, written by a warp that has nothing else to do.
+
+__device__ inline void write_zeros(const HopperProduct& p) {
+  const int lane = threadIdx.x % 32;
+  const int64_t tiles = triangle(ceil_div(p.m, kTileEdge) - 1);
+  for (int64_t q = blockIdx.x; q < 8 * tiles; q += gridDim.x) {   // 32 rows at a time
+    const int group = triangle_root(q / 8), i = static_cast<int>(q / 8 - triangle(group)), j = group + 1;   // i < j
+    const int first = i * kTileEdge + static_cast<int>(q % 8) * 32;
+    for (int row = first; row < first + 32; ++row)   // rows above the diagonal always lie inside
+      for (int col = j * kTileEdge + lane * 4; col < (j + 1) * kTileEdge; col += 128) {
+        float* at = p.c + row * p.c_row + col * p.c_col;
+        float* low = p.c_col == -1 ? at - 3 : at;
+        if ((p.c_col == 1 || p.c_col == -1) && col + 4 <= p.n && reinterpret_cast<uintptr_t>(low) % 16 == 0) {
+          __stcs(reinterpret_cast<float4*>(low), make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+        } else {
+          for (int e = 0; e < 4; ++e)
+            if (col + e < p.n) at[e * p.c_col] = 0.0f;
+        }
+      }
+  }
+}
+
+// Clusters of two thread blocks, one a multiprocessor, which stay until all tiles are done. Tiles are taken from a queue: clusters that
+// another kernel keeps from starting are not waited for.
 template <Contraction kContraction>
 __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid_constant__ HopperProduct p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(raw);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int i = threadIdx.x; i < kSlots * kSlotBytes / 16; i += kHopperThreads)   // wgmma reads a slot in full, whatever has been copied
+    reinterpret_cast<uint4*>(raw)[i] = make_uint4(0, 0, 0, 0);
+  proxy_fence_shared();
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    for (int s = 0; s < kStages; ++s) {
+    for (int s = 0; s < kSlots; ++s) {
       barrier_init(&shared.full[s], 1);
       barrier_init(&shared.empty[s], 2 * kGroupsOfConsumers * 4);   // each consuming warp of both thread blocks
     }
-    barrier_init(&shared.decided, 1);
     for (int u = 0; u < kItems; ++u) barrier_init(&shared.item_made[u], 1);
     barrier_init_fence();
-    shared.items_wanted = 1;
-    shared.tasks_made = shared.tasks_begun = 0;
   }
   let_next_kernel_begin();
   cluster_sync();
-  wait_for_previous_kernel();   // which cleared the control words
-  constexpr int kPackerWarp = 4 * kGroupsOfConsumers, kSingleWarp = kPackerWarp + kPackers / 32;
-  if (warp < kPackerWarp) {
+  constexpr int kSingleWarp = 4 * kGroupsOfConsumers;
+  Items items;
+  if (warp == kSingleWarp && lane == 0 && cluster_rank() == 0) make_item(p, shared, items, 0);
+  wait_for_previous_kernel();   // which packed the operands
+  proxy_fence_global();
+  const bool refused = load_relaxed(&p.control->refused), lost = load_relaxed(&p.control->lost);
+  if (warp < kSingleWarp) {
     registers_up<kConsumerRegisters>();
-    consume<kContraction>(p, shared);
-  } else if (warp < kSingleWarp) {
-    registers_down<kPackerRegisters>();
-    pack(p, shared);
+    consume<kContraction>(p, shared, lost);
   } else {
     registers_down<kSingleRegisters>();
-    if (warp == kSingleWarp) produce<kContraction>(p, shared);
-    if (warp == kSingleWarp + 1 && lane == 0 && cluster_rank() == 0) make_items(p, shared);
-    if (warp == kSingleWarp + 2) send(p, shared);
-    if (warp == kSingleWarp + 3 && lane == 0) deal<kContraction>(p, shared);
+    if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, refused);
+    if (warp == kSingleWarp + 1 && p.triangular && !refused) write_zeros(p);
+    if (warp >= kSingleWarp + 2 && lost) mend<kContraction>(p, shared, warp - kSingleWarp - 2);
   }
   __syncwarp();
   cluster_sync();   // neither thread block may end while the other still signals it
@@ -1991,117 +1921,164 @@ __global__ void clear_words(int* words, int count) {
 }
 """
 
-# ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
+# ---- Launching: which kernel, and the Hopper kernel with what it needs. ---------------------------------------------
 #
-# Three kernels make a Hopper product: one clears the counters in the workspace, the product itself, and the portable kernel, which does
-# nothing unless the product was refused. The second and the third start before the one before them has ended, and wait for it inside.
+# Four kernels make a Hopper product: one clears the counters in the workspace, one packs the operands, one multiplies, and the portable
+# kernel does nothing unless an operand was refused. All but the first start before the one ahead of them has ended, and wait for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
-// Everything that a Hopper product needs besides its operands, as offsets into one allocation. The words come first and are cleared
-// before each product.
-struct Workspace {
-  int words;
-  int64_t x_records, y_records, x_blocks, y_blocks, bytes;
+// The longest range of k, in slabs, that one cluster sums at a time. Longer tiles are cut into pieces; measured, on an H200.
+int longest_item(const Product& p, int clusters) {
+  const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), slabs = blocks_in(p.k);
+  int64_t work = rows * cols * slabs;
+  if (p.triangular) {
+    work = 0;
+    for (int64_t r = rows; r > 0; --r) work += kTileBlocks * triangle(r);
+  }
+  int64_t longest = work / clusters;           // what each cluster has to do on average
+  if (longest < 40) longest += longest / 4;    // few pieces count for more than an even share
+  if (longest < 4) longest = 4;
+  return static_cast<int>(slabs < longest ? slabs : longest);
+}
 
-  explicit Workspace(const Product& p) {
-    const int64_t side = blocks_in(p.k), lines_x = blocks_in(p.m), lines_y = blocks_in(p.n);
-    const int64_t x = p.triangular ? triangle(side) : side * lines_x, y = p.triangular ? triangle(side) : side * lines_y;
-    const int64_t half_tiles = 2ll * ceil_div(p.m, kTileEdge) * ceil_div(p.n, kTileEdge);
-    const int64_t counts = side * 2 * parts_in(static_cast<int>(lines_x > lines_y ? lines_x : lines_y));
-    words = static_cast<int>(sizeof(Control) / sizeof(int) + counts + half_tiles);
-    x_records = (words * 4 + 127) / 128 * 128;
-    y_records = x_records + x * sizeof(Record);
-    x_blocks = y_records + y * sizeof(Record);
-    y_blocks = x_blocks + x * kBlockBytes;
-    bytes = y_blocks + y * kBlockBytes;
+int64_t tiles_of(const Product& p) { return static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge); }
+
+// A matrix that is to be packed, as it is stored.
+struct Stored {
+  const void* source;
+  int64_t row_stride, col_stride;
+  int rows, cols, triangular;
+  int64_t blocks() const { return triangular ? triangle(blocks_in(rows)) : static_cast<int64_t>(blocks_in(rows)) * blocks_in(cols); }
+  int64_t masks() const {
+    const int64_t r = blocks_in(rows), c = blocks_in(cols);
+    return r * mask_words(blocks_in(cols)) + c * mask_words(blocks_in(rows));
+  }
+};
+Stored stored_x(const Product& p) {
+  if (p.contraction == kTN) return {p.x, p.x_col, p.x_row, p.k, p.m, p.triangular};
+  return {p.x, p.x_row, p.x_col, p.m, p.k, p.triangular};
+}
+Stored stored_y(const Product& p) {
+  if (p.contraction == kNT) return {p.y, p.y_col, p.y_row, p.n, p.k, p.triangular};
+  return {p.y, p.y_row, p.y_col, p.k, p.n, p.triangular};
+}
+
+// Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
+class Workspace {
+ public:
+  // Of a product; or (`gradients`) of the two that are its gradients, which share the packed gradient of the result.
+  Workspace(const Product& p, int clusters, bool gradients) : longest(longest_item(p, clusters)) {
+    const Stored first = stored_x(p), second = stored_y(p);
+    const int products = gradients ? 2 : 1;
+    int64_t at = sizeof(Control) / sizeof(int);
+    masks_[0] = at, at += first.masks();
+    masks_[1] = at, at += gradients ? 0 : second.masks();
+    queue_ = at, queue_words_ = 1 + kTileEdge / 64 * tiles_of(p), at += products * queue_words_;
+    words = static_cast<int>(at);
+    at = (at * 4 + 127) / 128 * 128;
+    records_[0] = at, at += first.blocks() * sizeof(Record);
+    records_[1] = at, at += gradients ? 0 : second.blocks() * sizeof(Record);
+    blocks_[0] = at, at += first.blocks() * kBlockBytes;
+    blocks_[1] = at, at += gradients ? 0 : second.blocks() * kBlockBytes;
+    partial_sums_ = at;
+    bytes = at + Items::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge * sizeof(float);
+  }
+
+  int words, longest;
+  int64_t bytes;
+
+  Control* control(void* base) const { return static_cast<Control*>(base); }
+  int* queue(void* base, int product) const { return static_cast<int*>(base) + queue_ + product * queue_words_; }
+  float* partial_sums(void* base) const { return reinterpret_cast<float*>(static_cast<uint8_t*>(base) + partial_sums_); }
+
+  Packed packed(void* base, int which, const Stored& s) const {
+    uint8_t* bytes = static_cast<uint8_t*>(base);
+    uint32_t* by_row = static_cast<uint32_t*>(base) + masks_[which];
+    Packed p;
+    p.source = static_cast<const float*>(s.source), p.row_stride = s.row_stride, p.col_stride = s.col_stride;
+    p.rows = s.rows, p.cols = s.cols, p.triangular = s.triangular, p.block_cols = blocks_in(s.cols);
+    p.blocks = bytes + blocks_[which], p.records = reinterpret_cast<Record*>(bytes + records_[which]);
+    p.listed_by_row = by_row, p.listed_by_col = by_row + static_cast<int64_t>(blocks_in(s.rows)) * mask_words(p.block_cols);
+    return p;
+  }
+
+ private:
+  int64_t masks_[2], records_[2], blocks_[2], queue_, queue_words_, partial_sums_;
+};
+
+// A launch that may begin before the kernel ahead of it in the stream has ended.
+struct EarlyLaunch {
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+  EarlyLaunch(unsigned blocks, unsigned threads, size_t shared_bytes, int cluster, cudaStream_t stream) {
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = cluster, attributes[1].val.clusterDim.y = 1, attributes[1].val.clusterDim.z = 1;
+    config.gridDim = dim3(blocks), config.blockDim = dim3(threads), config.dynamicSmemBytes = shared_bytes, config.stream = stream;
+    config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
   }
 };
 
-// `turned`: the matrix is stored as the transpose of what is described.
-Packed packed(const void* source, int64_t row_stride, int64_t col_stride, int rows, int cols, bool turned, int triangular, uint8_t* blocks,
-              uint8_t* records) {
-  if (turned) std::swap(row_stride, col_stride), std::swap(rows, cols);
-  return {static_cast<const float*>(source), row_stride, col_stride, rows, cols, triangular, blocks_in(cols), blocks,
-          reinterpret_cast<Record*>(records)};
+cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
+  clear_words<<<1 + count / 4096, 512, 0, stream>>>(static_cast<int*>(words), count);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
+  const EarlyLaunch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, stream);
+  return cudaLaunchKernelEx(&launch.config, pack_blocks, packing);
 }
 
 template <Contraction kContraction>
-cudaError_t launch_hopper_as(const HopperProduct& p, cudaLaunchConfig_t& config) {
+static cudaError_t launch_product_as(const HopperProduct& p, int clusters, cudaStream_t stream) {
   // A kernel's limit is set once for each device; setting it again is harmless.
   static bool ready[64] = {};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess && !(device < 64 && ready[device])) {
-    error = cudaFuncSetAttribute(hopper_product<kContraction>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(config.dynamicSmemBytes));
+    error = cudaFuncSetAttribute(hopper_product<kContraction>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedMemory));
     if (device < 64) ready[device] = error == cudaSuccess;
   }
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(&config, hopper_product<kContraction>, p);
+  const EarlyLaunch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, stream);
+  return cudaLaunchKernelEx(&launch.config, hopper_product<kContraction>, p);
 }
 
-// One product (batches = 1) of float32 operands. After it the portable kernel computes it again if the first word of the workspace says
-// that pairs of fp16 could not hold an operand.
-cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
-  const Workspace at(product);
-  uint8_t* base = static_cast<uint8_t*>(workspace);
+cudaError_t launch_packed_product(const Product& product, const Packed& x, const Packed& y, const Workspace& at, void* workspace, int which,
+                                  int clusters, cudaStream_t stream) {
   HopperProduct p;
-  p.x = packed(product.x, product.x_row, product.x_col, product.m, product.k, product.contraction == kTN, product.triangular,
-               base + at.x_blocks, base + at.x_records);
-  p.y = packed(product.y, product.y_row, product.y_col, product.k, product.n, product.contraction == kNT, product.triangular,
-               base + at.y_blocks, base + at.y_records);
-  p.c = static_cast<float*>(product.c);
-  p.c_row = product.c_row, p.c_col = product.c_col;
-  p.m = product.m, p.n = product.n, p.k = product.k;
-  p.lines_x = blocks_in(p.m), p.lines_y = blocks_in(p.n), p.slabs = blocks_in(p.k);
-  p.parts = parts_in(p.lines_x > p.lines_y ? p.lines_x : p.lines_y);
-  p.jobs = product.triangular ? p.slabs * (p.slabs + 1) : p.slabs * (p.lines_x + p.lines_y);
+  p.x = x, p.y = y;
+  p.c = static_cast<float*>(product.c), p.c_row = product.c_row, p.c_col = product.c_col;
+  p.m = product.m, p.n = product.n;
+  p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.slabs = blocks_in(product.k);
   p.contraction = product.contraction, p.triangular = product.triangular;
-  p.clusters = gpu.multiprocessors / 2;
-  int* words = reinterpret_cast<int*>(base);
-  p.control = reinterpret_cast<Control*>(words);
-  p.ready = words + sizeof(Control) / sizeof(int);
-  p.pieces_written = p.ready + static_cast<int64_t>(p.slabs) * 2 * p.parts;
-
-  // Where the longest tiles are longer than what each cluster has to do on average, all are cut into pieces of at most that. (Smaller
-  // pieces balance better, but each waits for the one before it: at N = 2048 half of that costs 79 us instead of 53.)
-  const int64_t rows = ceil_div(p.m, kTileEdge), pairs = ceil_div(p.n, 2 * kTileEdge), slabs = p.slabs;
-  int64_t work = 0;
-  if (p.triangular)
-    for (int64_t r = rows; r > 0; r -= 2) work += 2 * triangle(r);
-  else
-    work = rows * pairs * slabs;
-  const int64_t average = work / p.clusters;
-  p.longest_item = slabs > average ? static_cast<int>(average > 4 ? average : 4) : p.slabs;
-
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = 2, attributes[1].val.clusterDim.y = 1, attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.stream = stream;
-  config.attrs = attributes;
-
-  clear_words<<<1 + at.words / 4096, 512, 0, stream>>>(words, at.words);
-  cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) return error;
-  config.gridDim = dim3(2 * p.clusters);
-  config.blockDim = dim3(kHopperThreads);
-  config.dynamicSmemBytes = sizeof(SharedMemory);
-  config.numAttrs = 2;
+  p.longest_item = at.longest;
+  p.control = at.control(workspace);
+  p.next_item = at.queue(workspace, which), p.pieces_done = p.next_item + 1;
+  p.partial_sums = at.partial_sums(workspace);
   switch (p.contraction) {
     case kNN:
-      error = launch_hopper_as<kNN>(p, config);
-      break;
+      return launch_product_as<kNN>(p, clusters, stream);
     case kNT:
-      error = launch_hopper_as<kNT>(p, config);
-      break;
+      return launch_product_as<kNT>(p, clusters, stream);
     default:
-      error = launch_hopper_as<kTN>(p, config);
-      break;
+      return launch_product_as<kTN>(p, clusters, stream);
   }
-  if (error != cudaSuccess) return error;
-  return launch_portable(product, kFloat32, gpu, &p.control->refused, stream);
+}
+
+// One product (batches = 1) of float32 operands. After it the portable kernel computes it if the workspace says that pairs of fp16 could
+// not hold an operand.
+cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
+  const int clusters = gpu.multiprocessors / 2;
+  const Workspace at(product, clusters, false);
+  const Stored stored_as_x = stored_x(product), stored_as_y = stored_y(product);
+  const Packed x = at.packed(workspace, 0, stored_as_x), y = at.packed(workspace, 1, stored_as_y);
+  const int x_blocks = static_cast<int>(stored_as_x.blocks()), y_blocks = static_cast<int>(stored_as_y.blocks());
+  cudaError_t error = launch_clear(workspace, at.words, stream);
+  if (error == cudaSuccess) error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr}, stream);
+  if (error == cudaSuccess) error = launch_packed_product(product, x, y, at, workspace, 0, clusters, stream);
+  if (error == cudaSuccess) error = launch_portable(product, kFloat32, gpu, &at.control(workspace)->refused, stream);
+  return error;
 }
 
 // Whether the Hopper kernel is the faster one. Below that size the product is over before its pipeline has filled.
@@ -2111,8 +2088,8 @@ bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
   return p.triangular ? p.n >= kHopperFrom : static_cast<double>(p.m) * p.n * p.k >= 1e9 && p.m >= 128 && p.n >= 128;
 }
 
-int64_t workspace_bytes_for(const Product& p, ElementType type, const Gpu& gpu) {
-  return hopper_serves(p, type, gpu) ? Workspace(p).bytes : 0;
+int64_t workspace_bytes_for(const Product& p, ElementType type, const Gpu& gpu, bool gradients) {
+  return hopper_serves(p, type, gpu) ? Workspace(p, gpu.multiprocessors / 2, gradients).bytes : 0;
 }
 
 cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
@@ -2127,6 +2104,26 @@ cudaError_t launch_product(const Product& product, ElementType type, const Gpu& 
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
+}
+
+// dX = G Y^T and dY = X^T G of one product C = X Y (kNN, triangular), with G packed here once and X and Y as that product packed them in
+// `kept`. A gradient whose `c` is null is not computed.
+cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
+                             cudaStream_t stream) {
+  const int clusters = gpu.multiprocessors / 2;
+  const Workspace at(product, clusters, true), before(product, clusters, false);
+  const Stored stored_g = stored_x(dx);
+  const Packed x = before.packed(kept, 0, stored_x(product)), y = before.packed(kept, 1, stored_y(product));
+  const Packed g = at.packed(workspace, 0, stored_g);
+  const int* refused = &at.control(workspace)->refused;
+  cudaError_t error = launch_clear(workspace, at.words, stream);
+  if (error == cudaSuccess)
+    error = launch_packing({g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept)}, stream);
+  if (error == cudaSuccess && dx.c) error = launch_packed_product(dx, g, y, at, workspace, 0, clusters, stream);
+  if (error == cudaSuccess && dy.c) error = launch_packed_product(dy, x, g, at, workspace, 1, clusters, stream);
+  if (error == cudaSuccess && dx.c) error = launch_portable(dx, kFloat32, gpu, refused, stream);
+  if (error == cudaSuccess && dy.c) error = launch_portable(dy, kFloat32, gpu, refused, stream);
+  return error;
 }
 """
 
@@ -2145,6 +2142,7 @@ _CPP_BINDING = r"""
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -2200,9 +2198,41 @@ bool describe_batch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& 
   return true;
 }
 
-// C = the contraction of two CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree (they may be
-// expanded) and whose sizes fit. `control`, if given, receives the words that the product left in its workspace.
-Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int path, at::Tensor* control) {
+// Describes the contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree
+// (they may be expanded). False if there are too many of those, strided in unrelated ways.
+bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int contraction, int structure, Product& p) {
+  if (!describe_batch(x, y, c, p)) return false;
+  p.m = static_cast<int>(x.size(contraction == kTN ? -1 : -2)), p.k = static_cast<int>(x.size(contraction == kTN ? -2 : -1));
+  p.n = static_cast<int>(y.size(contraction == kNT ? -2 : -1));
+  p.triangular = structure != kDense;
+  p.contraction = static_cast<Contraction>(contraction);
+  const int64_t bytes = x.element_size();
+  // The mirror image of a lower triangle: rows and columns counted from the end.
+  auto place = [&](const at::Tensor& t, void* data, int64_t& row, int64_t& col) {
+    row = t.stride(-2), col = t.stride(-1);
+    if (structure != kUpper) return data;
+    data = static_cast<char*>(data) + (t.size(-1) - 1) * (row + col) * bytes;
+    row = -row, col = -col;
+    return data;
+  };
+  p.x = place(x, const_cast<void*>(x.const_data_ptr()), p.x_row, p.x_col);
+  p.y = place(y, const_cast<void*>(y.const_data_ptr()), p.y_row, p.y_col);
+  p.c = place(c, c.mutable_data_ptr(), p.c_row, p.c_col);
+  if (contraction == kTN) std::swap(p.x_row, p.x_col);
+  if (contraction == kNT) std::swap(p.y_row, p.y_col);
+  return true;
+}
+
+std::string launch_error(cudaError_t error, const at::Tensor& x) {
+  return std::string("the CUDA kernel could not be launched on cuda:") + std::to_string(x.get_device()) + ": " + cudaGetErrorString(error) +
+         ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a" +
+         " process that sees it.";
+}
+
+at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
+
+// C = the contraction of two CUDA tensors whose sizes fit. `kept`, if given, receives the workspace of the product, if it has one.
+Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int path, at::Tensor* kept) {
   const c10::cuda::CUDAGuard guard(x.device());
   const int64_t m = x.size(contraction == kTN ? -1 : -2), k = x.size(contraction == kTN ? -2 : -1),
                 n = y.size(contraction == kNT ? -2 : -1);
@@ -2213,45 +2243,23 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
   if (std::max({m, n, k}) > kMaxSize)
     return "a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
            std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side";
-
   Product p;
-  if (!describe_batch(x, y, c, p)) {  // more than kMaxBatchDims leading dimensions, strided in unrelated ways
+  if (!describe(x, y, c, contraction, structure, p)) {
     x = x.contiguous(), y = y.contiguous();
-    describe_batch(x, y, c, p);
+    describe(x, y, c, contraction, structure, p);
   }
-  const int64_t bytes = x.element_size();
-  const char *x_data = static_cast<const char*>(x.const_data_ptr()), *y_data = static_cast<const char*>(y.const_data_ptr());
-  char* c_data = static_cast<char*>(c.mutable_data_ptr());
-  p.m = static_cast<int>(m), p.n = static_cast<int>(n), p.k = static_cast<int>(k);
-  p.triangular = structure != kDense;
-  p.contraction = static_cast<Contraction>(contraction);
-  p.x_row = x.stride(-2), p.x_col = x.stride(-1), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
-  p.c_row = c.stride(-2), p.c_col = c.stride(-1);
-  if (structure == kUpper) {   // the mirror image of a lower triangle: rows and columns counted from the end
-    x_data += (k - 1) * (p.x_row + p.x_col) * bytes, p.x_row = -p.x_row, p.x_col = -p.x_col;
-    y_data += (k - 1) * (p.y_row + p.y_col) * bytes, p.y_row = -p.y_row, p.y_col = -p.y_col;
-    c_data += (k - 1) * (p.c_row + p.c_col) * bytes, p.c_row = -p.c_row, p.c_col = -p.c_col;
-  }
-  if (contraction == kTN) std::swap(p.x_row, p.x_col);
-  if (contraction == kNT) std::swap(p.y_row, p.y_col);
-  p.x = x_data, p.y = y_data, p.c = c_data;
-
   Gpu gpu;
   const ElementType type = element_type(x.scalar_type());
   cudaError_t error = describe_gpu(x.get_device(), gpu);
   if (error == cudaSuccess) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    const int64_t workspace_bytes = path == kPortablePath ? 0 : workspace_bytes_for(p, type, gpu);
-    at::Tensor workspace;   // handed back when this function ends; the allocator gives it to later work of this stream alone
-    if (workspace_bytes > 0) workspace = at::empty({workspace_bytes}, x.options().dtype(at::kByte));
+    const int64_t workspace_bytes = path == kPortablePath ? 0 : workspace_bytes_for(p, type, gpu, false);
+    at::Tensor workspace;   // handed back when this function ends, unless kept; the allocator gives it to later work of this stream alone
+    if (workspace_bytes > 0) workspace = new_workspace(workspace_bytes, x);
     error = launch_product(p, type, gpu, workspace_bytes > 0 ? workspace.mutable_data_ptr() : nullptr, stream);
-    if (control && workspace_bytes > 0) *control = workspace.narrow(0, 0, kControlBytes).clone();
+    if (kept) *kept = workspace;
   }
-  if (error != cudaSuccess)
-    return std::string("the CUDA kernel could not be launched on cuda:") + std::to_string(x.get_device()) + ": " +
-           cudaGetErrorString(error) +
-           ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a" +
-           " process that sees it.";
+  if (error != cudaSuccess) return launch_error(error, x);
   return c;
 }
 
@@ -2263,44 +2271,88 @@ bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structur
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
 }
 
-Result product_if_fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path, at::Tensor* control) {
+Result product_if_fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path, at::Tensor* kept) {
   if (!fit(x, y, contraction, structure)) return std::string("the operands do not fit each other, the contraction or the structure");
-  return compute(x, y, contraction, structure, path, control);
+  return compute(x, y, contraction, structure, path, kept);
 }
 
 Result product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
   return product_if_fit(x, y, contraction, structure, path, nullptr);
 }
 
-// The product, and the words that tell how it was computed (none where no workspace was needed).
-std::tuple<Result, std::optional<at::Tensor>> product_with_control(const at::Tensor& x, const at::Tensor& y, int contraction, int structure,
-                                                                   int path) {
-  at::Tensor control;
-  Result c = product_if_fit(x, y, contraction, structure, path, &control);
-  return {c, control.defined() ? std::optional(control) : std::nullopt};
+// The product, and its workspace (none where it needed none): the words that tell how it was computed, and the packed operands.
+std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::Tensor& x, const at::Tensor& y, int contraction,
+                                                                     int structure, int path) {
+  at::Tensor workspace;
+  Result c = product_if_fit(x, y, contraction, structure, path, &workspace);
+  return {c, workspace.defined() ? std::optional(workspace) : std::nullopt};
 }
 
-// The short way: the product, where nothing but the product is wanted: plain CUDA tensors that fit, and neither autograd nor autocast
-// nor any other of torch's transforms looking on. Else None, and the caller goes the long way.
-std::optional<Result> product_if_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
+std::tuple<int, int> refused_and_lost(const at::Tensor& workspace) {   // waits for the GPU
+  const at::Tensor words = workspace.narrow(0, 0, kControlBytes).cpu();
+  return {static_cast<const int*>(words.const_data_ptr())[0], static_cast<const int*>(words.const_data_ptr())[1]};
+}
+
+// Plain CUDA tensors, and none of torch's transforms looking on. Autograd may be.
+bool plain(std::initializer_list<at::Tensor> tensors) {
   using c10::DispatchKey;
-  static const c10::DispatchKeySet plain(
+  static const c10::DispatchKeySet keys(
       {DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA});
-  if (!plain.has_all(x.key_set()) || !plain.has_all(y.key_set())) return std::nullopt;
-  if (c10::GradMode::is_enabled() && (x.requires_grad() || y.requires_grad())) return std::nullopt;
-  if (x._fw_grad(0).defined() || y._fw_grad(0).defined()) return std::nullopt;
-  if (!c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_)) return std::nullopt;
-  if (!c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCUDA)) return std::nullopt;
+  for (const at::Tensor& t : tensors)
+    if (!keys.has_all(t.key_set()) || t._fw_grad(0).defined()) return false;
+  return c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
+         c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCUDA);
+}
+
+// The short way: the product, where nothing but the product is wanted: plain tensors that fit, and no gradient asked for. Else None, and
+// the caller goes the long way.
+std::optional<Result> product_if_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
+  if (!plain({x, y}) || (c10::GradMode::is_enabled() && (x.requires_grad() || y.requires_grad()))) return std::nullopt;
   if (!fit(x, y, contraction, structure)) return std::nullopt;
   return compute(x, y, contraction, structure, path, nullptr);
+}
+
+// Whether a product that will be differentiated leaves its operands packed: one triangular product of plain matrices on the Hopper kernel.
+bool keeps_operands(const at::Tensor& x, const at::Tensor& y, int structure, int path) {
+  if (x.dim() != 2 || structure == kDense || path == kPortablePath || !plain({x, y}) || !fit(x, y, kNN, structure)) return false;
+  Gpu gpu;
+  Product p = {};
+  if (x.numel() == 0 || x.size(0) > kMaxSize || describe_gpu(x.get_device(), gpu) != cudaSuccess) return false;
+  p.m = p.n = p.k = static_cast<int>(x.size(0)), p.triangular = 1;
+  return workspace_bytes_for(p, element_type(x.scalar_type()), gpu, false) > 0;
+}
+
+// The gradients of such a product from G = dC and the workspace that it left; undefined where not asked for. None if G is not plain.
+using Gradients = std::variant<std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>>, std::string>;
+std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y, at::Tensor kept, int structure,
+                                            bool for_x, bool for_y) {
+  if (!plain({g, x, y}) || !fit(g, y, kNT, structure) || !fit(x, g, kTN, structure)) return std::nullopt;
+  const c10::cuda::CUDAGuard guard(x.device());
+  const at::Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
+  Product product, to_x, to_y;
+  describe(x, y, dx, kNN, structure, product), describe(g, y, dx, kNT, structure, to_x), describe(x, g, dy, kTN, structure, to_y);
+  if (!for_x) to_x.c = nullptr;
+  if (!for_y) to_y.c = nullptr;
+  Gpu gpu;
+  cudaError_t error = describe_gpu(x.get_device(), gpu);
+  if (error == cudaSuccess) {
+    const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kFloat32, gpu, true), x);
+    error = launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), gpu,
+                             c10::cuda::getCurrentCUDAStream());
+  }
+  if (error != cudaSuccess) return launch_error(error, x);
+  return std::tuple(for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt);
 }
 
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("product", &product);
-  m.def("product_with_control", &product_with_control);
+  m.def("product_with_workspace", &product_with_workspace);
   m.def("product_if_plain", &product_if_plain);
+  m.def("refused_and_lost", &refused_and_lost);
+  m.def("keeps_operands", &keeps_operands);
+  m.def("gradients_if_plain", &gradients_if_plain);
 }
 """
 
@@ -2513,7 +2565,7 @@ def _product_cpu(X, Y, contraction, structure):
 
 
 def _tensor(result):
-    """What the binding returned: the tensor, or the text of an error."""
+    """What the binding returned: the tensor (or tensors), or the text of an error."""
     if isinstance(result, str):
         raise RuntimeError(f"tril_matmul: {result}")
     return result
@@ -2563,7 +2615,7 @@ def _save_operands(ctx, inputs, output):
 
 def _gradients(product, ctx, G):
     """dX and dY from G = dC, each again one of the contractions: of C = X Y, C = X Y^T or C = X^T Y. None where not asked for."""
-    X, Y = ctx.saved_tensors
+    X, Y = ctx.saved_tensors[:2]
     structure, dX, dY = ctx.structure, None, None
     if ctx.needs_input_grad[0]:
         operands = {_NN: (G, Y, _NT), _NT: (G, Y, _NN), _TN: (Y, G, _NT)}[ctx.contraction]
@@ -2621,6 +2673,26 @@ class _Product(torch.autograd.Function):
         return _map(_Product.apply, info, in_dims, X, Y, contraction, structure)
 
 
+class _KeepingProduct(torch.autograd.Function):
+    """X Y of two plain matrices that the Hopper kernel multiplies, which stay packed for the gradients: so only G has to be packed then."""
+
+    @staticmethod
+    def forward(ctx, X, Y, structure):
+        C, workspace = _EXTENSION.product_with_workspace(X, Y, _NN, structure, _PATH)
+        ctx.contraction, ctx.structure = _NN, structure
+        ctx.save_for_backward(X, Y, workspace)
+        return _tensor(C)
+
+    @staticmethod
+    def backward(ctx, G):
+        X, Y, workspace = ctx.saved_tensors
+        if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
+            gradients = _EXTENSION.gradients_if_plain(G, X, Y, workspace, ctx.structure, *ctx.needs_input_grad[:2])
+            if gradients is not None:
+                return *_tensor(gradients), None
+        return _gradients(_Product.apply, ctx, G)[:3]
+
+
 def _product_if_plain(X, Y, contraction, structure):
     """The product of plain CUDA tensors that fit each other, where nothing but the product is wanted; else None. It takes 5 us."""
     return None if _EXTENSION is None else _tensor(_EXTENSION.product_if_plain(X, Y, contraction, structure, _PATH))
@@ -2658,6 +2730,8 @@ def _call(function, A, B, contraction, structure):
     A, B = _prepared(function, A, B, structure)
     if compiling:
         return _product_op(A, B, contraction, structure)
+    if contraction == _NN and _EXTENSION is not None and torch.is_grad_enabled() and _EXTENSION.keeps_operands(A, B, structure, _PATH):
+        return _KeepingProduct.apply(A, B, structure)
     _refuse_nested_forward_mode(function)
     return _Product.apply(A, B, contraction, structure)
 
@@ -2716,11 +2790,11 @@ def explain(A, B, problem="lower"):
     A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
         return {"path": "cpu", "refused": False, "lost": 0}
-    result, control = _kernels().product_with_control(A, B, contraction, structure, _PATH)
+    result, workspace = _kernels().product_with_workspace(A, B, contraction, structure, _PATH)
     _tensor(result)
-    if control is None:
+    if workspace is None:
         return {"path": "portable", "refused": False, "lost": 0}
-    refused, lost = control.view(torch.int32).tolist()
+    refused, lost = _EXTENSION.refused_and_lost(workspace)
     return {"path": "portable" if refused else "hopper", "refused": bool(refused), "lost": lost}
 
 
