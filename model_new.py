@@ -1305,12 +1305,12 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 # C is for the portable kernel.
 #
 # Thread blocks stay until everything is done, two a cluster, one a multiprocessor. In each a producer brings packed blocks into a ring in
-# shared memory, two warpgroups of consumers multiply, and a warp writes the zeros above the diagonal. Every number below that depends on
+# shared memory and two warpgroups of consumers multiply. Every number below that depends on
 # another is derived from it; docs/kernel.md has the measurements.
 _CUDA_HOPPER = r"""
 constexpr int kCols = 256;                // of C: a thread block computes 128 x 256 at a time
 constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
-constexpr int kTileBlocks = kTileEdge / kBlock;
+constexpr int kTileBlocks = 4;            // packed blocks along an edge
 constexpr int kGroupsOfConsumers = 2;     // warpgroups that multiply, 64 rows each
 constexpr int kHopperThreads = 3 * 128;   // warpgroups: two of consumers, and one of single warps, each with a role
 constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kSingleRegisters = 72;
@@ -1319,10 +1319,11 @@ static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumer
 constexpr int kSlots = 7;                 // of the ring through which packed blocks come
 constexpr int kSlotBytes = 2 * kBlockBytes;
 [[maybe_unused]] constexpr int kBandTiles = 4;   // as kBandRows, for these tiles
+[[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 constexpr int kItems = 4;                 // places for items on their way to the producers
 
 // Numbers of barriers, two each.
-enum GroupBarrier : int { kConsumerBarrier = 1, kTurnBarrier = 3, kMendFull = 5, kMendEmpty = 7 };
+enum GroupBarrier : int { kConsumerBarrier = 1, kMendFull = 3, kMendEmpty = 5 };
 
 struct HopperProduct {
   Packed x, y;          // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
@@ -1335,6 +1336,7 @@ struct HopperProduct {
   int longest_item;     // slabs; a longer tile is summed in pieces, by several clusters
   const Control* control;
   int* next_item;       // of the queue
+  int* next_strip;      // of zeros
   int* pieces_done;     // for each 64 x 256 of C that is summed in pieces
   float* partial_sums;  // of all pieces but each tile's last
 };
@@ -1535,18 +1537,12 @@ __device__ inline float value_at(const uint8_t* hi, const uint8_t* lo, int at) {
   return __half2float(*reinterpret_cast<const __half*>(hi + at)) + __half2float(*reinterpret_cast<const __half*>(lo + at));
 }
 
-// The two warpgroups of consumers take turns at the tensor cores: each issues its products of a slab and half of its columns, and hands
-// the turn on when two thirds of them are done. The other's then follow without a gap, and while they run this one promotes its sums.
-__device__ inline void take_turn(int group) { group_sync(kTurnBarrier + group, 2 * 128); }
-__device__ inline void hand_on_turn(int group) { group_arrive(kTurnBarrier + (group ^ 1), 2 * 128); }
-
 // sums = X Y over one slab, 64 rows and 128 columns: hi lo + lo hi first, then hi hi, so that the small terms are added while the sums are
-// small. `meanwhile` is done while the last products run.
+// small. `meanwhile` is done while they run.
 template <Contraction kContraction, typename Meanwhile>
-__device__ inline void multiply(uint64_t x, uint64_t y, int group, float (&sums)[64], const Meanwhile& meanwhile) {
+__device__ inline void multiply(uint64_t x, uint64_t y, float (&sums)[64], const Meanwhile& meanwhile) {
   constexpr int kMajorX = kContraction == kTN, kMajorY = kContraction != kNT;
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-  take_turn(group);
   wgmma_fence();
 #pragma unroll
   for (int product = 0; product < 3; ++product) {
@@ -1554,10 +1550,8 @@ __device__ inline void multiply(uint64_t x, uint64_t y, int group, float (&sums)
     for (int k = 0; k < kBlock / 16; ++k)
       wgmma<kMajorX, kMajorY>(sums, operand_after(x, (product == 0 ? kHalfBytes : 0) + k * kStepX),
                               operand_after(y, (product == 1 ? 2 * kHalfBytes : 0) + k * kStepY), product + k > 0);
-    if (product >= 1) wgmma_commit();
   }
-  wgmma_wait<1>();
-  hand_on_turn(group);
+  wgmma_commit();
   meanwhile();
   wgmma_wait<0>();
 }
@@ -1654,8 +1648,7 @@ struct Ring {
 
 // What a warpgroup has to do with half of the columns of a slab. Found out one half ahead, while the tensor cores are at work.
 enum Deed : int {
-  kNothing,
-  kOnlyTurns,     // the other warpgroup multiplies, this one has no rows of X there
+  kNothing,       // no column blocks there, or no rows of X
   kMultiply,
   kInTwoSteps     // multiply, and undo the two scales one after the other: their product is no normal number
 };
@@ -1699,7 +1692,7 @@ struct ConsumerView {
     h.second = columns & 2 ? fmaxf(slab.unscale * unscale(ring.slot, 1), 0x1p-149f) : 0.0f;
     auto normal = [](float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; };
     const bool one_step = (!(columns & 1) || normal(h.first)) && (!(columns & 2) || normal(h.second));
-    const int deed = columns == 0 ? kNothing : !(slab.flags & kHasX << group) ? kOnlyTurns : one_step ? kMultiply : kInTwoSteps;
+    const int deed = columns == 0 || !(slab.flags & kHasX << group) ? kNothing : one_step ? kMultiply : kInTwoSteps;
     h.what = deed | slab.slot << 4 | ring.slot << 8 | (slab.flags & kLast ? 1 << 12 : 0);
     ring.advance();
     return h;
@@ -1715,8 +1708,7 @@ struct ConsumerView {
 
 template <Contraction kContraction, typename Meanwhile>
 __device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
-  if (h.deed() < kMultiply) {
-    if (h.deed() == kOnlyTurns) take_turn(view.group), hand_on_turn(view.group);
+  if (h.deed() == kNothing) {
     meanwhile();
     view.release(h.y_slot());
     return;
@@ -1725,7 +1717,7 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   const uint32_t slots = view.base + offsetof(SharedMemory, slot);
   const uint64_t x = operand(slots + h.x_slot() * kSlotBytes + view.group * kBlockBytes, kHalfBytes, 1024);
   const uint64_t y = operand(slots + h.y_slot() * kSlotBytes, kHalfBytes, 1024);
-  multiply<kContraction>(x, y, view.group, sums, meanwhile);
+  multiply<kContraction>(x, y, sums, meanwhile);
   if (h.deed() == kMultiply) {
     view.release(h.y_slot());
 #pragma unroll
@@ -1745,7 +1737,6 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared, bool lost)
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   asm volatile("" : "+r"(view.base));
   Ring ring;
-  if (view.group == 1) hand_on_turn(view.group);   // the first turn is the first group's
   SlabOfX slab = view.next_slab(ring);
   Half first, second;
   if (!(slab.flags & kStop)) first = view.next_half(slab, 0, ring);
@@ -1851,15 +1842,19 @@ __device__ void mend(const HopperProduct& p, SharedMemory& shared, int group) {
   }
 }
 
-// ---- Zeros above the diagonal, written by a warp that has nothing else to do.
+// ---- Zeros above the diagonal, written by warps that have no more to multiply: written earlier, they would take memory bandwidth from the
+// packed blocks.
 
 __device__ inline void write_zeros(const HopperProduct& p) {
   const int lane = threadIdx.x % 32;
-  const int64_t tiles = triangle(ceil_div(p.m, kTileEdge) - 1);
-  for (int64_t q = blockIdx.x; q < 8 * tiles; q += gridDim.x) {   // 32 rows at a time
-    const int group = triangle_root(q / 8), i = static_cast<int>(q / 8 - triangle(group)), j = group + 1;   // i < j
-    const int first = i * kTileEdge + static_cast<int>(q % 8) * 32;
-    for (int row = first; row < first + 32; ++row)   // rows above the diagonal always lie inside
+  const int64_t strips = kStripsInTile * triangle(ceil_div(p.m, kTileEdge) - 1);
+  for (;;) {
+    int strip = lane == 0 ? atomicAdd(p.next_strip, 1) : 0;
+    strip = __shfl_sync(0xFFFFFFFFu, strip, 0);
+    if (strip >= strips) return;
+    const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group)), j = group + 1;
+    const int first = i * kTileEdge + strip % kStripsInTile * (kTileEdge / kStripsInTile);
+    for (int row = first; row < first + kTileEdge / kStripsInTile; ++row)   // rows above the diagonal always lie inside
       for (int col = j * kTileEdge + lane * 4; col < (j + 1) * kTileEdge; col += 128) {
         float* at = p.c + row * p.c_row + col * p.c_col;
         float* low = p.c_col == -1 ? at - 3 : at;
@@ -1904,10 +1899,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
   if (warp < kSingleWarp) {
     registers_up<kConsumerRegisters>();
     consume<kContraction>(p, shared, lost);
+    if (p.triangular && !refused) write_zeros(p);
   } else {
     registers_down<kSingleRegisters>();
     if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, refused);
-    if (warp == kSingleWarp + 1 && p.triangular && !refused) write_zeros(p);
     if (warp >= kSingleWarp + 2 && lost) mend<kContraction>(p, shared, warp - kSingleWarp - 2);
   }
   __syncwarp();
@@ -1972,7 +1967,7 @@ class Workspace {
     int64_t at = sizeof(Control) / sizeof(int);
     masks_[0] = at, at += first.masks();
     masks_[1] = at, at += gradients ? 0 : second.masks();
-    queue_ = at, queue_words_ = 1 + kTileEdge / 64 * tiles_of(p), at += products * queue_words_;
+    queue_ = at, queue_words_ = 2 + kTileEdge / 64 * tiles_of(p), at += products * queue_words_;
     words = static_cast<int>(at);
     at = (at * 4 + 127) / 128 * 128;
     records_[0] = at, at += first.blocks() * sizeof(Record);
@@ -2054,7 +2049,7 @@ cudaError_t launch_packed_product(const Product& product, const Packed& x, const
   p.contraction = product.contraction, p.triangular = product.triangular;
   p.longest_item = at.longest;
   p.control = at.control(workspace);
-  p.next_item = at.queue(workspace, which), p.pieces_done = p.next_item + 1;
+  p.next_item = at.queue(workspace, which), p.next_strip = p.next_item + 1, p.pieces_done = p.next_item + 2;
   p.partial_sums = at.partial_sums(workspace);
   switch (p.contraction) {
     case kNN:

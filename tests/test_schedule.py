@@ -108,53 +108,41 @@ void check_roots() {
   }
 }
 
-// ---- The Hopper kernel's packing and its items.
+// ---- The Hopper kernel's items.
 
 template <Contraction kC>
 void check_hopper(int m, int n, int k, int triangular, int longest_item) {
   HopperProduct p = {};
-  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = kC;
+  p.m = m, p.n = n, p.triangular = triangular, p.contraction = kC;
   p.lines_x = blocks_in(m), p.lines_y = blocks_in(n), p.slabs = blocks_in(k);
   p.longest_item = max(1, min(longest_item, p.slabs));
-  p.parts = parts_in(max(p.lines_x, p.lines_y));
-  p.jobs = triangular ? p.slabs * (p.slabs + 1) : p.slabs * (p.lines_x + p.lines_y);
   p.x.triangular = p.y.triangular = triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
   p.x.block_cols = kC == kTN ? p.lines_x : p.slabs;
   p.y.block_cols = kC == kNT ? p.slabs : p.lines_y;
-  const int64_t x_blocks = triangular ? triangle(p.slabs) : static_cast<int64_t>(p.slabs) * p.lines_x;
-  const int64_t y_blocks = triangular ? triangle(p.slabs) : static_cast<int64_t>(p.slabs) * p.lines_y;
-  std::vector<int> ready(static_cast<size_t>(p.slabs) * 2 * p.parts, 0);
-  p.ready = ready.data();
 
-  // Packing: every block once, each in a place of its own, whether the walk comes from the start or not.
-  std::vector<char> packed_x(x_blocks, 0), packed_y(y_blocks, 0);
-  Jobs jobs;
-  for (int q = 0; q < p.jobs; ++q) {
-    const Job job = jobs.at<kC>(p, q);
-    if (q % 7 == 0) {
-      Jobs anew;
-      const Job same = anew.at<kC>(p, q);
-      CHECK(same.of_x == job.of_x && same.line == job.line && same.k == job.k && same.add == job.add,
-            "job %d differs from a new walk's", q);
-    }
-    CHECK(job.k >= 0 && job.k < p.slabs && job.line >= 0, "job %d: line %d, slab %d", q, job.line, job.k);
-    CHECK(job.of_x ? has_x<kC>(p, job.line, job.k) : has_y<kC>(p, job.line, job.k),
-          "job %d: no such block, line %d, slab %d", q, job.line, job.k);
-    const int64_t place = job.of_x ? x_block<kC>(p, job.line, job.k) : y_block<kC>(p, job.line, job.k);
-    CHECK(place >= 0 && place < (job.of_x ? x_blocks : y_blocks), "job %d: place %lld", q, (long long)place);
-    CHECK(!(job.of_x ? packed_x : packed_y)[place]++, "job %d: the block in line %d, slab %d is packed twice", q, job.line, job.k);
-    CHECK(part_of<kC>(p, job.of_x, job.line) == job.part && job.part < p.parts, "job %d: line %d is in part %d", q, job.line, job.part);
-    int* const count = ready_count(p, job.of_x, job.part, job.k);
-    CHECK(count >= ready.data() && count < ready.data() + ready.size(), "job %d: its count lies outside", q);
-    *count += job.add;
+  // Blocks: each has a place of its own, and they fill what there is.
+  for (int of_x = 0; of_x < 2; ++of_x) {
+    const int lines = of_x ? p.lines_x : p.lines_y;
+    const int64_t blocks = triangular ? triangle(p.slabs) : static_cast<int64_t>(p.slabs) * lines;
+    std::vector<char> taken(blocks, 0);
+    int64_t count = 0;
+    for (int line = 0; line < lines; ++line)
+      for (int slab = 0; slab < p.slabs; ++slab) {
+        if (!(of_x ? has_x<kC>(p, line, slab) : has_y<kC>(p, line, slab))) continue;
+        const int64_t place = of_x ? x_block<kC>(p, line, slab) : y_block<kC>(p, line, slab);
+        CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, slab %d has place %lld", line, slab, (long long)place);
+        ++count;
+      }
+    CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
+    CHECK(!(of_x ? has_x<kC>(p, lines, 0) : has_y<kC>(p, lines, 0)), "there is a block beyond the last line");
   }
-  for (int64_t b = 0; b < x_blocks; ++b) CHECK(packed_x[b], "block %lld of X is never packed", (long long)b);
-  for (int64_t b = 0; b < y_blocks; ++b) CHECK(packed_y[b], "block %lld of Y is never packed", (long long)b);
-  for (int count : ready) CHECK(count == 0 || count == kReady, "a count ends as %d", count);
 
-  // Items: every slab that a pair of tiles needs, once.
-  const int rows = (m + kTileEdge - 1) / kTileEdge, pairs = (n + 2 * kTileEdge - 1) / (2 * kTileEdge);
+  // Items: every slab that a tile needs, once; and a place for the partial sums of every piece but a tile's last.
+  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
+  const int64_t places = Items::partial_sums(m, n, p.slabs, triangular, p.longest_item);
   std::map<std::pair<int, int>, std::vector<char>> summed;
+  std::map<std::pair<int, int>, int> next_piece;
+  std::vector<char> place_taken(places, 0);
   Items items;
   Item item;
   int count = 0, before = 0x7FFFFFFF;
@@ -162,51 +150,43 @@ void check_hopper(int m, int n, int k, int triangular, int longest_item) {
     if (count % 5 == 0) {
       Items anew;
       Item same;
-      CHECK(anew.find(p, count, same) && same.i == item.i && same.pair == item.pair && same.begin == item.begin && same.end == item.end &&
-                same.piece == item.piece,
+      CHECK(anew.find(p, count, same) && same.i == item.i && same.j == item.j && same.begin == item.begin && same.end == item.end &&
+                same.piece == item.piece && same.pieces == item.pieces && same.place == item.place,
             "item %d differs from a new walk's", count);
     }
     const int length = item.end - item.begin;
-    CHECK(item.i >= 0 && item.i < rows && item.pair >= 0 && item.pair < pairs, "item %d: row %d, pair %d", count, item.i, item.pair);
-    CHECK(!triangular || 2 * item.pair <= item.i, "item %d: row %d, pair %d is above the diagonal", count, item.i, item.pair);
+    CHECK(item.i >= 0 && item.i < rows && item.j >= 0 && item.j < cols, "item %d: row %d, column %d", count, item.i, item.j);
+    CHECK(!triangular || item.j <= item.i, "item %d: row %d, column %d is above the diagonal", count, item.i, item.j);
     CHECK(item.begin >= 0 && item.end <= p.slabs && length > 0, "item %d: slabs %d .. %d", count, item.begin, item.end - 1);
     CHECK(length <= p.longest_item, "item %d is %d long, longer than %d", count, length, p.longest_item);
-    // A pair of tiles on the diagonal may be shorter, by the two slabs of one tile, than others of its group.
-    if (item.piece < 0) {
-      CHECK(length - 2 <= before, "item %d is %d long, after one of %d", count, length, before);
+    if (item.pieces == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
+      CHECK(length - (kTileBlocks - 1) <= before, "item %d is %d long, after one of %d", count, length, before);
       before = min(before, length);
     }
-    std::vector<char> mine(p.slabs, 0);
-    std::vector<char>& all = summed[{item.i, item.pair}];
-    all.resize(p.slabs, 0);
-    const int x_part = part_of<kC>(p, true, 2 * item.i), y_part = part_of<kC>(p, false, 4 * item.pair);
-    for (int t = 0; t < length; ++t) {
-      const int slab = Items::slab_at<kC>(p, item, t);
-      CHECK(slab >= item.begin && slab < item.end && !mine[slab]++, "item %d: slab %d at time %d", count, slab, t);
-      CHECK(!all[slab]++, "item %d: slab %d of row %d, pair %d is summed twice", count, slab, item.i, item.pair);
-      CHECK(*ready_count(p, true, x_part, slab) == kReady, "item %d would wait for X in slab %d for ever", count, slab);
-      CHECK(*ready_count(p, false, y_part, slab) == kReady, "item %d would wait for Y in slab %d for ever", count, slab);
-      for (int u = 0; u < 2; ++u)
-        CHECK(!has_x<kC>(p, 2 * item.i + u, slab) || part_of<kC>(p, true, 2 * item.i + u) == x_part, "item %d: X in two parts", count);
-      for (int u = 0; u < 4; ++u)
-        CHECK(!has_y<kC>(p, 4 * item.pair + u, slab) || part_of<kC>(p, false, 4 * item.pair + u) == y_part,
-              "item %d: Y in two parts", count);
+    // A piece waits for the pieces before it: they must have been handed out.
+    CHECK(item.piece == next_piece[{item.i, item.j}]++ && item.piece < item.pieces, "item %d is piece %d of %d", count, item.piece, item.pieces);
+    if (item.piece < item.pieces - 1) {
+      const int64_t place = item.place + item.piece;
+      CHECK(place >= 0 && place < places && !place_taken[place]++, "item %d: its partial sums have place %lld of %lld", count,
+            (long long)place, (long long)places);
     }
+    std::vector<char>& all = summed[{item.i, item.j}];
+    all.resize(p.slabs, 0);
+    for (int slab = item.begin; slab < item.end; ++slab)
+      CHECK(!all[slab]++, "item %d: slab %d of row %d, column %d is summed twice", count, slab, item.i, item.j);
   }
+  for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than pieces");
   for (int again = 0; again < 3; ++again) CHECK(!items.find(p, count + again, item), "there are items after the last");
   for (int i = 0; i < rows; ++i)
-    for (int pair = 0; pair < pairs; ++pair) {
-      if (triangular && 2 * pair > i) continue;
-      const auto key = std::make_pair(i, pair);
-      CHECK(summed.count(key), "row %d, pair %d never comes", i, pair);
+    for (int j = 0; j < cols; ++j) {
+      if (triangular && j > i) continue;
+      const auto key = std::make_pair(i, j);
+      CHECK(summed.count(key), "row %d, column %d never comes", i, j);
       for (int slab = 0; slab < p.slabs; ++slab) {
         bool needed = false;
-        for (int u = 0; u < 2; ++u)
-          for (int v = 0; v < 4; ++v) {
-            const bool exists = !triangular || 2 * pair + v / 2 <= i;
-            needed |= exists && has_x<kC>(p, 2 * i + u, slab) && has_y<kC>(p, 4 * pair + v, slab);
-          }
-        CHECK(!needed || summed[key][slab], "row %d, pair %d lacks slab %d", i, pair, slab);
+        for (int u = 0; u < kTileBlocks; ++u)
+          for (int v = 0; v < kTileBlocks; ++v) needed |= has_x<kC>(p, kTileBlocks * i + u, slab) && has_y<kC>(p, kTileBlocks * j + v, slab);
+        CHECK(!needed || summed[key][slab], "row %d, column %d lacks slab %d", i, j, slab);
       }
     }
   std::printf("%d items, ", count);
@@ -237,13 +217,15 @@ def program(model, tmp_path_factory):
         PRELUDE,
         between(model._CUDA_SHARED, "_CUDA_SHARED", "enum Contraction", "// Launches on"),
         model._CUDA_SCHEDULE,
-        constant(model, "kTileEdge"),
-        constant(model, "kPartLines"),
         constant(model, "kBlock"),
+        constant(model, "kTileEdge"),
+        constant(model, "kTileBlocks"),
+        constant(model, "kBandTiles"),
         between(model._CUDA_PACKING, "_CUDA_PACKING", "// One packed matrix.", "// Where in the hi (or lo) half"),
-        between(hopper, "_CUDA_HOPPER", "struct HopperProduct {", "// One step of the pipeline"),
-        between(hopper, "_CUDA_HOPPER", "// Two tiles side by side", "constexpr int kNoMoreItems"),
-        between(hopper, "_CUDA_HOPPER", "// ---- Geometry of tiles", "// One thread of the cluster takes"),
+        "struct Control;",
+        between(hopper, "_CUDA_HOPPER", "struct HopperProduct {", "// A slab is 64 of k"),
+        between(hopper, "_CUDA_HOPPER", "// A tile of a cluster", "struct SharedMemory"),
+        between(hopper, "_CUDA_HOPPER", "// ---- Geometry of blocks", "// One thread of the cluster takes"),
         HARNESS,
     ]
     room = tmp_path_factory.mktemp("schedule")
@@ -284,13 +266,13 @@ def test_the_root_of_a_triangular_number_is_exact(program):
 
 @pytest.mark.parametrize("longest_item", [4, 7, 12, 30, NEVER])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_packing_and_items_of_triangles(program, contraction, longest_item):
+def test_items_of_triangles(program, contraction, longest_item):
     for N in (1, 64, 65, 128, 129, 192, 300, 640, 1000, 1280, 2048, 2080, 2100, 4000, 4096, *((8192,) if longest_item == NEVER else ())):
         program("hopper", CONTRACTIONS[contraction], N, N, N, 1, longest_item)
 
 
 @pytest.mark.parametrize("longest_item", [4, 7, NEVER])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_packing_and_items_of_rectangles(program, contraction, longest_item):
+def test_items_of_rectangles(program, contraction, longest_item):
     for sizes in RECTANGLES:
         program("hopper", CONTRACTIONS[contraction], *sizes, 0, longest_item)
