@@ -87,11 +87,11 @@ struct Gpu {
 // zero bytes) means the portable kernel. Its first kControlBytes tell afterwards how the product was computed: whether the Hopper
 // kernel refused, and how many elements it kept in lists; two 32-bit integers.
 constexpr int kControlBytes = 8;
-int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu, bool gradients);
+int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu, int gradients);
 cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
-// may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx or dy, ..., gradients = true) bytes.
+// may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(product, ..., their number) bytes.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
                              cudaStream_t stream);
 """
@@ -1341,6 +1341,12 @@ struct HopperProduct {
   float* partial_sums;  // of all pieces but each tile's last
 };
 
+// What one launch computes: one product, or two, by every other cluster each. Two of one size end together, and start and end once.
+struct HopperProducts {
+  HopperProduct of[2];
+  int count;
+};
+
 // A slab is 64 of k. It takes three slots: the two row blocks of X; the first two column blocks of Y; the other two.
 enum SlabFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16 };  // kHasX << row block, kHasY << column block
 
@@ -1367,6 +1373,7 @@ struct SharedMemory {
   SlabInfo to_mend[kGroupsOfConsumers];
   uint64_t full[kSlots], empty[kSlots];
   uint64_t item_made[kItems];
+  int lost;   // elements in lists: there is work for the menders
 };
 static_assert(sizeof(SharedMemory) <= 232448, "a thread block of Hopper has 227 KB");
 
@@ -1473,10 +1480,11 @@ __device__ void make_item(const HopperProduct& p, SharedMemory& shared, Items& i
 // them fetches half of, for both.
 
 template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& items, bool refused) {
+__device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& items, bool refused, int lost) {
   const int rank = static_cast<int>(cluster_rank());
   int slot = 0;
   uint32_t free_parity = 1;   // the first turn of the ring finds the slots free
+  shared.lost = lost;         // the consumers see it with their first slab
   auto advance = [&] {
     if (++slot == kSlots) slot = 0, free_parity ^= 1;
   };
@@ -1621,14 +1629,14 @@ __device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, 
 #pragma unroll 1
     for (int piece = 0; piece < info.pieces - 1; ++piece, at += kAPart)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float4 other[16];   // all read before the first is added: the reads then wait for memory together
+      for (int part = 0; part < 4; ++part) {
+        float4 other[8];   // all read before the first is added: the reads then wait for memory together
 #pragma unroll
-        for (int u = 0; u < 16; ++u) other[u] = __ldcg(at + (half * 16 + u) * 128);
+        for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
 #pragma unroll
-        for (int u = 0; u < 16; ++u) {
-          total[half][4 * u] += other[u].x, total[half][4 * u + 1] += other[u].y;
-          total[half][4 * u + 2] += other[u].z, total[half][4 * u + 3] += other[u].w;
+        for (int u = 0; u < 8; ++u) {
+          float* sum = &total[part / 2][part % 2 * 32 + 4 * u];
+          sum[0] += other[u].x, sum[1] += other[u].y, sum[2] += other[u].z, sum[3] += other[u].w;
         }
       }
   }
@@ -1646,24 +1654,20 @@ struct Ring {
   }
 };
 
-// What a warpgroup has to do with half of the columns of a slab. Found out one half ahead, while the tensor cores are at work.
-enum Deed : int {
-  kNothing,       // no column blocks there, or no rows of X
-  kMultiply,
-  kInTwoSteps     // multiply, and undo the two scales one after the other: their product is no normal number
-};
+// What a warpgroup has to do with half of the columns of a slab. Found out one half ahead, while the tensor cores are at work. In one
+// register: all that the consumers keep beside their sums must fit into the few that are left.
 struct Half {
-  int what;              // the deed, and its slots of X and of Y, four bits each; then kLast
-  float first, second;   // the scales of X and of the column block undone; zero for a column block that does not exist
-  __device__ int deed() const { return what & 15; }
-  __device__ int x_slot() const { return what >> 4 & 15; }
-  __device__ int y_slot() const { return what >> 8 & 15; }
-  __device__ bool last() const { return what >> 12; }
+  int what;   // the two slots, four bits each; which column blocks there are, two bits; kMultiplyBit; kLastBit
+  static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11;
+  __device__ int x_slot() const { return what & 15; }
+  __device__ int y_slot() const { return what >> 4 & 15; }
+  __device__ bool has_column(int block) const { return what >> (8 + block) & 1; }
+  __device__ bool multiply() const { return what & kMultiplyBit; }
+  __device__ bool last() const { return what & kLastBit; }
 };
 
 struct SlabOfX {
   int slot, flags;
-  float unscale;
 };
 
 struct ConsumerView {
@@ -1675,25 +1679,18 @@ struct ConsumerView {
   }
 
   __device__ SlabOfX next_slab(Ring& ring) const {
-    SlabOfX slab;
-    slab.slot = ring.slot;
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
-    slab.flags = load_shared(base + offsetof(SharedMemory, info) + sizeof(SlabInfo) * ring.slot);
-    slab.unscale = unscale(ring.slot, group);
+    const SlabOfX slab = {ring.slot, load_shared(base + offsetof(SharedMemory, info) + sizeof(SlabInfo) * ring.slot)};
     ring.advance();
     return slab;
   }
 
   __device__ Half next_half(const SlabOfX& slab, int half, Ring& ring) const {
-    Half h;
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
     const int columns = slab.flags / kHasY >> 2 * half & 3;
-    h.first = columns & 1 ? fmaxf(slab.unscale * unscale(ring.slot, 0), 0x1p-149f) : 0.0f;
-    h.second = columns & 2 ? fmaxf(slab.unscale * unscale(ring.slot, 1), 0x1p-149f) : 0.0f;
-    auto normal = [](float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; };
-    const bool one_step = (!(columns & 1) || normal(h.first)) && (!(columns & 2) || normal(h.second));
-    const int deed = columns == 0 || !(slab.flags & kHasX << group) ? kNothing : one_step ? kMultiply : kInTwoSteps;
-    h.what = deed | slab.slot << 4 | ring.slot << 8 | (slab.flags & kLast ? 1 << 12 : 0);
+    Half h = {slab.slot | ring.slot << 4 | columns << 8};
+    if (columns && slab.flags & kHasX << group) h.what |= Half::kMultiplyBit;
+    if (slab.flags & kLast) h.what |= Half::kLastBit;
     ring.advance();
     return h;
   }
@@ -1706,9 +1703,11 @@ struct ConsumerView {
   }
 };
 
+// Multiplies, and adds the sums to the total with the powers of two of the blocks undone. The sums of a column block that does not exist
+// are multiplied by zero: they are finite, because the ring holds packed blocks, or zeros, at all times.
 template <Contraction kContraction, typename Meanwhile>
 __device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
-  if (h.deed() == kNothing) {
+  if (!h.multiply()) {
     meanwhile();
     view.release(h.y_slot());
     return;
@@ -1718,22 +1717,23 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   const uint64_t x = operand(slots + h.x_slot() * kSlotBytes + view.group * kBlockBytes, kHalfBytes, 1024);
   const uint64_t y = operand(slots + h.y_slot() * kSlotBytes, kHalfBytes, 1024);
   multiply<kContraction>(x, y, sums, meanwhile);
-  if (h.deed() == kMultiply) {
-    view.release(h.y_slot());
+  const float of_x = view.unscale(h.x_slot(), view.group);
+  const float of_first = h.has_column(0) ? view.unscale(h.y_slot(), 0) : 0.0f;
+  const float of_second = h.has_column(1) ? view.unscale(h.y_slot(), 1) : 0.0f;
+  view.release(h.y_slot());
+  const float first = of_x * of_first, second = of_x * of_second;
+  auto in_one_step = [](float both, float of_y) { return of_y == 0.0f || (both >= 0x1p-126f && both <= 0x1p127f); };
+  if (in_one_step(first, of_first) && in_one_step(second, of_second)) {
 #pragma unroll
-    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? h.first : h.second, total[u]);
-  } else {
-    const float of_x = view.unscale(h.x_slot(), view.group);
-    const float first = h.first == 0.0f ? 0.0f : view.unscale(h.y_slot(), 0);
-    const float second = h.second == 0.0f ? 0.0f : view.unscale(h.y_slot(), 1);
+    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
+  } else {   // the product of two powers is no normal number, but what it scales may be one
 #pragma unroll
-    for (int u = 0; u < 64; ++u) total[u] += sums[u] * of_x * (u < 32 ? first : second);
-    view.release(h.y_slot());
+    for (int u = 0; u < 64; ++u) total[u] += sums[u] * of_x * (u < 32 ? of_first : of_second);
   }
 }
 
 template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory& shared, bool lost) {
+__device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   asm volatile("" : "+r"(view.base));
   Ring ring;
@@ -1755,9 +1755,9 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared, bool lost)
     }
     const SlabInfo info = shared.info[second.x_slot()];
     view.release(second.x_slot());
-    if (write_sums(p, info, view.group, total) && lost) give_to_mender(shared, info, view.group);
+    if (write_sums(p, info, view.group, total) && shared.lost) give_to_mender(shared, info, view.group);
   }
-  if (lost) give_to_mender(shared, {kStop}, view.group);
+  if (shared.lost) give_to_mender(shared, {kStop}, view.group);
 }
 
 // ---- Menders: one warp for each warpgroup of consumers. Where operands have listed elements, it adds to C, once a tile is written, what
@@ -1868,14 +1868,34 @@ __device__ inline void write_zeros(const HopperProduct& p) {
   }
 }
 
+// What the warps of a thread block do, each in its role.
+template <Contraction kContraction>
+__device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
+  constexpr int kSingleWarp = 4 * kGroupsOfConsumers;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  Items items;
+  if (warp == kSingleWarp && lane == 0 && cluster_rank() == 0) make_item(p, shared, items, 0);
+  wait_for_previous_kernel();   // which packed the operands
+  proxy_fence_global();
+  if (warp < kSingleWarp) {
+    registers_up<kConsumerRegisters>();
+    consume<kContraction>(p, shared);
+    if (p.triangular && !load_relaxed(&p.control->refused)) write_zeros(p);
+  } else {
+    registers_down<kSingleRegisters>();
+    const int lost = load_relaxed(&p.control->lost);
+    if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, load_relaxed(&p.control->refused), lost);
+    if (warp >= kSingleWarp + 2 && lost) mend<kContraction>(p, shared, warp - kSingleWarp - 2);
+  }
+}
+
 // Clusters of two thread blocks, one a multiprocessor, which stay until all tiles are done. Tiles are taken from a queue: clusters that
 // another kernel keeps from starting are not waited for.
-template <Contraction kContraction>
-__global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid_constant__ HopperProduct p) {
+template <Contraction kFirst, Contraction kSecond>
+__global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid_constant__ HopperProducts p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(raw);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int i = threadIdx.x; i < kSlots * kSlotBytes / 16; i += kHopperThreads)   // wgmma reads a slot in full, whatever has been copied
     reinterpret_cast<uint4*>(raw)[i] = make_uint4(0, 0, 0, 0);
   proxy_fence_shared();
@@ -1890,21 +1910,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
   }
   let_next_kernel_begin();
   cluster_sync();
-  constexpr int kSingleWarp = 4 * kGroupsOfConsumers;
-  Items items;
-  if (warp == kSingleWarp && lane == 0 && cluster_rank() == 0) make_item(p, shared, items, 0);
-  wait_for_previous_kernel();   // which packed the operands
-  proxy_fence_global();
-  const bool refused = load_relaxed(&p.control->refused), lost = load_relaxed(&p.control->lost);
-  if (warp < kSingleWarp) {
-    registers_up<kConsumerRegisters>();
-    consume<kContraction>(p, shared, lost);
-    if (p.triangular && !refused) write_zeros(p);
-  } else {
-    registers_down<kSingleRegisters>();
-    if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, refused);
-    if (warp >= kSingleWarp + 2 && lost) mend<kContraction>(p, shared, warp - kSingleWarp - 2);
-  }
+  if (kFirst == kSecond || blockIdx.x / 2 % p.count == 0)
+    take_part<kFirst>(p.of[0], shared);
+  else
+    take_part<kSecond>(p.of[1], shared);
   __syncwarp();
   cluster_sync();   // neither thread block may end while the other still signals it
 #endif
@@ -1960,10 +1969,10 @@ Stored stored_y(const Product& p) {
 // Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
 class Workspace {
  public:
-  // Of a product; or (`gradients`) of the two that are its gradients, which share the packed gradient of the result.
-  Workspace(const Product& p, int clusters, bool gradients) : longest(longest_item(p, clusters)) {
+  // Of a product; or of its gradients, one or two, which share the packed gradient of the result.
+  Workspace(const Product& p, int clusters, int gradients) : longest(longest_item(p, gradients == 2 ? clusters / 2 : clusters)) {
     const Stored first = stored_x(p), second = stored_y(p);
-    const int products = gradients ? 2 : 1;
+    const int products = gradients == 2 ? 2 : 1;
     int64_t at = sizeof(Control) / sizeof(int);
     masks_[0] = at, at += first.masks();
     masks_[1] = at, at += gradients ? 0 : second.masks();
@@ -1975,7 +1984,8 @@ class Workspace {
     blocks_[0] = at, at += first.blocks() * kBlockBytes;
     blocks_[1] = at, at += gradients ? 0 : second.blocks() * kBlockBytes;
     partial_sums_ = at;
-    bytes = at + Items::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge * sizeof(float);
+    partial_bytes_ = Items::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge * sizeof(float);
+    bytes = at + products * partial_bytes_;
   }
 
   int words, longest;
@@ -1983,7 +1993,9 @@ class Workspace {
 
   Control* control(void* base) const { return static_cast<Control*>(base); }
   int* queue(void* base, int product) const { return static_cast<int*>(base) + queue_ + product * queue_words_; }
-  float* partial_sums(void* base) const { return reinterpret_cast<float*>(static_cast<uint8_t*>(base) + partial_sums_); }
+  float* partial_sums(void* base, int product) const {
+    return reinterpret_cast<float*>(static_cast<uint8_t*>(base) + partial_sums_ + product * partial_bytes_);
+  }
 
   Packed packed(void* base, int which, const Stored& s) const {
     uint8_t* bytes = static_cast<uint8_t*>(base);
@@ -1997,7 +2009,7 @@ class Workspace {
   }
 
  private:
-  int64_t masks_[2], records_[2], blocks_[2], queue_, queue_words_, partial_sums_;
+  int64_t masks_[2], records_[2], blocks_[2], queue_, queue_words_, partial_sums_, partial_bytes_;
 };
 
 // A launch that may begin before the kernel ahead of it in the stream has ended.
@@ -2024,23 +2036,36 @@ cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
   return cudaLaunchKernelEx(&launch.config, pack_blocks, packing);
 }
 
-template <Contraction kContraction>
-static cudaError_t launch_product_as(const HopperProduct& p, int clusters, cudaStream_t stream) {
+template <Contraction kFirst, Contraction kSecond>
+static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cudaStream_t stream) {
   // A kernel's limit is set once for each device; setting it again is harmless.
   static bool ready[64] = {};
+  const auto kernel = hopper_product<kFirst, kSecond>;
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess && !(device < 64 && ready[device])) {
-    error = cudaFuncSetAttribute(hopper_product<kContraction>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedMemory));
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedMemory));
     if (device < 64) ready[device] = error == cudaSuccess;
   }
   if (error != cudaSuccess) return error;
   const EarlyLaunch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, stream);
-  return cudaLaunchKernelEx(&launch.config, hopper_product<kContraction>, p);
+  return cudaLaunchKernelEx(&launch.config, kernel, p);
 }
 
-cudaError_t launch_packed_product(const Product& product, const Packed& x, const Packed& y, const Workspace& at, void* workspace, int which,
-                                  int clusters, cudaStream_t stream) {
+// One product, or two of one size, which are then NT and TN.
+cudaError_t launch_products(const HopperProducts& p, int clusters, cudaStream_t stream) {
+  if (p.count == 2) return launch_products_as<kNT, kTN>(p, clusters, stream);
+  switch (p.of[0].contraction) {
+    case kNN:
+      return launch_products_as<kNN, kNN>(p, clusters, stream);
+    case kNT:
+      return launch_products_as<kNT, kNT>(p, clusters, stream);
+    default:
+      return launch_products_as<kTN, kTN>(p, clusters, stream);
+  }
+}
+
+HopperProduct describe_hopper(const Product& product, const Packed& x, const Packed& y, const Workspace& at, void* workspace, int which) {
   HopperProduct p;
   p.x = x, p.y = y;
   p.c = static_cast<float*>(product.c), p.c_row = product.c_row, p.c_col = product.c_col;
@@ -2050,40 +2075,33 @@ cudaError_t launch_packed_product(const Product& product, const Packed& x, const
   p.longest_item = at.longest;
   p.control = at.control(workspace);
   p.next_item = at.queue(workspace, which), p.next_strip = p.next_item + 1, p.pieces_done = p.next_item + 2;
-  p.partial_sums = at.partial_sums(workspace);
-  switch (p.contraction) {
-    case kNN:
-      return launch_product_as<kNN>(p, clusters, stream);
-    case kNT:
-      return launch_product_as<kNT>(p, clusters, stream);
-    default:
-      return launch_product_as<kTN>(p, clusters, stream);
-  }
+  p.partial_sums = at.partial_sums(workspace, which);
+  return p;
 }
 
 // One product (batches = 1) of float32 operands. After it the portable kernel computes it if the workspace says that pairs of fp16 could
 // not hold an operand.
 cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.multiprocessors / 2;
-  const Workspace at(product, clusters, false);
+  const Workspace at(product, clusters, 0);
   const Stored stored_as_x = stored_x(product), stored_as_y = stored_y(product);
   const Packed x = at.packed(workspace, 0, stored_as_x), y = at.packed(workspace, 1, stored_as_y);
   const int x_blocks = static_cast<int>(stored_as_x.blocks()), y_blocks = static_cast<int>(stored_as_y.blocks());
   cudaError_t error = launch_clear(workspace, at.words, stream);
   if (error == cudaSuccess) error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr}, stream);
-  if (error == cudaSuccess) error = launch_packed_product(product, x, y, at, workspace, 0, clusters, stream);
+  if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, workspace, 0)}, 1}, clusters, stream);
   if (error == cudaSuccess) error = launch_portable(product, kFloat32, gpu, &at.control(workspace)->refused, stream);
   return error;
 }
 
 // Whether the Hopper kernel is the faster one. Below that size the product is over before its pipeline has filled.
 bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
-  constexpr int kHopperFrom = 1280;
+  constexpr int kHopperFrom = 1088;
   if (type != kFloat32 || gpu.capability != 90) return false;
-  return p.triangular ? p.n >= kHopperFrom : static_cast<double>(p.m) * p.n * p.k >= 1e9 && p.m >= 128 && p.n >= 128;
+  return p.triangular ? p.n >= kHopperFrom : static_cast<double>(p.m) * p.n * p.k >= 2.6e8 && p.m >= 128 && p.n >= 128;
 }
 
-int64_t workspace_bytes_for(const Product& p, ElementType type, const Gpu& gpu, bool gradients) {
+int64_t workspace_bytes_for(const Product& p, ElementType type, const Gpu& gpu, int gradients) {
   return hopper_serves(p, type, gpu) ? Workspace(p, gpu.multiprocessors / 2, gradients).bytes : 0;
 }
 
@@ -2106,7 +2124,7 @@ cudaError_t launch_product(const Product& product, ElementType type, const Gpu& 
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
                              cudaStream_t stream) {
   const int clusters = gpu.multiprocessors / 2;
-  const Workspace at(product, clusters, true), before(product, clusters, false);
+  const Workspace at(product, clusters, (dx.c != nullptr) + (dy.c != nullptr)), before(product, clusters, 0);
   const Stored stored_g = stored_x(dx);
   const Packed x = before.packed(kept, 0, stored_x(product)), y = before.packed(kept, 1, stored_y(product));
   const Packed g = at.packed(workspace, 0, stored_g);
@@ -2114,8 +2132,10 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   cudaError_t error = launch_clear(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing({g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept)}, stream);
-  if (error == cudaSuccess && dx.c) error = launch_packed_product(dx, g, y, at, workspace, 0, clusters, stream);
-  if (error == cudaSuccess && dy.c) error = launch_packed_product(dy, x, g, at, workspace, 1, clusters, stream);
+  HopperProducts products = {};
+  if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, workspace, 0);
+  if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, workspace, products.count), ++products.count;
+  if (error == cudaSuccess) error = launch_products(products, clusters, stream);
   if (error == cudaSuccess && dx.c) error = launch_portable(dx, kFloat32, gpu, refused, stream);
   if (error == cudaSuccess && dy.c) error = launch_portable(dy, kFloat32, gpu, refused, stream);
   return error;
@@ -2248,7 +2268,7 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
   cudaError_t error = describe_gpu(x.get_device(), gpu);
   if (error == cudaSuccess) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    const int64_t workspace_bytes = path == kPortablePath ? 0 : workspace_bytes_for(p, type, gpu, false);
+    const int64_t workspace_bytes = path == kPortablePath ? 0 : workspace_bytes_for(p, type, gpu, 0);
     at::Tensor workspace;   // handed back when this function ends, unless kept; the allocator gives it to later work of this stream alone
     if (workspace_bytes > 0) workspace = new_workspace(workspace_bytes, x);
     error = launch_product(p, type, gpu, workspace_bytes > 0 ? workspace.mutable_data_ptr() : nullptr, stream);
@@ -2314,7 +2334,7 @@ bool keeps_operands(const at::Tensor& x, const at::Tensor& y, int structure, int
   Product p = {};
   if (x.numel() == 0 || x.size(0) > kMaxSize || describe_gpu(x.get_device(), gpu) != cudaSuccess) return false;
   p.m = p.n = p.k = static_cast<int>(x.size(0)), p.triangular = 1;
-  return workspace_bytes_for(p, element_type(x.scalar_type()), gpu, false) > 0;
+  return workspace_bytes_for(p, element_type(x.scalar_type()), gpu, 0) > 0;
 }
 
 // The gradients of such a product from G = dC and the workspace that it left; undefined where not asked for. None if G is not plain.
@@ -2331,7 +2351,7 @@ std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tenso
   Gpu gpu;
   cudaError_t error = describe_gpu(x.get_device(), gpu);
   if (error == cudaSuccess) {
-    const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kFloat32, gpu, true), x);
+    const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kFloat32, gpu, for_x + for_y), x);
     error = launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), gpu,
                              c10::cuda::getCurrentCUDAStream());
   }

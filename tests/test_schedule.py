@@ -130,7 +130,7 @@ void check_hopper(int m, int n, int k, int triangular, int longest_item) {
       for (int slab = 0; slab < p.slabs; ++slab) {
         if (!(of_x ? has_x<kC>(p, line, slab) : has_y<kC>(p, line, slab))) continue;
         const int64_t place = of_x ? x_block<kC>(p, line, slab) : y_block<kC>(p, line, slab);
-        CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, slab %d has place %lld", line, slab, (long long)place);
+        CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, slab %d is at %lld", line, slab, (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
@@ -164,13 +164,14 @@ void check_hopper(int m, int n, int k, int triangular, int longest_item) {
       before = min(before, length);
     }
     // A piece waits for the pieces before it: they must have been handed out.
-    CHECK(item.piece == next_piece[{item.i, item.j}]++ && item.piece < item.pieces, "item %d is piece %d of %d", count, item.piece, item.pieces);
+    const auto tile = std::make_pair(item.i, item.j);
+    CHECK(item.piece == next_piece[tile]++ && item.piece < item.pieces, "item %d is piece %d of %d", count, item.piece, item.pieces);
     if (item.piece < item.pieces - 1) {
       const int64_t place = item.place + item.piece;
       CHECK(place >= 0 && place < places && !place_taken[place]++, "item %d: its partial sums have place %lld of %lld", count,
             (long long)place, (long long)places);
     }
-    std::vector<char>& all = summed[{item.i, item.j}];
+    std::vector<char>& all = summed[tile];
     all.resize(p.slabs, 0);
     for (int slab = item.begin; slab < item.end; ++slab)
       CHECK(!all[slab]++, "item %d: slab %d of row %d, column %d is summed twice", count, slab, item.i, item.j);
@@ -185,7 +186,8 @@ void check_hopper(int m, int n, int k, int triangular, int longest_item) {
       for (int slab = 0; slab < p.slabs; ++slab) {
         bool needed = false;
         for (int u = 0; u < kTileBlocks; ++u)
-          for (int v = 0; v < kTileBlocks; ++v) needed |= has_x<kC>(p, kTileBlocks * i + u, slab) && has_y<kC>(p, kTileBlocks * j + v, slab);
+          for (int v = 0; v < kTileBlocks; ++v)
+            needed |= has_x<kC>(p, kTileBlocks * i + u, slab) && has_y<kC>(p, kTileBlocks * j + v, slab);
         CHECK(!needed || summed[key][slab], "row %d, column %d lacks slab %d", i, j, slab);
       }
     }
