@@ -769,7 +769,8 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
   using Acc = typename P::Acc;
   using Copier = typename P::Copier;
   constexpr int kDepth = P::kDepth, kStep = P::kTeams * kDepth, kPitch = Copier::kPitch, kStages = P::kStages;
-  wait_for_previous_kernel();   // returns at once where no kernel before this one let it begin early
+  if (only_if) let_next_kernel_begin();   // which may be another that asks only_if
+  wait_for_previous_kernel();             // returns at once where no kernel before this one let it begin early
   if (only_if && *only_if == 0) return;
   extern __shared__ __align__(16) unsigned char slab_memory[];
   Acc* const slabs = reinterpret_cast<Acc*>(slab_memory);
@@ -1703,8 +1704,23 @@ struct ConsumerView {
   }
 };
 
-// Multiplies, and adds the sums to the total with the powers of two of the blocks undone. The sums of a column block that does not exist
-// are multiplied by zero: they are finite, because the ring holds packed blocks, or zeros, at all times.
+// Adds sums to the total with the powers of two of their blocks undone.
+__device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
+  const float first = of_x * of_first, second = of_x * of_second;
+  auto normal = [](float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; };
+  if (normal(first) && normal(second)) {
+#pragma unroll
+    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
+    return;
+  }
+  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers is
+  // no normal number, but what it scales may be one.
+#pragma unroll
+  for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * of_x * of_first;
+#pragma unroll
+  for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * of_x * of_second;
+}
+
 template <Contraction kContraction, typename Meanwhile>
 __device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
@@ -1721,15 +1737,7 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   const float of_first = h.has_column(0) ? view.unscale(h.y_slot(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_slot(), 1) : 0.0f;
   view.release(h.y_slot());
-  const float first = of_x * of_first, second = of_x * of_second;
-  auto in_one_step = [](float both, float of_y) { return of_y == 0.0f || (both >= 0x1p-126f && both <= 0x1p127f); };
-  if (in_one_step(first, of_first) && in_one_step(second, of_second)) {
-#pragma unroll
-    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
-  } else {   // the product of two powers is no normal number, but what it scales may be one
-#pragma unroll
-    for (int u = 0; u < 64; ++u) total[u] += sums[u] * of_x * (u < 32 ? of_first : of_second);
-  }
+  promote(sums, of_x, of_first, of_second, total);
 }
 
 template <Contraction kContraction>
@@ -1896,9 +1904,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(raw);
-  for (int i = threadIdx.x; i < kSlots * kSlotBytes / 16; i += kHopperThreads)   // wgmma reads a slot in full, whatever has been copied
-    reinterpret_cast<uint4*>(raw)[i] = make_uint4(0, 0, 0, 0);
-  proxy_fence_shared();
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     for (int s = 0; s < kSlots; ++s) {
@@ -2327,9 +2332,10 @@ std::optional<Result> product_if_plain(const at::Tensor& x, const at::Tensor& y,
   return compute(x, y, contraction, structure, path, nullptr);
 }
 
-// Whether a product that will be differentiated leaves its operands packed: one triangular product of plain matrices on the Hopper kernel.
+// Whether a product leaves its operands packed: one triangular product of plain matrices that autograd watches, on the Hopper kernel.
 bool keeps_operands(const at::Tensor& x, const at::Tensor& y, int structure, int path) {
-  if (x.dim() != 2 || structure == kDense || path == kPortablePath || !plain({x, y}) || !fit(x, y, kNN, structure)) return false;
+  if (!c10::GradMode::is_enabled() || !(x.requires_grad() || y.requires_grad()) || structure == kDense || path == kPortablePath) return false;
+  if (x.dim() != 2 || !plain({x, y}) || !fit(x, y, kNN, structure)) return false;
   Gpu gpu;
   Product p = {};
   if (x.numel() == 0 || x.size(0) > kMaxSize || describe_gpu(x.get_device(), gpu) != cudaSuccess) return false;
@@ -2742,11 +2748,11 @@ def _call(function, A, B, contraction, structure):
         C = _product_if_plain(A, B, contraction, structure)
         if C is not None:
             return C
+        if contraction == _NN and _EXTENSION is not None and _EXTENSION.keeps_operands(A, B, structure, _PATH):
+            return _KeepingProduct.apply(A, B, structure)
     A, B = _prepared(function, A, B, structure)
     if compiling:
         return _product_op(A, B, contraction, structure)
-    if contraction == _NN and _EXTENSION is not None and torch.is_grad_enabled() and _EXTENSION.keeps_operands(A, B, structure, _PATH):
-        return _KeepingProduct.apply(A, B, structure)
     _refuse_nested_forward_mode(function)
     return _Product.apply(A, B, contraction, structure)
 
