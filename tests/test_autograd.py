@@ -21,6 +21,7 @@ from helpers import (
     assert_within,
     bound_for,
     needs_cuda,
+    needs_hopper,
     normal,
     plain_operands,
     poison,
@@ -165,6 +166,85 @@ def test_gradients_against_float64(model, function, device, N, dtype):
         exact, magnitude = truth(X, Y, of, structure)
         assert gradient.dtype == dtype
         assert_within(gradient, exact, bound_for(X, Y, of, structure, exact, magnitude), what)
+
+
+# ---- Operands that stay packed for the gradients: float32 on the Hopper kernel. ---------------------------------------
+
+
+def with_small(T, *places):
+    """T with elements so much smaller than their neighbours that they need a list beside their packed block."""
+    N = T.shape[-1]
+    for at, (row, col) in enumerate(places):
+        T[int(row * N), int(col * N)] = (at + 1) * 1.1e-6
+    return T
+
+
+# Of size N: A, B and G. The small elements meet: in one row, in one column, one times the other, and in one element of a result.
+KEPT = {
+    "normal": lambda N: [normal(N, N, seed=i, device="cuda") for i in range(3)],
+    "elements in lists": lambda N: [
+        with_small(normal(N, N, seed=1, device="cuda"), (0.9, 0.5), (0.9, 0.2), (0.6, 0.5), (0.99, 0.99), (0.0, 0.0)),
+        with_small(normal(N, N, seed=2, device="cuda"), (0.5, 0.1), (0.2, 0.1), (0.5, 0.4), (0.99, 0.0), (0.0, 0.0)),
+        with_small(normal(N, N, seed=3, device="cuda"), (0.9, 0.1), (0.6, 0.1), (0.9, 0.4), (0.99, 0.99), (0.0, 0.0)),
+    ],
+    "A refused": lambda N: [torch.exp(3 * normal(N, N, seed=1, device="cuda")), *(normal(N, N, seed=i, device="cuda") for i in (2, 3))],
+    "B refused": lambda N: [normal(N, N, seed=1, device="cuda"), torch.exp(3 * normal(N, N, seed=2, device="cuda")), KEPT["normal"](N)[2]],
+    "G refused": lambda N: [*KEPT["normal"](N)[:2], torch.exp(3 * normal(N, N, seed=3, device="cuda"))],
+    "scales whose product is no number": lambda N: [T * scale for T, scale in zip(KEPT["normal"](N), (1e-30, 1e25, 1e-30), strict=True)],
+}
+
+
+@needs_hopper
+@pytest.mark.parametrize("N", [1100, 2300])
+@pytest.mark.parametrize("inputs", KEPT)
+@pytest.mark.parametrize("function", STRUCTURED)
+def test_gradients_of_operands_kept_packed(model, function, inputs, N):
+    structure = STRUCTURED[function][1]
+    a, b, g = (T.mT.contiguous() if structure != LOWER else T for T in KEPT[inputs](N))
+    A, B, G = a.clone().requires_grad_(), b.clone().requires_grad_(), poison(g, structure)
+    C = getattr(model, function)(A, B)
+    if model._PATH == model._AUTOMATIC:
+        assert C.grad_fn.name() == "_KeepingProductBackward"
+    for repeat in range(2):
+        results = {"both": torch.autograd.grad(C, (A, B), G, retain_graph=True)}
+        if repeat == 0:
+            first = results["both"]
+    assert_bitwise(first[0], results["both"][0], "dA again")
+    assert_bitwise(first[1], results["both"][1], "dB again")
+    results["made again"] = torch.autograd.grad(C, (A, B), G, create_graph=True)
+    results["of A alone"] = (*torch.autograd.grad(getattr(model, function)(A, b), (A,), G), None)
+    results["of B alone"] = (None, *torch.autograd.grad(getattr(model, function)(a, B), (B,), G))
+    for at, (name, X, Y, of) in enumerate((("dA", g, b, NT), ("dB", a, g, TN))):
+        exact, magnitude = truth(X, Y, of, structure)
+        bound = bound_for(X, Y, of, structure, exact, magnitude)
+        for what, gradients in results.items():
+            if gradients[at] is not None:
+                assert_within(gradients[at], exact, bound, f"{name}, {what}")
+                assert not bool(gradients[at][..., unread(gradients[at], structure)].any()), f"{name}, {what}: not zero where it must be"
+
+
+@needs_hopper
+def test_kept_operands_under_what_looks_on(model):
+    N = 1100
+    A, B, G = KEPT["normal"](N)
+    A.requires_grad_(), B.requires_grad_()
+    C = model.tril_matmul(A, B)
+    dA, dB = torch.autograd.grad(C, (A, B), G, retain_graph=True)
+    batched = torch.autograd.grad(C, (A, B), torch.stack([G, 2 * G]), is_grads_batched=True, retain_graph=True)
+    for once, twice in zip((dA, dB), batched, strict=True):
+        torch.testing.assert_close(twice[0], once, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(twice[1], 2 * once, rtol=1e-4, atol=1e-4)
+    with torch.autograd.graph.save_on_cpu():
+        moved = torch.autograd.grad(model.tril_matmul(A, B), (A, B), G)
+    assert_bitwise(moved[0], dA, "dA from saved tensors that were on the CPU")
+    expanded = torch.autograd.grad(model.tril_matmul(A, B).sum(), (A, B))  # of a gradient with strides of zero
+    ones = torch.autograd.grad(model.tril_matmul(A, B), (A, B), torch.ones_like(G))
+    assert_bitwise(expanded[0], ones[0], "dA of an expanded gradient")
+    changed = B.detach().clone()
+    C = model.tril_matmul(A, changed)
+    changed += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        C.sum().backward()
 
 
 # ---- What is asked for, and what is not an input. --------------------------------------------------------------------
