@@ -289,10 +289,7 @@ __device__ inline void copies_out_wait_read() { asm volatile("cp.async.bulk.wait
 __device__ inline void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ inline void proxy_fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Barriers of some of the warps, numbered 1 to 15: sync arrives and waits, arrive does not wait.
-__device__ inline void group_arrive(int barrier, int threads) {
-  asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
+// Barriers of some of the warps, numbered 1 to 15.
 __device__ inline void group_sync(int barrier, int threads) {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -1599,7 +1596,7 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
 __device__ inline void give_to_mender(SharedMemory& shared, const SlabInfo& info, int group) {
   group_sync(kMendEmpty + group, 128 + 32);
   if (fresh_thread_index() % 128 == 0) shared.to_mend[group] = info;
-  group_arrive(kMendFull + group, 128 + 32);
+  group_sync(kMendFull + group, 128 + 32);   // where the mender is already
 }
 
 // A tile in pieces: all pieces but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
@@ -1709,11 +1706,13 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
     return;
   }
   // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
-  // is no normal number, but what it scales may be one.
+  // is no normal number, but what it scales may be one: then they are undone one after the other.
+  const float first_step = normal(first) ? first : of_x, then_first = normal(first) ? 1.0f : of_first;
+  const float second_step = normal(second) ? second : of_x, then_second = normal(second) ? 1.0f : of_second;
 #pragma unroll
-  for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * of_x * of_first;
+  for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
 #pragma unroll
-  for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * of_x * of_second;
+  for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
 }
 
 template <Contraction kContraction, typename Meanwhile>
@@ -1823,7 +1822,7 @@ __device__ void mend(const HopperProduct& p, SharedMemory& shared, int group) {
   constexpr int kLists = 1 + kCols / kBlock;                                   // of X, and of each column block
   const int lane = threadIdx.x % 32, threads = 128 + 32, words = mask_words(p.slabs);
   for (;;) {
-    group_arrive(kMendEmpty + group, threads);
+    group_sync(kMendEmpty + group, threads);
     group_sync(kMendFull + group, threads);
     const SlabInfo& info = shared.to_mend[group];
     if (info.flags & kStop) return;

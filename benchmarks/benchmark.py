@@ -664,7 +664,15 @@ torch.cuda.synchronize()
 
 def suite_profile(bench, record):
     command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(PROFILED_METRICS)]
-    command += ["-k", "regex:hopper|pack|portable|clear", sys.executable, "-c", PROFILED, str(bench.solution_file.parent), str(PROFILED_CALLS)]
+    command += [
+        "-k",
+        "regex:hopper|pack|portable|clear",
+        sys.executable,
+        "-c",
+        PROFILED,
+        str(bench.solution_file.parent),
+        str(PROFILED_CALLS),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     table = [line for line in run.stdout.splitlines() if line.startswith('"')]
     if run.returncode or not table:
