@@ -1303,8 +1303,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 # C is for the portable kernel.
 #
 # Thread blocks stay until everything is done, two a cluster, one a multiprocessor. In each a producer brings packed blocks into a ring in
-# shared memory and two warpgroups of consumers multiply. Every number below that depends on
-# another is derived from it; docs/kernel.md has the measurements.
+# shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
+# has a picture and the measurements.
 _CUDA_HOPPER = r"""
 constexpr int kCols = 256;                // of C: a thread block computes 128 x 256 at a time
 constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
@@ -1316,9 +1316,9 @@ static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumer
               "a warpgroup can only gain registers that another has given up");
 constexpr int kSlots = 7;                 // of the ring through which packed blocks come
 constexpr int kSlotBytes = 2 * kBlockBytes;
-[[maybe_unused]] constexpr int kBandTiles = 4;   // as kBandRows, for these tiles
-[[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 constexpr int kItems = 4;                 // places for items on their way to the producers
+[[maybe_unused]] constexpr int kBandTiles = 4;       // as kBandRows, for these tiles
+[[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
 // Numbers of barriers, two each.
 enum GroupBarrier : int { kConsumerBarrier = 1, kMendFull = 3, kMendEmpty = 5 };
@@ -1536,7 +1536,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
   barrier_expect(&shared.full[slot], 0);
 }
 
-// ---- Consumers: two warpgroups, 64 rows of the tile each.
+// ---- Consumers: two warpgroups, 64 rows of the tile each. Neither waits for the other; while one promotes its sums the other multiplies.
 
 // sums = X Y over one slab, 64 rows and 128 columns: hi lo + lo hi first, then hi hi, so that the small terms are added while the sums are
 // small. `meanwhile` is done while they run.

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import sanitize
 import torch
 from helpers import HAS_CUDA, ROOT, SOURCE, execute
 
@@ -80,6 +81,14 @@ class TestCompilation:
         assert len(found) >= 10, f"ptxas reported on {len(found)} kernels only"
         spilling = [f"{kernel}: {count} bytes" for kernel, count in found.items() if count]
         assert not spilling, f"{len(spilling)} of {len(found)} kernels spill on sm_{arch}:\n" + "\n".join(spilling)
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc was found")
+def test_the_copy_for_racecheck_compiles(model, tmp_path):
+    (tmp_path / "copy.cu").write_text(sanitize.every_lane_arrives("\n".join(model._CUDA_SOURCES)))
+    command = [NVCC, "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-o", "copy.cubin", "copy.cu"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_the_report_is_read_right():
