@@ -212,6 +212,9 @@ def work_of_one_process(rank, processes, init_file, results):
             (parallel(normal(30, 8, seed=10 * step + rank)) ** 2).mean().backward()
             steps.step()
         torch.save({name: T.detach() for name, T in parallel.module.named_parameters()}, f"{results}/{rank}.pt")
+        torch.distributed.barrier()
+        del parallel, steps  # which hold the process group: with it their threads end here, not when the interpreter does
+        gc.collect()
     finally:
         torch.distributed.destroy_process_group()
 
