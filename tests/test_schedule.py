@@ -1,5 +1,5 @@
-"""The order of tiles and of packing, on the host: the functions of the CUDA source that compute them are compiled by the C++ compiler and
-walked through. Every tile comes once, the long ones first; every block is packed once, and whoever waits for it waits for the right count.
+"""The order of tiles, on the host: the functions of the CUDA source that compute it are compiled by the C++ compiler and walked through.
+Every tile comes once, the long ones first; every packed block and every partial sum has a place of its own; a piece waits for earlier ones.
 """
 
 import re
