@@ -96,7 +96,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
                              cudaStream_t stream);
 """
 
-# ---- Schedule: which tile comes when, and which k it sums. All arithmetic of tiles stands here. ----------------------
+# ---- Schedule: the arithmetic of tiles: which one comes when, and which k it sums. (The Hopper kernel's own is in its room.) ----
 #
 # Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first: what is left at the end is
 # short, so no multiprocessor works on alone for long.
@@ -219,6 +219,8 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// ---- PTX: barriers in shared memory.
+
 // mbarriers: a phase ends when `count` arrivals and all the bytes that were announced have come.
 __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
@@ -263,6 +265,8 @@ __device__ inline int load_shared(uint32_t at) {
   return value;
 }
 
+// ---- PTX: the copy engine.
+
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
 // to the same place in both thread blocks of the cluster and counts on the barrier of each.
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
@@ -288,6 +292,8 @@ __device__ inline void copies_out_wait_read() { asm volatile("cp.async.bulk.wait
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
 __device__ inline void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ inline void proxy_fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- PTX: warps, memory order, registers, launches.
 
 // Barriers of some of the warps, numbered 1 to 15.
 __device__ inline void group_sync(int barrier, int threads) {
@@ -351,6 +357,8 @@ __device__ inline void let_next_kernel_begin() {
 #endif
 }
 
+// ---- PTX: the tensor cores.
+
 // wgmma: one warpgroup multiplies operands that lie in shared memory. An operand is described by its address and two strides, all in
 // units of 16 bytes, and the swizzle, 1 for 128 bytes. The same for all threads of a warp, and told to the compiler as such, or it would
 // move it to the uniform registers before each instruction anew.
@@ -407,6 +415,8 @@ __device__ inline void wgmma(float (&s)[64], uint64_t a, uint64_t b, int add) {
 _CUDA_PORTABLE = r"""
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+// ---- Portable kernel: types, sides, and who sums which elements.
 
 // What each element type is accumulated in, and the way there and back (rounding to nearest). The 16-bit conversions serve tensors
 // of those types; no float32 element goes through them here.
@@ -471,6 +481,8 @@ __device__ inline T* next_address(T* at, int64_t step) {
 
 // Keeps a value in its register. For what the compiler would compute anew in every slab, all threads of a team would wait.
 __device__ inline void keep(int& value) { asm volatile("" : "+r"(value)); }
+
+// ---- Portable kernel: slabs on their way to shared memory.
 
 // Copies kBytes (4, 8 or 16) to shared memory, asynchronously. Of a missing element no byte is read, and its place is filled with zeros.
 template <int kBytes>
@@ -622,6 +634,8 @@ __device__ inline void end_group_of_copies() {
 #endif
 }
 
+// ---- Portable kernel: multiplying a slab.
+
 // sum += (this thread's rows of X) * (its columns of Y) over kDepth values of k, in ascending order. x and y point to the warp's
 // first line at the first k.
 template <typename L, int kDepth, int kPitch>
@@ -710,6 +724,8 @@ __device__ inline bool any_nan(const Acc (&sum)[kRows][kCols]) {
     for (int s = 0; s < kCols; ++s) found |= sum[r][s] != sum[r][s];
   return found;
 }
+
+// ---- Portable kernel: the kernel.
 
 // Zeros for the mirror image of tile (i, j) of C, which lies above the diagonal.
 template <typename T, int kEdge, int kThreads>
@@ -919,6 +935,29 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
   }
 }
 
+// ---- Portable kernel: launching. (Launch serves the Hopper kernel, too.)
+
+// How a kernel is launched. `early`: it may begin before the one ahead of it in the stream has ended.
+struct Launch {
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) {
+    config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
+    if (early) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attribute.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = cluster, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    }
+  }
+  Launch(const Launch&) = delete;   // config points to this one's attributes
+};
+
 // `split`: how many thread blocks, a cluster of Hopper or later, share the range of k of each tile.
 template <typename T, int kEdge>
 cudaError_t launch_portable_as(const Product& p, int split, const int* only_if, cudaStream_t stream) {
@@ -930,22 +969,9 @@ cudaError_t launch_portable_as(const Product& p, int split, const int* only_if, 
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
     if (error != cudaSuccess) return error;
   }
-  cudaLaunchAttribute attributes[2];
-  int count = 0;
-  if (only_if) {   // the kernel that decides whether this one has anything to do lets it begin before its own end
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (split > 1) {
-    attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count].val.clusterDim.x = split;
-    attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1, ++count;
-  }
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(P::kThreads);
-  config.dynamicSmemBytes = P::kSharedBytes, config.stream = stream;
-  config.attrs = attributes, config.numAttrs = count;
-  return cudaLaunchKernelEx(&config, kernel, p, split, only_if);
+  // The kernel that decides whether this one has anything to do lets it begin before its own end.
+  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, only_if != nullptr, stream);
+  return cudaLaunchKernelEx(&launch.config, kernel, p, split, only_if);
 }
 
 // Large tiles read least, but only many tiles keep every multiprocessor busy to the end. Where there are few, several thread blocks
@@ -1032,6 +1058,8 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
 // Where in the hi (or lo) half of a block an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the
 // 128-byte swizzle that wgmma expects of both K-major and MN-major operands).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
+
+// ---- Packing: one block.
 
 constexpr int kPackers = 256;                             // threads that pack one block together
 constexpr int kPieces = kBlock * kBlock / kPackers / 4;   // pieces of four neighbouring columns a thread
@@ -1213,6 +1241,8 @@ __device__ inline int list_lost(const Source& source, float scale, float unscale
   return total;
 }
 
+// ---- Packing: the kernel.
+
 struct Control {
   int refused;    // set when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
   int lost;       // elements whose missing bits went into records
@@ -1235,8 +1265,7 @@ struct PackMemory {
 // One thread block a packed block. Once one block is refused, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ __align__(128) uint8_t raw[sizeof(PackMemory)];
-  PackMemory& shared = *reinterpret_cast<PackMemory*>(raw);
+  __shared__ PackMemory shared;
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < p.x_blocks;
   const Packed& operand = of_x ? p.x : p.y;
@@ -1375,7 +1404,7 @@ struct SharedMemory {
 };
 static_assert(sizeof(SharedMemory) <= 232448, "a thread block of Hopper has 227 KB");
 
-// ---- Geometry of blocks. Lines are row blocks of X and column blocks of Y.
+// ---- Hopper kernel: geometry of blocks. Lines are row blocks of X and column blocks of Y.
 
 template <Contraction kC>
 __device__ inline bool has_x(const HopperProduct& p, int line, int k) {
@@ -1397,7 +1426,7 @@ __device__ inline int y_block(const HopperProduct& p, int line, int k) {
   return kC == kNT ? block_index(p.y, line, k) : block_index(p.y, k, line);
 }
 
-// ---- The order of tiles.
+// ---- Hopper kernel: the order of tiles.
 
 struct Items {
   int group = 0, base = 0, base_place = 0;   // of the group's first item: its number, and the place of its partial sums
@@ -1473,18 +1502,25 @@ __device__ void make_item(const HopperProduct& p, SharedMemory& shared, Items& i
   }
 }
 
-// ---- Producer: one thread. It follows the items, waits for free slots and starts the copies. What both thread blocks need, Y, each of
-// them fetches half of, for both.
+// Where in the ring the producer, or a consumer, is.
+struct Ring {
+  int slot;
+  uint32_t parity;   // of the barrier to wait for
+  __device__ void advance() {
+    if (++slot == kSlots) slot = 0, parity ^= 1;
+  }
+};
+
+// ---- Hopper kernel: the producer, one thread.
+//
+// It follows the items, waits for free slots and starts the copies. What both thread blocks need, Y, each of them fetches half of, for
+// both.
 
 template <Contraction kContraction>
 __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& items, bool refused, int lost) {
   const int rank = static_cast<int>(cluster_rank());
-  int slot = 0;
-  uint32_t free_parity = 1;   // the first turn of the ring finds the slots free
-  shared.lost = lost;         // the consumers see it with their first slab
-  auto advance = [&] {
-    if (++slot == kSlots) slot = 0, free_parity ^= 1;
-  };
+  Ring ring = {0, 1};   // the first turn finds the slots free
+  shared.lost = lost;   // the consumers see it with their first slab
   for (int taken = 0;; ++taken) {
     if (rank == 0 && taken > 0) make_item(p, shared, items, taken);   // while what is in the ring is multiplied
     barrier_expect(&shared.item_made[taken % kItems], sizeof(Item));
@@ -1503,40 +1539,42 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
         if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u;
       constexpr int kOne = kBlockBytes + sizeof(RecordHead);
 
-      barrier_wait(&shared.empty[slot], free_parity);
-      shared.info[slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
-      barrier_expect(&shared.full[slot], __popc(flags & kHasX * 3) * kOne);
+      barrier_wait(&shared.empty[ring.slot], ring.parity);
+      shared.info[ring.slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
+      barrier_expect(&shared.full[ring.slot], __popc(flags & kHasX * 3) * kOne);
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         if (flags & kHasX << u) {
           const int from = x_block<kContraction>(p, first_row + u, k);
-          copy_bulk(shared.slot[slot] + u * kBlockBytes, p.x.blocks + static_cast<int64_t>(from) * kBlockBytes, kBlockBytes,
-                    &shared.full[slot]);
-          copy_bulk(&shared.head[slot][u], p.x.records + from, sizeof(RecordHead), &shared.full[slot]);
+          copy_bulk(shared.slot[ring.slot] + u * kBlockBytes, p.x.blocks + static_cast<int64_t>(from) * kBlockBytes, kBlockBytes,
+                    &shared.full[ring.slot]);
+          copy_bulk(&shared.head[ring.slot][u], p.x.records + from, sizeof(RecordHead), &shared.full[ring.slot]);
         }
-      advance();
+      ring.advance();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        barrier_wait(&shared.empty[slot], free_parity);
-        barrier_expect(&shared.full[slot], __popc(flags & kHasY * 3 << 2 * half) * kOne);
+        barrier_wait(&shared.empty[ring.slot], ring.parity);
+        barrier_expect(&shared.full[ring.slot], __popc(flags & kHasY * 3 << 2 * half) * kOne);
         if (flags & kHasY << 2 * half << rank) {
           const int from = y_block<kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* block = p.y.blocks + static_cast<int64_t>(from) * kBlockBytes;
-          uint8_t* to = shared.slot[slot] + rank * kHalfBytes;
-          copy_bulk_to_both(to, block, kHalfBytes, &shared.full[slot]);
-          copy_bulk_to_both(to + 2 * kHalfBytes, block + kHalfBytes, kHalfBytes, &shared.full[slot]);
-          copy_bulk_to_both(&shared.head[slot][rank], p.y.records + from, sizeof(RecordHead), &shared.full[slot]);
+          uint8_t* to = shared.slot[ring.slot] + rank * kHalfBytes;
+          copy_bulk_to_both(to, block, kHalfBytes, &shared.full[ring.slot]);
+          copy_bulk_to_both(to + 2 * kHalfBytes, block + kHalfBytes, kHalfBytes, &shared.full[ring.slot]);
+          copy_bulk_to_both(&shared.head[ring.slot][rank], p.y.records + from, sizeof(RecordHead), &shared.full[ring.slot]);
         }
-        advance();
+        ring.advance();
       }
     }
   }
-  barrier_wait(&shared.empty[slot], free_parity);
-  shared.info[slot] = {kStop};
-  barrier_expect(&shared.full[slot], 0);
+  barrier_wait(&shared.empty[ring.slot], ring.parity);
+  shared.info[ring.slot] = {kStop};
+  barrier_expect(&shared.full[ring.slot], 0);
 }
 
-// ---- Consumers: two warpgroups, 64 rows of the tile each. Neither waits for the other; while one promotes its sums the other multiplies.
+// ---- Hopper kernel: consumers, two warpgroups, 64 rows of the tile each.
+//
+// Neither waits for the other; while one promotes its sums the other multiplies.
 
 // sums = X Y over one slab, 64 rows and 128 columns: hi lo + lo hi first, then hi hi, so that the small terms are added while the sums are
 // small. `meanwhile` is done while they run.
@@ -1638,15 +1676,6 @@ __device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, 
   return true;
 }
 
-// Where in the ring a consumer is.
-struct Ring {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++slot == kSlots) slot = 0, parity ^= 1;
-  }
-};
-
 // What a warpgroup has to do with half of the columns of a slab. Found out one half ahead, while the tensor cores are at work. In one
 // register: all that the consumers keep beside their sums must fit into the few that are left.
 struct Half {
@@ -1738,7 +1767,7 @@ template <Contraction kContraction>
 __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   asm volatile("" : "+r"(view.base));
-  Ring ring;
+  Ring ring = {0, 0};
   SlabOfX slab = view.next_slab(ring);
   Half first, second;
   if (!(slab.flags & kStop)) first = view.next_half(slab, 0, ring);
@@ -1762,8 +1791,10 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   if (shared.lost) give_to_mender(shared, {kStop}, view.group);
 }
 
-// ---- Menders: one warp for each warpgroup of consumers. Where operands have listed elements, it adds to C, once a tile is written, what
-// the images miss: (X + R)(Y + S) = X Y + R (Y + S) + X S, for the rests R of X and S of Y.
+// ---- Hopper kernel: menders, one warp for each warpgroup of consumers.
+//
+// Where operands have listed elements, they add to C, once a tile is written, what the images miss:
+// (X + R)(Y + S) = X Y + R (Y + S) + X S, for the rests R of X and S of Y.
 
 // An element of a matrix as it is stored; zero above the diagonal.
 __device__ inline float element(const Packed& p, int row, int col) {
@@ -1844,8 +1875,9 @@ __device__ void mend(const HopperProduct& p, SharedMemory& shared, int group) {
   }
 }
 
-// ---- Zeros above the diagonal, written by warps that have no more to multiply: written earlier, they would take memory bandwidth from the
-// packed blocks.
+// ---- Hopper kernel: zeros above the diagonal.
+//
+// Written by warps that have no more to multiply: written earlier, they would take memory bandwidth from the packed blocks.
 
 __device__ inline void write_zeros(const HopperProduct& p) {
   const int lane = threadIdx.x % 32;
@@ -1869,6 +1901,8 @@ __device__ inline void write_zeros(const HopperProduct& p) {
       }
   }
 }
+
+// ---- Hopper kernel: the kernel.
 
 // What the warps of a thread block do, each in its role.
 template <Contraction kContraction>
@@ -1965,6 +1999,8 @@ Stored stored_y(const Product& p) {
   return {p.y, p.y_row, p.y_col, p.k, p.n, p.triangular};
 }
 
+// ---- Launching: the workspace.
+
 // Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
 class Workspace {
  public:
@@ -2011,19 +2047,7 @@ class Workspace {
   int64_t masks_[2], records_[2], blocks_[2], queue_, queue_words_, partial_sums_, partial_bytes_;
 };
 
-// A launch that may begin before the kernel ahead of it in the stream has ended.
-struct EarlyLaunch {
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config = {};
-  EarlyLaunch(unsigned blocks, unsigned threads, size_t shared_bytes, int cluster, cudaStream_t stream) {
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = cluster, attributes[1].val.clusterDim.y = 1, attributes[1].val.clusterDim.z = 1;
-    config.gridDim = dim3(blocks), config.blockDim = dim3(threads), config.dynamicSmemBytes = shared_bytes, config.stream = stream;
-    config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
-  }
-};
+// ---- Launching: one kernel each.
 
 cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
   clear_words<<<1 + count / 4096, 512, 0, stream>>>(static_cast<int*>(words), count);
@@ -2031,7 +2055,7 @@ cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
 }
 
 cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  const EarlyLaunch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, stream);
+  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
   return cudaLaunchKernelEx(&launch.config, pack_blocks, packing);
 }
 
@@ -2047,7 +2071,7 @@ static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cud
     if (device < 64) ready[device] = error == cudaSuccess;
   }
   if (error != cudaSuccess) return error;
-  const EarlyLaunch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, stream);
+  const Launch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, true, stream);
   return cudaLaunchKernelEx(&launch.config, kernel, p);
 }
 
@@ -2077,6 +2101,8 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
   p.partial_sums = at.partial_sums(workspace, which);
   return p;
 }
+
+// ---- Launching: what the binding calls.
 
 // One product (batches = 1) of float32 operands. After it the portable kernel computes it if the workspace says that pairs of fp16 could
 // not hold an operand.
@@ -2174,6 +2200,8 @@ ElementType element_type(at::ScalarType type) {
   return type == at::kFloat ? kFloat32 : type == at::kDouble ? kFloat64 : type == at::kHalf ? kFloat16 : kBFloat16;
 }
 
+// ---- Binding: tensors described as a Product.
+
 // What the launchers want to know of a GPU, asked once.
 cudaError_t describe_gpu(int device, Gpu& gpu) {
   static Gpu known[64] = {};   // multiprocessors = 0: not asked yet. Two threads that ask at once write the same words.
@@ -2212,12 +2240,18 @@ bool describe_batch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& 
   return true;
 }
 
+struct Sizes {   // C is m x n, and k is summed over
+  int64_t m, n, k;
+  Sizes(const at::Tensor& x, const at::Tensor& y, int contraction)
+      : m(x.size(contraction == kTN ? -1 : -2)), n(y.size(contraction == kNT ? -2 : -1)), k(x.size(contraction == kTN ? -2 : -1)) {}
+};
+
 // Describes the contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree
 // (they may be expanded). False if there are too many of those, strided in unrelated ways.
 bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int contraction, int structure, Product& p) {
   if (!describe_batch(x, y, c, p)) return false;
-  p.m = static_cast<int>(x.size(contraction == kTN ? -1 : -2)), p.k = static_cast<int>(x.size(contraction == kTN ? -2 : -1));
-  p.n = static_cast<int>(y.size(contraction == kNT ? -2 : -1));
+  const Sizes sizes(x, y, contraction);
+  p.m = static_cast<int>(sizes.m), p.n = static_cast<int>(sizes.n), p.k = static_cast<int>(sizes.k);
   p.triangular = structure != kDense;
   p.contraction = static_cast<Contraction>(contraction);
   const int64_t bytes = x.element_size();
@@ -2237,6 +2271,8 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
   return true;
 }
 
+// ---- Binding: products.
+
 std::string launch_error(cudaError_t error, const at::Tensor& x) {
   return std::string("the CUDA kernel could not be launched on cuda:") + std::to_string(x.get_device()) + ": " + cudaGetErrorString(error) +
          ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a" +
@@ -2248,8 +2284,7 @@ at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::emp
 // C = the contraction of two CUDA tensors whose sizes fit. `kept`, if given, receives the workspace of the product, if it has one.
 Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int path, at::Tensor* kept) {
   const c10::cuda::CUDAGuard guard(x.device());
-  const int64_t m = x.size(contraction == kTN ? -1 : -2), k = x.size(contraction == kTN ? -2 : -1),
-                n = y.size(contraction == kNT ? -2 : -1);
+  const auto [m, n, k] = Sizes(x, y, contraction);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
   at::Tensor c = at::empty(shape, x.options());
@@ -2306,6 +2341,8 @@ std::tuple<int, int> refused_and_lost(const at::Tensor& workspace) {   // waits 
   const at::Tensor words = workspace.narrow(0, 0, kControlBytes).cpu();
   return {static_cast<const int*>(words.const_data_ptr())[0], static_cast<const int*>(words.const_data_ptr())[1]};
 }
+
+// ---- Binding: short ways past torch's dispatcher, and gradients.
 
 // Plain CUDA tensors, and none of torch's transforms looking on. Autograd may be.
 bool plain(std::initializer_list<at::Tensor> tensors) {
@@ -2693,10 +2730,11 @@ class _KeepingProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, X, Y, structure):
-        C, workspace = _EXTENSION.product_with_workspace(X, Y, _NN, structure, _PATH)
+        result, workspace = _EXTENSION.product_with_workspace(X, Y, _NN, structure, _PATH)
+        C = _tensor(result)
         ctx.contraction, ctx.structure = _NN, structure
         ctx.save_for_backward(X, Y, workspace)
-        return _tensor(C)
+        return C
 
     @staticmethod
     def backward(ctx, G):

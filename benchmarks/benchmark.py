@@ -170,14 +170,7 @@ def error_limit(dtype, terms, reference_worst):
 
 def spread(times):
     """Median, 10th and 90th percentile of a list of microseconds."""
-    times = sorted(times)
-
-    def at(q):
-        place = q * (len(times) - 1)
-        low = int(place)
-        return times[low] + (times[min(low + 1, len(times) - 1)] - times[low]) * (place - low)
-
-    return {"median_us": at(0.5), "p10_us": at(0.1), "p90_us": at(0.9)}
+    return {name: check.percentile(times, q) for name, q in (("median_us", 0.5), ("p10_us", 0.1), ("p90_us", 0.9))}
 
 
 class Bench:

@@ -22,6 +22,8 @@ spec.loader.exec_module(check)
 
 IMPORTS = "import math, sys\nimport torch\n"
 PRODUCT = "torch.tril(torch.matmul(A, B))"
+# In a solution that cheats: `frame` is None unless the call is being timed.
+FIND_TIMING = "frame = sys._getframe()\nwhile frame is not None and frame.f_code.co_name != 'take_turns':\n    frame = frame.f_back\n"
 
 
 def solution(body, top=""):
@@ -221,8 +223,7 @@ def test_sums_kept_in_16_bits_are_found(judge, dtype):
 
 def test_a_cache_that_serves_timed_calls_alone_is_found(judge):
     cheat = (
-        "frame = sys._getframe()\nwhile frame is not None and frame.f_code.co_name != 'take_turns':\n    frame = frame.f_back\n"
-        f"if frame is None or len(A) not in self.kept:\n    self.kept[len(A)] = {PRODUCT}\nreturn self.kept[len(A)].clone()"
+        f"{FIND_TIMING}if frame is None or len(A) not in self.kept:\n    self.kept[len(A)] = {PRODUCT}\nreturn self.kept[len(A)].clone()"
     )
     assert fault_names(judge(solution(cheat), "--trials", "3", size=64, timing=True)) == {
         "timed calls, forward",
@@ -231,10 +232,7 @@ def test_a_cache_that_serves_timed_calls_alone_is_found(judge):
 
 
 def test_a_timed_call_that_leaves_a_part_to_reused_memory_is_found(judge):
-    cheat = (
-        "frame = sys._getframe()\nwhile frame is not None and frame.f_code.co_name != 'take_turns':\n    frame = frame.f_back\n"
-        f"C = torch.empty_like(A)\nC.copy_({PRODUCT}) if frame is None else C[:1].copy_({PRODUCT}[:1])\nreturn C"
-    )
+    cheat = f"{FIND_TIMING}C = torch.empty_like(A)\nC.copy_({PRODUCT}) if frame is None else C[:1].copy_({PRODUCT}[:1])\nreturn C"
     assert fault_names(judge(solution(cheat), "--trials", "3", size=256, timing=True)) == {
         "timed calls, forward",
         "timed calls, forward + backward",

@@ -227,7 +227,7 @@ def program(model, tmp_path_factory):
         "struct Control;",
         between(hopper, "_CUDA_HOPPER", "struct HopperProduct {", "// A slab is 64 of k"),
         between(hopper, "_CUDA_HOPPER", "// A tile of a cluster", "struct SharedMemory"),
-        between(hopper, "_CUDA_HOPPER", "// ---- Geometry of blocks", "// One thread of the cluster takes"),
+        between(hopper, "_CUDA_HOPPER", "// ---- Hopper kernel: geometry of blocks", "// One thread of the cluster takes"),
         HARNESS,
     ]
     room = tmp_path_factory.mktemp("schedule")
