@@ -84,16 +84,20 @@ struct Gpu {
 };
 
 // Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes; null (or
-// zero bytes) means the portable kernel. Its first kControlBytes tell afterwards how the product was computed: whether the Hopper
-// kernel refused, and how many elements it kept in lists; two 32-bit integers.
-constexpr int kControlBytes = 8;
+// zero bytes) means the portable kernel. It begins with a Control, which tells afterwards how the product was computed.
+struct Control {
+  int refused;    // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
+  int lost;       // how many elements packing keeps in lists, because a pair of fp16 misses some of their bits
+  int accepted;   // set by the product kernel: packing has ended, and nothing is refused
+};
 int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu, int gradients);
 cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
 // may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(product, ..., their number) bytes.
-cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
-                             cudaStream_t stream);
+// `first`: they have not been computed from `kept` before. Then their words there are still as the product cleared them.
+cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
+                             const Gpu& gpu, cudaStream_t stream);
 """
 
 # ---- Schedule: the arithmetic of tiles: which one comes when, and which k it sums. (The Hopper kernel's own is in its room.) ----
@@ -282,9 +286,17 @@ __device__ inline void copy_bulk_to_both(void* to, const void* from, uint32_t by
                : "memory");
 }
 
-// And from shared to global memory, in groups; the issuing thread waits until they have been read.
+// And from shared to global memory, in groups; the issuing thread waits until they have been read. What they write is to stay in the L2
+// cache longer than other lines.
 __device__ inline void copy_bulk_out(void* to, const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_last.b64 policy, 1.0;\n"
+      "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, policy;\n"
+      "}" ::"l"(to),
+      "r"(shared_address(from)), "r"(bytes)
+      : "memory");
 }
 __device__ inline void copies_out_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ inline void copies_out_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
@@ -776,15 +788,19 @@ struct Portable {
 
 template <typename T, int kEdge>
 __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kBlocks)
-    portable_product(const Product p, int split, const int* only_if) {
+    portable_product(const Product p, int split, const Control* only_if_refused) {
   using P = Portable<T, kEdge>;
   using L = typename P::L;
   using Acc = typename P::Acc;
   using Copier = typename P::Copier;
   constexpr int kDepth = P::kDepth, kStep = P::kTeams * kDepth, kPitch = Copier::kPitch, kStages = P::kStages;
-  if (only_if) let_next_kernel_begin();   // which may be another that asks only_if
-  wait_for_previous_kernel();             // returns at once where no kernel before this one let it begin early
-  if (only_if && *only_if == 0) return;
+  if (only_if_refused) {
+    let_next_kernel_begin();   // which may be another like this
+    // Mostly there is nothing to do. The first thread blocks stay, for this kernel must not end before the one that it waits for.
+    if (blockIdx.x >= split && load_relaxed(&only_if_refused->accepted)) return;
+  }
+  wait_for_previous_kernel();   // returns at once where no kernel before this one let it begin early
+  if (only_if_refused && only_if_refused->refused == 0) return;
   extern __shared__ __align__(16) unsigned char slab_memory[];
   Acc* const slabs = reinterpret_cast<Acc*>(slab_memory);
   const int team = P::kTeams == 1 ? 0 : threadIdx.x / P::kTeamThreads, in_team = threadIdx.x % P::kTeamThreads, warp = in_team / 32,
@@ -960,7 +976,7 @@ struct Launch {
 
 // `split`: how many thread blocks, a cluster of Hopper or later, share the range of k of each tile.
 template <typename T, int kEdge>
-cudaError_t launch_portable_as(const Product& p, int split, const int* only_if, cudaStream_t stream) {
+cudaError_t launch_portable_as(const Product& p, int split, const Control* only_if_refused, cudaStream_t stream) {
   using P = Portable<T, kEdge>;
   const int64_t blocks = tile_count(p, kEdge) * p.batches * split;
   if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
@@ -970,37 +986,37 @@ cudaError_t launch_portable_as(const Product& p, int split, const int* only_if, 
     if (error != cudaSuccess) return error;
   }
   // The kernel that decides whether this one has anything to do lets it begin before its own end.
-  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, only_if != nullptr, stream);
-  return cudaLaunchKernelEx(&launch.config, kernel, p, split, only_if);
+  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, only_if_refused != nullptr, stream);
+  return cudaLaunchKernelEx(&launch.config, kernel, p, split, only_if_refused);
 }
 
 // Large tiles read least, but only many tiles keep every multiprocessor busy to the end. Where there are few, several thread blocks
 // share the range of k of one, if the GPU has clusters, and the tiles are made smaller. The limits are measured, on an H200.
 template <typename T>
-cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, const int* only_if, cudaStream_t stream) {
+cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, const Control* only_if_refused, cudaStream_t stream) {
   const int64_t processors = gpu.multiprocessors;
   if (gpu.capability >= 80) {   // earlier ones have too little shared memory for the slabs of the larger tiles
     if constexpr (sizeof(T) >= 4)   // the copies of 16-bit elements go through registers, and the largest tile leaves none for them
-      if (tile_count(p, 128) * p.batches >= 3 * processors) return launch_portable_as<T, 128>(p, 1, only_if, stream);
+      if (tile_count(p, 128) * p.batches >= 3 * processors) return launch_portable_as<T, 128>(p, 1, only_if_refused, stream);
     const int64_t tiles = tile_count(p, 64) * p.batches;
-    if (tiles >= 2 * processors) return launch_portable_as<T, 64>(p, 1, only_if, stream);
-    if (sizeof(T) == 8 && gpu.capability >= 90 && tiles >= processors) return launch_portable_as<T, 64>(p, 2, only_if, stream);
+    if (tiles >= 2 * processors) return launch_portable_as<T, 64>(p, 1, only_if_refused, stream);
+    if (sizeof(T) == 8 && gpu.capability >= 90 && tiles >= processors) return launch_portable_as<T, 64>(p, 2, only_if_refused, stream);
   }
   const bool few = 2 * tile_count(p, 32) * p.batches <= (sizeof(T) == 8 ? 1 : 3) * processors;   // as many as fit at a time, about
-  return launch_portable_as<T, 32>(p, gpu.capability >= 90 && few && p.k >= 256 ? 2 : 1, only_if, stream);
+  return launch_portable_as<T, 32>(p, gpu.capability >= 90 && few && p.k >= 256 ? 2 : 1, only_if_refused, stream);
 }
 
-// If `only_if` is given, the kernel does nothing where that word of device memory is zero.
-cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, const int* only_if, cudaStream_t stream) {
+// If `only_if_refused`, in device memory, is given, the kernel does nothing where it says that nothing is refused.
+cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, const Control* only_if_refused, cudaStream_t stream) {
   switch (type) {
     case kFloat32:
-      return launch_portable_sized<float>(p, gpu, only_if, stream);
+      return launch_portable_sized<float>(p, gpu, only_if_refused, stream);
     case kFloat64:
-      return launch_portable_sized<double>(p, gpu, only_if, stream);
+      return launch_portable_sized<double>(p, gpu, only_if_refused, stream);
     case kFloat16:
-      return launch_portable_sized<__half>(p, gpu, only_if, stream);
+      return launch_portable_sized<__half>(p, gpu, only_if_refused, stream);
     case kBFloat16:
-      return launch_portable_sized<__nv_bfloat16>(p, gpu, only_if, stream);
+      return launch_portable_sized<__nv_bfloat16>(p, gpu, only_if_refused, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -1243,17 +1259,13 @@ __device__ inline int list_lost(const Source& source, float scale, float unscale
 
 // ---- Packing: the kernel.
 
-struct Control {
-  int refused;    // set when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
-  int lost;       // elements whose missing bits went into records
-};
-static_assert(sizeof(Control) == kControlBytes, "the binding reads these two words");
-
 struct Packing {
   Packed x, y;
   int x_blocks, y_blocks;   // how many of each there are to pack
   Control* control;
   const Control* kept;      // of operands that were packed before; or null
+  bool alone;               // no clear_words before it, which waits for what writes the operands
+  int most_lost;            // with more listed elements than these the product is refused
 };
 
 struct PackMemory {
@@ -1261,6 +1273,10 @@ struct PackMemory {
   Record record;
   PackScratch scratch;
 };
+
+__device__ inline void add_lost(const Packing& p, int lost) {
+  if (atomicAdd(&p.control->lost, lost) + lost > p.most_lost) atomicExch(&p.control->refused, 1);
+}
 
 // One thread block a packed block. Once one block is refused, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
@@ -1281,12 +1297,13 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   source.quads = (operand.col_stride == 1 || operand.col_stride == -1) && operand.row_stride % 4 == 0 && source.cols >= kBlock &&
                  reinterpret_cast<uintptr_t>(source.at + (operand.col_stride == 1 ? 0 : -3)) % 16 == 0;
   BlockInFlight block;
+  if (p.alone) wait_for_previous_kernel();
   load_block(source, operand, t, block);
   wait_for_previous_kernel();   // which cleared the control words
   let_next_kernel_begin();      // and not before: the product counts on it
   if (blockIdx.x == 0 && t == 0 && p.kept) {
     if (p.kept->refused) atomicExch(&p.control->refused, 1);
-    atomicAdd(&p.control->lost, p.kept->lost);
+    add_lost(p, p.kept->lost);
   }
   if (__syncthreads_or(t == 0 && load_relaxed(&p.control->refused))) return;   // one answer for all threads
   uint32_t largest, least;
@@ -1308,7 +1325,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   if (t == 0) {
     shared.record.head = {power_of_two(-exponent), max(lost, 0)};
     if (lost > 0) {
-      atomicAdd(&p.control->lost, lost);
+      add_lost(p, lost);
       atomicOr(operand.listed_by_row + r * mask_words(operand.block_cols) + c / 32, 1u << c % 32);
       atomicOr(operand.listed_by_col + c * mask_words(blocks_in(operand.rows)) + r / 32, 1u << r % 32);
     }
@@ -1361,7 +1378,7 @@ struct HopperProduct {
   Contraction contraction;
   int triangular;
   int longest_item;     // slabs; a longer tile is summed in pieces, by several clusters
-  const Control* control;
+  Control* control;
   int* next_item;       // of the queue
   int* next_strip;      // of zeros
   int* pieces_done;     // for each 64 x 256 of C that is summed in pieces
@@ -1595,26 +1612,35 @@ __device__ inline void multiply(uint64_t x, uint64_t y, float (&sums)[64], const
   wgmma_wait<0>();
 }
 
+// Writes pairs of neighbours, which lie in memory the other way round if kDirection is -1. `below`: how far the diagonal is from `at`.
+template <int kDirection>
+__device__ inline void write_pairs(float* at, int64_t c_row, int below, const float (&total)[64]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int g = 0; g < 16; ++g) {
+      const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
+      float* pair = at + 8 * h * c_row + 8 * g * kDirection;
+      if (kDirection == 1)
+        __stcs(reinterpret_cast<float2*>(pair), make_float2(a, b));
+      else
+        __stcs(reinterpret_cast<float2*>(pair - 1), make_float2(b, a));
+    }
+}
+
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal.
 __device__ inline void write_rows(const HopperProduct& p, int first_row, int first_col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4, col0 = first_col + lane % 4 * 2;
   const bool forward = p.c_col == 1, backward = p.c_col == -1;
   float* at = p.c + row0 * p.c_row + col0 * p.c_col;
+  const int below = p.triangular ? row0 - col0 : 128;
   const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
-  if (inside && (forward || backward) && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(forward ? p.c : p.c - 1) % 8 == 0) {
-    if (backward) --at;   // two neighbours lie in memory the other way round
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float* pair = next_address(at, 8 * h * p.c_row);
-      const int below = p.triangular ? row0 + 8 * h - col0 : 128;   // how far the diagonal is from the first column
-#pragma unroll
-      for (int g = 0; g < 16; ++g) {
-        const float a = 8 * g <= below ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below ? total[g * 4 + 2 * h + 1] : 0.0f;
-        __stcs(reinterpret_cast<float2*>(pair), make_float2(forward ? a : b, forward ? b : a));
-        pair = next_address(pair, 8 * p.c_col);
-      }
-    }
+  const bool pairs = inside && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(forward ? p.c : p.c - 1) % 8 == 0;
+  if (pairs && forward) {
+    write_pairs<1>(at, p.c_row, below, total);
+  } else if (pairs && backward) {
+    write_pairs<-1>(at, p.c_row, below, total);
   } else {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -1920,7 +1946,9 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
   } else {
     registers_down<kSingleRegisters>();
     const int lost = load_relaxed(&p.control->lost);
-    if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, load_relaxed(&p.control->refused), lost);
+    const bool refused = load_relaxed(&p.control->refused);
+    if (blockIdx.x == 0 && warp == kSingleWarp + 1 && lane == 0 && !refused) atomicExch(&p.control->accepted, 1);
+    if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, refused, lost);
     if (warp >= kSingleWarp + 2 && lost) mend<kContraction>(p, shared, warp - kSingleWarp - 2);
   }
 }
@@ -1952,7 +1980,9 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 #endif
 }
 
+// Packing counts on it that everything before this kernel has ended when packing begins.
 __global__ void clear_words(int* words, int count) {
+  wait_for_previous_kernel();
   let_next_kernel_begin();
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
 }
@@ -1961,18 +1991,19 @@ __global__ void clear_words(int* words, int count) {
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ---------------------------------------------
 #
 # Four kernels make a Hopper product: one clears the counters in the workspace, one packs the operands, one multiplies, and the portable
-# kernel does nothing unless an operand was refused. All but the first start before the one ahead of them has ended, and wait for it inside.
+# kernel does nothing unless an operand was refused. They start before the one ahead of them has ended, and wait for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
-// The longest range of k, in slabs, that one cluster sums at a time. Longer tiles are cut into pieces; measured, on an H200.
-int longest_item(const Product& p, int clusters) {
+// The longest range of k, in slabs, that one cluster sums at a time. Longer tiles are cut into pieces; measured, on an H200, for one
+// product and for two in one launch, which share the clusters.
+int longest_item(const Product& p, int clusters, int products) {
   const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), slabs = blocks_in(p.k);
   int64_t work = rows * cols * slabs;
   if (p.triangular) {
     work = 0;
     for (int64_t r = rows; r > 0; --r) work += kTileBlocks * triangle(r);
   }
-  int64_t longest = work / clusters;           // what each cluster has to do on average
-  if (longest < 40) longest += longest / 4;    // few pieces count for more than an even share
+  int64_t longest = work * products / clusters;   // what each cluster has to do on average
+  if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few pieces count for more than an even share
   if (longest < 4) longest = 4;
   return static_cast<int>(slabs < longest ? slabs : longest);
 }
@@ -2004,14 +2035,16 @@ Stored stored_y(const Product& p) {
 // Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
 class Workspace {
  public:
-  // Of a product; or of its gradients, one or two, which share the packed gradient of the result.
-  Workspace(const Product& p, int clusters, int gradients) : longest(longest_item(p, gradients == 2 ? clusters / 2 : clusters)) {
+  // Of a product; or of its gradients, one or two, which share the packed gradient of the result. A triangular product has words for its
+  // gradients, too, and clears them with its own: that saves a launch.
+  Workspace(const Product& p, int clusters, int gradients) : longest(longest_item(p, clusters, gradients == 2 ? 2 : 1)) {
     const Stored first = stored_x(p), second = stored_y(p);
     const int products = gradients == 2 ? 2 : 1;
     int64_t at = sizeof(Control) / sizeof(int);
     masks_[0] = at, at += first.masks();
     masks_[1] = at, at += gradients ? 0 : second.masks();
     queue_ = at, queue_words_ = 2 + kTileEdge / 64 * tiles_of(p), at += products * queue_words_;
+    gradient_words_ = at, at += gradients || !p.triangular ? 0 : Workspace(p, clusters, 2).words;
     words = static_cast<int>(at);
     at = (at * 4 + 127) / 128 * 128;
     records_[0] = at, at += first.blocks() * sizeof(Record);
@@ -2026,15 +2059,17 @@ class Workspace {
   int words, longest;
   int64_t bytes;
 
-  Control* control(void* base) const { return static_cast<Control*>(base); }
-  int* queue(void* base, int product) const { return static_cast<int*>(base) + queue_ + product * queue_words_; }
+  void use_words_of(const Workspace& product, void* base) { words_elsewhere_ = static_cast<int*>(base) + product.gradient_words_; }
+
+  Control* control(void* base) const { return reinterpret_cast<Control*>(words_at(base)); }
+  int* queue(void* base, int product) const { return words_at(base) + queue_ + product * queue_words_; }
   float* partial_sums(void* base, int product) const {
     return reinterpret_cast<float*>(static_cast<uint8_t*>(base) + partial_sums_ + product * partial_bytes_);
   }
 
   Packed packed(void* base, int which, const Stored& s) const {
     uint8_t* bytes = static_cast<uint8_t*>(base);
-    uint32_t* by_row = static_cast<uint32_t*>(base) + masks_[which];
+    uint32_t* by_row = reinterpret_cast<uint32_t*>(words_at(base)) + masks_[which];
     Packed p;
     p.source = static_cast<const float*>(s.source), p.row_stride = s.row_stride, p.col_stride = s.col_stride;
     p.rows = s.rows, p.cols = s.cols, p.triangular = s.triangular, p.block_cols = blocks_in(s.cols);
@@ -2044,15 +2079,21 @@ class Workspace {
   }
 
  private:
-  int64_t masks_[2], records_[2], blocks_[2], queue_, queue_words_, partial_sums_, partial_bytes_;
+  int* words_at(void* base) const { return words_elsewhere_ ? words_elsewhere_ : static_cast<int*>(base); }
+
+  int64_t masks_[2], records_[2], blocks_[2], queue_, queue_words_, gradient_words_, partial_sums_, partial_bytes_;
+  int* words_elsewhere_ = nullptr;
 };
 
 // ---- Launching: one kernel each.
 
 cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
-  clear_words<<<1 + count / 4096, 512, 0, stream>>>(static_cast<int*>(words), count);
-  return cudaGetLastError();
+  const Launch launch(1 + count / 4096, 512, 0, 1, true, stream);
+  return cudaLaunchKernelEx(&launch.config, clear_words, static_cast<int*>(words), count);
 }
+
+// A listed element of a line is added to every tile on it. Of too many the portable kernel is sooner done with the whole product.
+int most_lost(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
   const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
@@ -2113,9 +2154,10 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
   const Packed x = at.packed(workspace, 0, stored_as_x), y = at.packed(workspace, 1, stored_as_y);
   const int x_blocks = static_cast<int>(stored_as_x.blocks()), y_blocks = static_cast<int>(stored_as_y.blocks());
   cudaError_t error = launch_clear(workspace, at.words, stream);
-  if (error == cudaSuccess) error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr}, stream);
+  if (error == cudaSuccess)
+    error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr, false, most_lost(product)}, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, workspace, 0)}, 1}, clusters, stream);
-  if (error == cudaSuccess) error = launch_portable(product, kFloat32, gpu, &at.control(workspace)->refused, stream);
+  if (error == cudaSuccess) error = launch_portable(product, kFloat32, gpu, at.control(workspace), stream);
   return error;
 }
 
@@ -2146,23 +2188,25 @@ cudaError_t launch_product(const Product& product, ElementType type, const Gpu& 
 
 // dX = G Y^T and dY = X^T G of one product C = X Y (kNN, triangular), with G packed here once and X and Y as that product packed them in
 // `kept`. A gradient whose `c` is null is not computed.
-cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
-                             cudaStream_t stream) {
+cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
+                             const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.multiprocessors / 2;
-  const Workspace at(product, clusters, (dx.c != nullptr) + (dy.c != nullptr)), before(product, clusters, 0);
+  const Workspace before(product, clusters, 0);
+  Workspace at(product, clusters, (dx.c != nullptr) + (dy.c != nullptr));
+  if (first) at.use_words_of(before, kept);
   const Stored stored_g = stored_x(dx);
   const Packed x = before.packed(kept, 0, stored_x(product)), y = before.packed(kept, 1, stored_y(product));
   const Packed g = at.packed(workspace, 0, stored_g);
-  const int* refused = &at.control(workspace)->refused;
-  cudaError_t error = launch_clear(workspace, at.words, stream);
+  cudaError_t error = first ? cudaSuccess : launch_clear(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept)}, stream);
+    error = launch_packing(
+        {g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept), first, most_lost(product)}, stream);
   HopperProducts products = {};
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, workspace, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, workspace, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  if (error == cudaSuccess && dx.c) error = launch_portable(dx, kFloat32, gpu, refused, stream);
-  if (error == cudaSuccess && dy.c) error = launch_portable(dy, kFloat32, gpu, refused, stream);
+  if (error == cudaSuccess && dx.c) error = launch_portable(dx, kFloat32, gpu, at.control(workspace), stream);
+  if (error == cudaSuccess && dy.c) error = launch_portable(dy, kFloat32, gpu, at.control(workspace), stream);
   return error;
 }
 """
@@ -2338,8 +2382,9 @@ std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::T
 }
 
 std::tuple<int, int> refused_and_lost(const at::Tensor& workspace) {   // waits for the GPU
-  const at::Tensor words = workspace.narrow(0, 0, kControlBytes).cpu();
-  return {static_cast<const int*>(words.const_data_ptr())[0], static_cast<const int*>(words.const_data_ptr())[1]};
+  const at::Tensor words = workspace.narrow(0, 0, sizeof(Control)).cpu();
+  const Control& control = *static_cast<const Control*>(words.const_data_ptr());
+  return {control.refused, control.lost};
 }
 
 // ---- Binding: short ways past torch's dispatcher, and gradients.
@@ -2376,8 +2421,8 @@ bool keeps_operands(const at::Tensor& x, const at::Tensor& y, int structure, int
 
 // The gradients of such a product from G = dC and the workspace that it left; undefined where not asked for. None if G is not plain.
 using Gradients = std::variant<std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>>, std::string>;
-std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y, at::Tensor kept, int structure,
-                                            bool for_x, bool for_y) {
+std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y, at::Tensor kept, bool first,
+                                            int structure, bool for_x, bool for_y) {
   if (!plain({g, x, y}) || !fit(g, y, kNT, structure) || !fit(x, g, kTN, structure)) return std::nullopt;
   const c10::cuda::CUDAGuard guard(x.device());
   const at::Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
@@ -2389,8 +2434,12 @@ std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tenso
   cudaError_t error = describe_gpu(x.get_device(), gpu);
   if (error == cudaSuccess) {
     const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kFloat32, gpu, for_x + for_y), x);
-    error = launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), gpu,
-                             c10::cuda::getCurrentCUDAStream());
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
+    error = cudaStreamIsCapturing(stream, &capture);
+    first = first && capture == cudaStreamCaptureStatusNone;
+    if (error == cudaSuccess)
+      error = launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream);
   }
   if (error != cudaSuccess) return launch_error(error, x);
   return std::tuple(for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt);
@@ -2733,6 +2782,7 @@ class _KeepingProduct(torch.autograd.Function):
         result, workspace = _EXTENSION.product_with_workspace(X, Y, _NN, structure, _PATH)
         C = _tensor(result)
         ctx.contraction, ctx.structure = _NN, structure
+        ctx.first = iter([True])  # for one backward, even if two threads ask at once
         ctx.save_for_backward(X, Y, workspace)
         return C
 
@@ -2740,7 +2790,8 @@ class _KeepingProduct(torch.autograd.Function):
     def backward(ctx, G):
         X, Y, workspace = ctx.saved_tensors
         if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
-            gradients = _EXTENSION.gradients_if_plain(G, X, Y, workspace, ctx.structure, *ctx.needs_input_grad[:2])
+            first = next(ctx.first, False)
+            gradients = _EXTENSION.gradients_if_plain(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
             if gradients is not None:
                 return *_tensor(gradients), None
         return _gradients(_shortest_way, ctx, G)[:3]

@@ -595,6 +595,23 @@ def test_explain_names_a_refusal(model, problem):
         assert (told["path"], told["refused"]) == ("portable", True), told
 
 
+@needs_hopper
+@pytest.mark.parametrize("problem", EXPLAINED)
+@pytest.mark.parametrize(("every", "refused"), [(8, False), (1, True)])
+def test_many_listed_elements_are_refused(model, problem, every, refused):
+    """Elements that a pair of float16 cannot hold are added one by one, unless there are too many for that."""
+    A, B = cuda_operands(2048)
+    for T in (A, B):
+        T.view(32, 64, 32, 64)[::every, 3, :, 5] *= 1e-7  # one in each block of 64 x 64
+        T.view(32, 64, 32, 64)[::every, 60, :, 2] *= 1e-7
+    function, family = dict(zip(EXPLAINED, FUNCTIONS.items(), strict=True))[problem]
+    assert_product(getattr(model, function)(A, B), A, B, *family, function)
+    if model._PATH == model._AUTOMATIC:
+        told = model.explain(A, B, problem)
+        assert told["refused"] == refused, told
+        assert told["lost"] > 50, told
+
+
 @needs_cuda
 @pytest.mark.parametrize("problem", EXPLAINED)
 def test_explain_names_the_portable_kernel(model, problem):
