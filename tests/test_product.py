@@ -597,7 +597,7 @@ def test_explain_names_a_refusal(model, problem):
 
 @needs_hopper
 @pytest.mark.parametrize("problem", EXPLAINED)
-@pytest.mark.parametrize(("every", "refused"), [(8, False), (1, True)])
+@pytest.mark.parametrize(("every", "refused"), [(16, False), (1, True)])
 def test_many_listed_elements_are_refused(model, problem, every, refused):
     """Elements that a pair of float16 cannot hold are added one by one, unless there are too many for that."""
     A, B = cuda_operands(2048)
