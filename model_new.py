@@ -83,13 +83,18 @@ struct Gpu {
   int multiprocessors, capability;   // 90 for compute capability 9.0
 };
 
-// Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes; null (or
-// zero bytes) means the portable kernel. It begins with a Control, which tells afterwards how the product was computed.
+// How a product of the Hopper kernel went, in device memory.
 struct Control {
   int refused;    // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
   int lost;       // how many elements packing keeps in lists, because a pair of fp16 misses some of their bits
   int accepted;   // set by the product kernel: packing has ended, and nothing is refused
 };
+
+// Whether the Hopper kernel computes a product, unless the portable one is asked for.
+bool hopper_serves(const Product& product, ElementType type, const Gpu& gpu);
+
+// Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes; null (or
+// zero bytes) means the portable kernel. It begins with a Control, to be read afterwards.
 int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu, int gradients);
 cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream);
 
@@ -1612,6 +1617,8 @@ __device__ inline void multiply(uint64_t x, uint64_t y, float (&sums)[64], const
   wgmma_wait<0>();
 }
 
+// ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
+
 // Writes pairs of neighbours, which lie in memory the other way round if kDirection is -1. `below`: how far the diagonal is from `at`.
 template <int kDirection>
 __device__ inline void write_pairs(float* at, int64_t c_row, int below, const float (&total)[64]) {
@@ -1701,6 +1708,8 @@ __device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, 
   if (info.col + 128 < p.n) write_rows(p, row, info.col + 128, total[1]);
   return true;
 }
+
+// ---- Hopper kernel: consumers: slab by slab.
 
 // What a warpgroup has to do with half of the columns of a slab. Found out one half ahead, while the tensor cores are at work. In one
 // register: all that the consumers keep beside their sums must fit into the few that are left.
@@ -2040,11 +2049,13 @@ class Workspace {
   Workspace(const Product& p, int clusters, int gradients) : longest(longest_item(p, clusters, gradients == 2 ? 2 : 1)) {
     const Stored first = stored_x(p), second = stored_y(p);
     const int products = gradients == 2 ? 2 : 1;
-    int64_t at = sizeof(Control) / sizeof(int);
+    constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
+    queue_words_ = 2 + kTileEdge / 64 * tiles_of(p);
+    int64_t at = kControlWords;
     masks_[0] = at, at += first.masks();
     masks_[1] = at, at += gradients ? 0 : second.masks();
-    queue_ = at, queue_words_ = 2 + kTileEdge / 64 * tiles_of(p), at += products * queue_words_;
-    gradient_words_ = at, at += gradients || !p.triangular ? 0 : Workspace(p, clusters, 2).words;
+    queue_ = at, at += products * queue_words_;
+    gradient_words_ = at, at += gradients || !p.triangular ? 0 : kControlWords + first.masks() + 2 * queue_words_;   // as above, for two
     words = static_cast<int>(at);
     at = (at * 4 + 127) / 128 * 128;
     records_[0] = at, at += first.blocks() * sizeof(Record);
@@ -2416,7 +2427,7 @@ bool keeps_operands(const at::Tensor& x, const at::Tensor& y, int structure, int
   Product p = {};
   if (x.numel() == 0 || x.size(0) > kMaxSize || describe_gpu(x.get_device(), gpu) != cudaSuccess) return false;
   p.m = p.n = p.k = static_cast<int>(x.size(0)), p.triangular = 1;
-  return workspace_bytes_for(p, element_type(x.scalar_type()), gpu, 0) > 0;
+  return hopper_serves(p, element_type(x.scalar_type()), gpu);
 }
 
 // The gradients of such a product from G = dC and the workspace that it left; undefined where not asked for. None if G is not plain.
@@ -2806,6 +2817,9 @@ def _shortest_way(X, Y, contraction, structure):
     """The product, past autograd where nobody asks for its gradients, as in most backwards."""
     C = _product_if_plain(X, Y, contraction, structure)
     return _Product.apply(X, Y, contraction, structure) if C is None else C
+
+
+# ---- What the user calls: checked, cast and broadcast, then the operator. --------------------------------------------
 
 
 def _refuse_nested_forward_mode(function):

@@ -48,7 +48,6 @@ using std::min;
 #define __host__
 #define __align__(n) alignas(n)
 struct Record;
-struct Control;
 """
 
 HARNESS = r"""
@@ -224,7 +223,6 @@ def program(model, tmp_path_factory):
         constant(model, "kTileBlocks"),
         constant(model, "kBandTiles"),
         between(model._CUDA_PACKING, "_CUDA_PACKING", "// One packed matrix.", "// Where in the hi (or lo) half"),
-        "struct Control;",
         between(hopper, "_CUDA_HOPPER", "struct HopperProduct {", "// A slab is 64 of k"),
         between(hopper, "_CUDA_HOPPER", "// A tile of a cluster", "struct SharedMemory"),
         between(hopper, "_CUDA_HOPPER", "// ---- Hopper kernel: geometry of blocks", "// One thread of the cluster takes"),
