@@ -241,8 +241,9 @@ __device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// By address; of an arrival, in any thread block of the cluster. What it tells is that this thread has read its part of a slot: no memory
-// is published, so the default scope does, and the fence of a wider one, in every step of the pipeline, would cost more than the step.
+// By address; of an arrival, in any thread block of the cluster. It publishes what this thread wrote to its own thread block alone (the
+// default scope). The other one is told no more than that a slot has been read, and the fence of a wider scope, in every step of the
+// pipeline, would cost more than the step.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -261,6 +262,21 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
+// Of the phase that has not ended, 0 or 1.
+__device__ inline uint32_t barrier_phase_at(uint32_t barrier) {
+  uint32_t phase;
+  asm volatile(
+      "{\n"
+      ".reg .pred even_ended;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 even_ended, [%1], 0;\n"
+      "selp.u32 %0, 1, 0, even_ended;\n"
+      "}"
+      : "=r"(phase)
+      : "r"(barrier)
+      : "memory");
+  return phase;
+}
+
 // Four words into the shared memory of a thread block of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(a), "r"(b),
@@ -268,6 +284,9 @@ __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint
                : "memory");
 }
 
+__device__ inline void store_shared(uint32_t at, int a, int b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(a), "r"(b) : "memory");
+}
 __device__ inline int load_shared(uint32_t at) {
   int value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
@@ -1372,7 +1391,7 @@ constexpr int kItems = 4;                 // places for items on their way to th
 [[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
 // Numbers of barriers, two each.
-enum GroupBarrier : int { kConsumerBarrier = 1, kMendFull = 3, kMendEmpty = 5 };
+enum GroupBarrier : int { kConsumerBarrier = 1 };   // and 2: one for each warpgroup
 
 struct HopperProduct {
   Packed x, y;          // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
@@ -1413,13 +1432,19 @@ struct alignas(16) Item {
   int unused;
 };
 
+// Where a tile begins that is written, for the mender; row = -1: there are no more.
+struct alignas(8) TileToMend {
+  int row, col;
+};
+
 struct SharedMemory {
   // X: block by block, hi then lo; Y: hi of both blocks, then lo of both, so that wgmma sees 128 columns.
   uint8_t slot[kSlots][kSlotBytes];
   RecordHead head[kSlots][2];
   Item item[kItems];
   SlabInfo info[kSlots];              // with the slot of X
-  SlabInfo to_mend[kGroupsOfConsumers];
+  TileToMend to_mend[kGroupsOfConsumers];
+  uint64_t mend_full[kGroupsOfConsumers], mend_empty[kGroupsOfConsumers];
   uint64_t full[kSlots], empty[kSlots];
   uint64_t item_made[kItems];
   int lost;   // elements in lists: there is work for the menders
@@ -1663,13 +1688,6 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
   }
 }
 
-// Hands a tile that is written, or the order to stop, to the mender of this warpgroup.
-__device__ inline void give_to_mender(SharedMemory& shared, const SlabInfo& info, int group) {
-  group_sync(kMendEmpty + group, 128 + 32);
-  if (fresh_thread_index() % 128 == 0) shared.to_mend[group] = info;
-  group_sync(kMendFull + group, 128 + 32);   // where the mender is already
-}
-
 // A tile in pieces: all pieces but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
 // the result is the same every time. It does not wait for one that has not begun: they are handed out in their order. True: C is written.
 __device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, int group, float (&total)[2][64]) {
@@ -1724,7 +1742,8 @@ struct Half {
 };
 
 struct SlabOfX {
-  int slot, flags;
+  int what;   // the flags and, from bit 16 on, the slot of X: one register
+  __device__ int slot() const { return what >> 16; }
 };
 
 struct ConsumerView {
@@ -1737,17 +1756,17 @@ struct ConsumerView {
 
   __device__ SlabOfX next_slab(Ring& ring) const {
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
-    const SlabOfX slab = {ring.slot, load_shared(base + offsetof(SharedMemory, info) + sizeof(SlabInfo) * ring.slot)};
+    const SlabOfX slab = {ring.slot << 16 | load_shared(base + offsetof(SharedMemory, info) + sizeof(SlabInfo) * ring.slot)};
     ring.advance();
     return slab;
   }
 
   __device__ Half next_half(const SlabOfX& slab, int half, Ring& ring) const {
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
-    const int columns = slab.flags / kHasY >> 2 * half & 3;
-    Half h = {slab.slot | ring.slot << 4 | columns << 8};
-    if (columns && slab.flags & kHasX << group) h.what |= Half::kMultiplyBit;
-    if (slab.flags & kLast) h.what |= Half::kLastBit;
+    const int columns = slab.what / kHasY >> 2 * half & 3;
+    Half h = {slab.slot() | ring.slot << 4 | columns << 8};
+    if (columns && slab.what & kHasX << group) h.what |= Half::kMultiplyBit;
+    if (slab.what & kLast) h.what |= Half::kLastBit;
     ring.advance();
     return h;
   }
@@ -1757,6 +1776,15 @@ struct ConsumerView {
     const int lane = fresh_thread_index() % 32;
     __syncwarp();
     if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(SharedMemory, empty) + 8 * slot, lane));
+  }
+
+  // Hands a tile that this warpgroup has written, or the order to stop, to its mender. The turn is read off the barrier on which all
+  // threads of the warpgroup are about to arrive, for want of a register.
+  __device__ void give_to_mender(int row, int col) const {
+    const uint32_t full = base + offsetof(SharedMemory, mend_full) + 8 * group;
+    barrier_wait_at(base + offsetof(SharedMemory, mend_empty) + 8 * group, barrier_phase_at(full) ^ 1);
+    if (fresh_thread_index() % 128 == 0) store_shared(base + offsetof(SharedMemory, to_mend) + sizeof(TileToMend) * group, row, col);
+    barrier_arrive_at(full);
   }
 };
 
@@ -1805,8 +1833,8 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   Ring ring = {0, 0};
   SlabOfX slab = view.next_slab(ring);
   Half first, second;
-  if (!(slab.flags & kStop)) first = view.next_half(slab, 0, ring);
-  while (!(slab.flags & kStop)) {   // a tile at a time
+  if (!(slab.what & kStop)) first = view.next_half(slab, 0, ring);
+  while (!(slab.what & kStop)) {   // a tile at a time
     float total[2][64];
 #pragma unroll
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
@@ -1814,16 +1842,16 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
       consume_half<kContraction>(view, first, total[0], [&] { second = view.next_half(slab, 1, ring); });
       consume_half<kContraction>(view, second, total[1], [&] {
         slab = view.next_slab(ring);
-        if (!(slab.flags & kStop)) first = view.next_half(slab, 0, ring);
+        if (!(slab.what & kStop)) first = view.next_half(slab, 0, ring);
       });
       if (second.last()) break;
       view.release(second.x_slot());
     }
     const SlabInfo info = shared.info[second.x_slot()];
     view.release(second.x_slot());
-    if (write_sums(p, info, view.group, total) && shared.lost) give_to_mender(shared, info, view.group);
+    if (write_sums(p, info, view.group, total) && shared.lost) view.give_to_mender(info.row + 64 * view.group, info.col);
   }
-  if (shared.lost) give_to_mender(shared, {kStop}, view.group);
+  if (shared.lost) view.give_to_mender(-1, 0);
 }
 
 // ---- Hopper kernel: menders, one warp for each warpgroup of consumers.
@@ -1886,13 +1914,12 @@ template <Contraction kContraction>
 __device__ void mend(const HopperProduct& p, SharedMemory& shared, int group) {
   constexpr bool kSwapX = kContraction == kTN, kSwapY = kContraction != kNT;   // whether k is the row of the stored matrix
   constexpr int kLists = 1 + kCols / kBlock;                                   // of X, and of each column block
-  const int lane = threadIdx.x % 32, threads = 128 + 32, words = mask_words(p.slabs);
-  for (;;) {
-    group_sync(kMendEmpty + group, threads);
-    group_sync(kMendFull + group, threads);
-    const SlabInfo& info = shared.to_mend[group];
-    if (info.flags & kStop) return;
-    const int first_row = info.row + 64 * group, first_col = info.col;
+  const int lane = threadIdx.x % 32, words = mask_words(p.slabs);
+  for (uint32_t turn = 0;; turn ^= 1) {
+    barrier_wait(&shared.mend_full[group], turn);
+    const int first_row = shared.to_mend[group].row, first_col = shared.to_mend[group].col;
+    barrier_arrive_at(shared_address(&shared.mend_empty[group]));
+    if (first_row < 0) return;
 #pragma unroll 1
     for (int at = 0; at < words * kLists; at += 32) {   // the lanes look at 32 words together
       const int which = (at + lane) / words, word = (at + lane) % words, y_line = first_col / kBlock + which - 1;
@@ -1976,6 +2003,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
       barrier_init(&shared.empty[s], 2 * kGroupsOfConsumers * 4);   // each consuming warp of both thread blocks
     }
     for (int u = 0; u < kItems; ++u) barrier_init(&shared.item_made[u], 1);
+    for (int group = 0; group < kGroupsOfConsumers; ++group) {
+      barrier_init(&shared.mend_full[group], 128);   // all that have written the tile
+      barrier_init(&shared.mend_empty[group], 32);   // all that have read which one it is
+    }
     barrier_init_fence();
   }
   let_next_kernel_begin();

@@ -1,7 +1,8 @@
 """compute-sanitizer over every kernel: memcheck, racecheck, initcheck, synccheck. Needs a GPU and the CUDA toolkit; takes minutes.
 
-    python tests/sanitize.py              all four tools
-    python tests/sanitize.py memcheck     some of them
+    python tests/sanitize.py                      all four tools, all kernels
+    python tests/sanitize.py memcheck             some of the tools
+    python tests/sanitize.py initcheck portable   some of the kernels: portable, hopper
 
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every tool is clean, 1 if one is not, 2 if it
 cannot run.
@@ -30,30 +31,37 @@ SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a ti
 HOPPER_SIZE = 1300  # float32 from 1088 on; tiles in pieces, an edge that no block divides
 
 
-def products(torch, module):
-    """Every contraction and structure, float32 and float64; then the Hopper kernel, gradients, lost elements and a refusal included."""
+def compute(torch, module, X, Y, contraction, structure):
+    C = module._compute(X, Y, contraction, structure)
+    torch.cuda.synchronize()
+    return C
 
-    def compute(X, Y, contraction, structure):
-        C = module._compute(X, Y, contraction, structure)
-        torch.cuda.synchronize()
-        return C
 
+def portable(torch, module):
+    """Every contraction and structure, float32 and float64."""
     for N in SIZES:
         for dtype in (torch.float32, torch.float64):
             X, Y = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
             for contraction in (0, 1, 2):
                 for structure in (0, 1, 2):
-                    assert torch.isfinite(compute(X, Y, contraction, structure)).all()
+                    assert torch.isfinite(compute(torch, module, X, Y, contraction, structure)).all()
+
+
+def hopper(torch, module):
+    """Every contraction and structure, with gradients, listed elements and a refusal."""
     X, Y = (torch.randn(HOPPER_SIZE, HOPPER_SIZE, device="cuda") for _ in range(2))
     X[700, 3] = Y[900, 800] = 1e-6  # elements that need a list
     for contraction in (0, 1, 2):
         for structure in (0, 1, 2):
-            assert torch.isfinite(compute(X, Y, contraction, structure)).all()
+            assert torch.isfinite(compute(torch, module, X, Y, contraction, structure)).all()
     P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
     X[5, 3] = float("inf")  # refused: the portable kernel computes behind it
-    assert not torch.isfinite(compute(X, Y, 0, 1)).all()
+    assert not torch.isfinite(compute(torch, module, X, Y, 0, 1)).all()
     print("computed by", module.explain(Y, Y)["path"], flush=True)
+
+
+KERNELS = {"portable": portable, "hopper": hopper}
 
 
 def every_lane_arrives(text):
@@ -74,21 +82,23 @@ def main():
     if sys.argv[1:2] == ["--child"]:
         import torch
 
-        products(torch, load(sys.argv[2]))
+        module = load(sys.argv[2])
+        for kernels in sys.argv[3:]:
+            KERNELS[kernels](torch, module)
         return 0
-    tools = sys.argv[1:] or TOOLS
-    unknown = [tool for tool in tools if tool not in TOOLS]
+    unknown = [argument for argument in sys.argv[1:] if argument not in TOOLS and argument not in KERNELS]
     if unknown or not shutil.which("compute-sanitizer"):
-        print(
-            f"unknown tool {unknown[0]!r}; accepted: {', '.join(TOOLS)}" if unknown else "compute-sanitizer is not on PATH", file=sys.stderr
-        )
+        accepted = ", ".join([*TOOLS, *KERNELS])
+        print(f"unknown argument {unknown[0]!r}; accepted: {accepted}" if unknown else "compute-sanitizer is not on PATH", file=sys.stderr)
         return 2
+    tools = [tool for tool in sys.argv[1:] if tool in TOOLS] or TOOLS
+    kernels = [some for some in sys.argv[1:] if some in KERNELS] or list(KERNELS)
     dirty = 0
     for tool in tools:
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
         for kernel in ("portable", "hopper", "pack", "clear"):
             command += ["--kernel-regex", f"kns={kernel}"]
-        run = subprocess.run([*command, sys.executable, __file__, "--child", tool], capture_output=True, text=True)
+        run = subprocess.run([*command, sys.executable, __file__, "--child", tool, *kernels], capture_output=True, text=True)
         print(f"{tool}: {'clean' if run.returncode == 0 else 'NOT CLEAN'}")
         print("  " + "\n  ".join(line for line in run.stdout.splitlines() if "SUMMARY" in line or "computed by" in line))
         if run.returncode:
