@@ -90,9 +90,6 @@ struct Control {
   int accepted;   // set by the product kernel: packing has ended, and nothing is refused
 };
 
-// Whether the Hopper kernel computes a product, unless the portable one is asked for.
-bool hopper_serves(const Product& product, ElementType type, const Gpu& gpu);
-
 // Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes; null (or
 // zero bytes) means the portable kernel. It begins with a Control, to be read afterwards.
 int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu, int gradients);
@@ -262,7 +259,7 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
-// Of the phase that has not ended, 0 or 1.
+// Of the phase that goes on, 0 or 1.
 __device__ inline uint32_t barrier_phase_at(uint32_t barrier) {
   uint32_t phase;
   asm volatile(
@@ -1778,12 +1775,14 @@ struct ConsumerView {
     if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(SharedMemory, empty) + 8 * slot, lane));
   }
 
-  // Hands a tile that this warpgroup has written, or the order to stop, to its mender. The turn is read off the barrier on which all
-  // threads of the warpgroup are about to arrive, for want of a register.
+  // Hands a tile that this warpgroup has written, or the order to stop, to its mender. One thread does, which finds its turn by the
+  // barrier that it alone arrives on: there is no register left to keep it in.
   __device__ void give_to_mender(int row, int col) const {
+    group_sync(kConsumerBarrier + group, 128);
+    if (fresh_thread_index() % 128 != 0) return;
     const uint32_t full = base + offsetof(SharedMemory, mend_full) + 8 * group;
     barrier_wait_at(base + offsetof(SharedMemory, mend_empty) + 8 * group, barrier_phase_at(full) ^ 1);
-    if (fresh_thread_index() % 128 == 0) store_shared(base + offsetof(SharedMemory, to_mend) + sizeof(TileToMend) * group, row, col);
+    store_shared(base + offsetof(SharedMemory, to_mend) + sizeof(TileToMend) * group, row, col);
     barrier_arrive_at(full);
   }
 };
@@ -2004,8 +2003,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
     }
     for (int u = 0; u < kItems; ++u) barrier_init(&shared.item_made[u], 1);
     for (int group = 0; group < kGroupsOfConsumers; ++group) {
-      barrier_init(&shared.mend_full[group], 128);   // all that have written the tile
-      barrier_init(&shared.mend_empty[group], 32);   // all that have read which one it is
+      barrier_init(&shared.mend_full[group], 1);
+      barrier_init(&shared.mend_empty[group], 32);   // every lane of the mender
     }
     barrier_init_fence();
   }
@@ -2204,7 +2203,7 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
 }
 
 // Whether the Hopper kernel is the faster one; measured, on an H200. Below that size three launches take longer than the product.
-bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
+static bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
   constexpr int kHopperFrom = 1088;
   if (type != kFloat32 || gpu.capability != 90 || gpu.multiprocessors < 4) return false;   // two clusters, for two gradients
   return p.triangular ? p.n >= kHopperFrom : static_cast<double>(p.m) * p.n * p.k >= 2.6e8 && p.m >= 128 && p.n >= 128;
@@ -2442,26 +2441,19 @@ bool plain(std::initializer_list<at::Tensor> tensors) {
          c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCUDA);
 }
 
-// The short way: the product, where nothing but the product is wanted: plain tensors that fit, and no gradient asked for. Else None, and
-// the caller goes the long way.
-std::optional<Result> product_if_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
-  if (!plain({x, y}) || (c10::GradMode::is_enabled() && (x.requires_grad() || y.requires_grad()))) return std::nullopt;
-  if (!fit(x, y, contraction, structure)) return std::nullopt;
-  return compute(x, y, contraction, structure, path, nullptr);
+// The short way: the product of plain tensors that fit, where no gradient is asked for. True where one is: the caller's autograd has to
+// know of the product. False where something else looks on, or the operands do not fit: the caller goes the long way.
+std::variant<at::Tensor, std::string, bool> product_if_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure,
+                                                             int path) {
+  if (!plain({x, y}) || !fit(x, y, contraction, structure)) return false;
+  if (c10::GradMode::is_enabled() && (x.requires_grad() || y.requires_grad())) return true;
+  Result c = compute(x, y, contraction, structure, path, nullptr);
+  if (c.index() == 1) return std::get<1>(c);
+  return std::get<0>(c);
 }
 
-// Whether a product leaves its operands packed: one triangular product of plain matrices that autograd watches, on the Hopper kernel.
-bool keeps_operands(const at::Tensor& x, const at::Tensor& y, int structure, int path) {
-  if (!c10::GradMode::is_enabled() || !(x.requires_grad() || y.requires_grad())) return false;
-  if (x.dim() != 2 || structure == kDense || path == kPortablePath || !plain({x, y}) || !fit(x, y, kNN, structure)) return false;
-  Gpu gpu;
-  Product p = {};
-  if (x.numel() == 0 || x.size(0) > kMaxSize || describe_gpu(x.get_device(), gpu) != cudaSuccess) return false;
-  p.m = p.n = p.k = static_cast<int>(x.size(0)), p.triangular = 1;
-  return hopper_serves(p, element_type(x.scalar_type()), gpu);
-}
-
-// The gradients of such a product from G = dC and the workspace that it left; undefined where not asked for. None if G is not plain.
+// The gradients of a triangular product of two matrices, C = X Y, from G = dC and the workspace that it left; undefined where not asked
+// for. None if G is not plain.
 using Gradients = std::variant<std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>>, std::string>;
 std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y, at::Tensor kept, bool first,
                                             int structure, bool for_x, bool for_y) {
@@ -2494,7 +2486,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("product_with_workspace", &product_with_workspace);
   m.def("product_if_plain", &product_if_plain);
   m.def("refused_and_lost", &refused_and_lost);
-  m.def("keeps_operands", &keeps_operands);
   m.def("gradients_if_plain", &gradients_if_plain);
 }
 """
@@ -2816,36 +2807,44 @@ class _Product(torch.autograd.Function):
         return _map(_Product.apply, info, in_dims, X, Y, contraction, structure)
 
 
-class _KeepingProduct(torch.autograd.Function):
-    """X Y of two plain matrices that the Hopper kernel multiplies, which stay packed for the gradients: so only G has to be packed then."""
+class _PlainProduct(torch.autograd.Function):
+    """The same for plain CUDA tensors, at which nothing but autograd looks; without setup_context, which would double the host's time."""
 
     @staticmethod
-    def forward(ctx, X, Y, structure):
-        result, workspace = _EXTENSION.product_with_workspace(X, Y, _NN, structure, _PATH)
+    def forward(ctx, X, Y, contraction, structure):
+        result, workspace = _EXTENSION.product_with_workspace(X, Y, contraction, structure, _PATH)
         C = _tensor(result)
-        ctx.contraction, ctx.structure = _NN, structure
-        ctx.first = iter([True])  # for one backward, even if two threads ask at once
-        ctx.save_for_backward(X, Y, workspace)
+        if workspace is None or contraction != _NN or structure == _DENSE or X.dim() > 2:
+            _save_operands(ctx, (X, Y, contraction, structure), C)
+        else:  # the operands stay packed for the gradients: so only G has to be packed then
+            ctx.contraction, ctx.structure = contraction, structure
+            ctx.first = iter([True])  # for one backward, even if two threads ask at once
+            ctx.save_for_backward(X, Y, workspace)
         return C
 
     @staticmethod
     def backward(ctx, G):
-        X, Y, workspace = ctx.saved_tensors
-        if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
+        X, Y, *workspace = ctx.saved_tensors
+        if workspace and not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
             first = next(ctx.first, False)
-            gradients = _EXTENSION.gradients_if_plain(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
+            gradients = _EXTENSION.gradients_if_plain(G, X, Y, *workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
             if gradients is not None:
-                return *_tensor(gradients), None
-        return _gradients(_shortest_way, ctx, G)[:3]
+                return *_tensor(gradients), None, None
+        return _gradients(_shortest_way, ctx, G)
 
 
 def _product_if_plain(X, Y, contraction, structure):
-    """The product of plain CUDA tensors that fit each other, where nothing but the product is wanted; else None. It takes 5 us."""
-    return None if _EXTENSION is None else _tensor(_EXTENSION.product_if_plain(X, Y, contraction, structure, _PATH))
+    """The product of plain CUDA tensors that fit each other, past torch's dispatcher, which costs more than the rest; else None."""
+    if _EXTENSION is None:
+        return None
+    C = _EXTENSION.product_if_plain(X, Y, contraction, structure, _PATH)
+    if C is True:
+        return _PlainProduct.apply(X, Y, contraction, structure)
+    return None if C is False else _tensor(C)
 
 
 def _shortest_way(X, Y, contraction, structure):
-    """The product, past autograd where nobody asks for its gradients, as in most backwards."""
+    """The product as a backward wants it: nobody has to check its operands again."""
     C = _product_if_plain(X, Y, contraction, structure)
     return _Product.apply(X, Y, contraction, structure) if C is None else C
 
@@ -2882,8 +2881,6 @@ def _call(function, A, B, contraction, structure):
         C = _product_if_plain(A, B, contraction, structure)
         if C is not None:
             return C
-        if contraction == _NN and _EXTENSION is not None and _EXTENSION.keeps_operands(A, B, structure, _PATH):
-            return _KeepingProduct.apply(A, B, structure)
     A, B = _prepared(function, A, B, structure)
     if compiling:
         return _product_op(A, B, contraction, structure)

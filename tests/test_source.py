@@ -84,8 +84,9 @@ class TestCompilation:
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc was found")
-def test_the_copy_for_racecheck_compiles(model, tmp_path):
-    (tmp_path / "copy.cu").write_text(sanitize.every_lane_arrives("\n".join(model._CUDA_SOURCES)))
+@pytest.mark.parametrize("tool", sanitize.COPIED)
+def test_the_copy_for_a_sanitizer_compiles(model, tmp_path, tool):
+    (tmp_path / "copy.cu").write_text(sanitize.copy_for(tool, "\n".join(model._CUDA_SOURCES)))
     command = [NVCC, "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-o", "copy.cubin", "copy.cu"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
