@@ -2747,9 +2747,9 @@ def _save_operands(ctx, inputs, output):
     ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None)
 
 
-def _gradients(product, ctx, G):
+def _gradients(product, ctx, G, operands=None):
     """dX and dY from G = dC, each again one of the contractions: of C = X Y, C = X Y^T or C = X^T Y. None where not asked for."""
-    X, Y = ctx.saved_tensors[:2]
+    X, Y = operands or ctx.saved_tensors  # which checkpointing lets one read once
     structure, dX, dY = ctx.structure, None, None
     if ctx.needs_input_grad[0]:
         operands = {_NN: (G, Y, _NT), _NT: (G, Y, _NN), _TN: (Y, G, _NT)}[ctx.contraction]
@@ -2830,7 +2830,7 @@ class _PlainProduct(torch.autograd.Function):
             gradients = _EXTENSION.gradients_if_plain(G, X, Y, *workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
             if gradients is not None:
                 return *_tensor(gradients), None, None
-        return _gradients(_shortest_way, ctx, G)
+        return _gradients(_shortest_way, ctx, G, (X, Y))
 
 
 def _product_if_plain(X, Y, contraction, structure):
