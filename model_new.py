@@ -24,8 +24,8 @@ The contract:
 The file is the source: nothing generates it, and it needs only torch (and ninja and nvcc where there is a GPU). The CUDA
 kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU.
 
-Rooms, top to bottom: the CUDA source (what is shared, the tile schedule, PTX, the portable kernel, packing, the Hopper kernel, its
-launch), the C++ binding and the build, the operator (checks of arguments, CPU, CUDA, autograd), the KernelBench classes.
+Rooms, top to bottom: the CUDA source (what is shared, the tile schedule, PTX, the portable kernel, the tf32 kernel, packing, the Hopper
+kernel, launching), the C++ binding and the build, the operator (checks of arguments, CPU, CUDA, autograd), the KernelBench classes.
 """
 
 import functools
@@ -90,8 +90,12 @@ struct Control {
   int accepted;   // set by the product kernel: packing has ended, and nothing is refused
 };
 
+// The kernel that computes a product, if no other is asked for.
+enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel };
+Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu);
+
 // Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes; null (or
-// zero bytes) means the portable kernel. It begins with a Control, to be read afterwards.
+// zero bytes) means the portable kernel. That of the Hopper kernel begins with a Control, to be read afterwards.
 int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu, int gradients);
 cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream);
 
@@ -143,41 +147,26 @@ __host__ __device__ inline int64_t tile_count(const Product& p, int edge) {
   return p.triangular ? triangle(rows) : rows * cols;
 }
 
+// The tile at a place among those of one length, the longest first: group g of a triangular product holds g + 1 tiles, each as long as
+// ceil(n / edge) - g of its edges (in kNN they are an anti-diagonal, in kNT a column, in kTN a row).
+__device__ inline Tile tile_in_group(const Product& p, int edge, int group, int place) {
+  const int side = ceil_div(p.m, edge);
+  if (!p.triangular) return {place % side, place / side, 0, p.k};
+  const int i = p.contraction == kTN ? group : place + side - 1 - group, j = p.contraction == kNT ? side - 1 - group : place;
+  const int begin = p.contraction == kNN ? j : p.contraction == kNT ? 0 : i;
+  const int end = p.contraction == kNN ? i + 1 : p.contraction == kNT ? j + 1 : side;
+  return {i, j, begin * edge, min(p.k, end * edge)};
+}
+
 // The tile at place `rank` of the longest-first order, `edge` rows and columns each.
 __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
+  if (p.triangular) {
+    const int group = triangle_root(rank);
+    return tile_in_group(p, edge, group, static_cast<int>(rank - triangle(group)));
+  }
   const int side = ceil_div(p.m, edge), cols = ceil_div(p.n, edge);
-  Tile tile;
-  if (!p.triangular) {  // all of one length
-    const int band = rank / (kBandRows * cols) * kBandRows, rows = min(kBandRows, side - band), place = rank - band * cols;
-    tile.i = band + place % rows;
-    tile.j = place / rows;
-    tile.k_begin = 0;
-    tile.k_end = p.k;
-    return tile;
-  }
-  const int group = triangle_root(rank);  // group g holds the g + 1 tiles of one length
-  const int place = static_cast<int>(rank - triangle(group));
-  switch (p.contraction) {
-    case kNN:  // length i - j + 1: the corner first, then one anti-diagonal after another
-      tile.i = place + side - 1 - group;
-      tile.j = place;
-      tile.k_begin = tile.j * edge;
-      tile.k_end = min(p.k, (tile.i + 1) * edge);
-      break;
-    case kNT:  // length j + 1: the last tile column first
-      tile.i = place + side - 1 - group;
-      tile.j = side - 1 - group;
-      tile.k_begin = 0;
-      tile.k_end = min(p.k, (tile.j + 1) * edge);
-      break;
-    default:  // kTN, length side - i: the first tile row first
-      tile.i = group;
-      tile.j = place;
-      tile.k_begin = tile.i * edge;
-      tile.k_end = p.k;
-      break;
-  }
-  return tile;
+  const int band = rank / (kBandRows * cols) * kBandRows, rows = min(kBandRows, side - band), place = rank - band * cols;
+  return {band + place % rows, place / rows, 0, p.k};
 }
 """
 
@@ -1040,6 +1029,344 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
       return launch_portable_sized<__nv_bfloat16>(p, gpu, only_if_refused, stream);
   }
   return cudaErrorInvalidValue;
+}
+"""
+
+# ---- tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. --------------------------------------
+#
+# Enters: one product whose operands have neighbours in memory along k or along their lines. Every tile is cut into pieces, so many that
+# all multiprocessors are busy; one kernel sums the pieces, each element of the operands split into two tf32 as it is read from shared
+# memory, and a second one adds the pieces of a tile. That takes more instructions a product than the Hopper kernel, but no packing.
+_CUDA_TF32 = r"""
+// ---- tf32 kernel: sizes, and which thread block computes what.
+
+constexpr int kTfEdge = 64;
+constexpr int kTfDepth = 32, kTfStages = 4, kTfThreads = 128;                 // four warps, 32 x 32 of a tile each
+constexpr int kTfSums = kTfEdge * kTfEdge;                                    // of a tile
+constexpr int kAlongKPitch = kTfDepth + 4, kAlongLinesPitch = kTfEdge + 8;    // of slabs: fragments are read without a bank conflict
+constexpr int kTfSlab = kTfEdge * kAlongKPitch > kTfDepth * kAlongLinesPitch ? kTfEdge * kAlongKPitch : kTfDepth * kAlongLinesPitch;
+constexpr int kTfSharedBytes = kTfStages * 2 * kTfSlab * static_cast<int>(sizeof(float));
+
+// Tiles come in groups of one length, the longest first. Walks them without a division, which would take longer than the rest.
+struct Tf32Group {
+  int longest, length, tiles, pieces;     // of this group: tiles, and pieces of each
+  int number, first_tile, first_piece;    // this group's, and those of its first tile
+  __host__ __device__ Tf32Group(const Product& p, int longest)
+      : longest(longest), length(p.k), tiles(1), number(0), first_tile(0), first_piece(0) {
+    pieces = ceil_div(length, longest);
+    if (!p.triangular) tiles = ceil_div(p.m, kTfEdge) * ceil_div(p.n, kTfEdge);
+  }
+  __host__ __device__ void advance(const Product& p) {   // of a triangular product
+    first_tile += tiles, first_piece += tiles * pieces;
+    ++number, ++tiles;
+    length = (ceil_div(p.m, kTfEdge) - number) * kTfEdge;
+    while ((pieces - 1) * longest >= length) --pieces;
+  }
+};
+
+inline int64_t tf32_pieces(const Product& p, int longest) {
+  Tf32Group group(p, longest);
+  int64_t sum = 0;
+  for (int groups = p.triangular ? ceil_div(p.m, kTfEdge) : 1; groups > 0; --groups, group.advance(p))
+    sum += static_cast<int64_t>(group.tiles) * group.pieces;
+  return sum;
+}
+
+struct TileInPieces {
+  Tile tile;
+  int first_piece, pieces;
+};
+
+// A tile by its own number, or by that of one of its pieces.
+__device__ inline TileInPieces tf32_tile(const Product& p, int longest, int number, bool of_piece) {
+  Tf32Group group(p, longest);
+  while (number >= (of_piece ? group.first_piece + group.tiles * group.pieces : group.first_tile + group.tiles)) group.advance(p);
+  const int place = of_piece ? (number - group.first_piece) / group.pieces : number - group.first_tile;
+  return {tile_in_group(p, kTfEdge, group.number, place), group.first_piece + place * group.pieces, group.pieces};
+}
+
+// ---- tf32 kernel: slabs on their way to shared memory.
+
+// An operand of which one stride, that along k or that along the lines, is 1 or -1. Four neighbours are copied as they lie: with a stride
+// of -1 they stand in shared memory the other way round.
+struct Tf32Panel {
+  const float* data;   // line 0, k = 0
+  int64_t stride;      // the other one
+  Side side;
+  int first_line, lines, depth;
+  int flip;       // what turns a place among four neighbours round: 3, or 0
+  bool aligned;   // four neighbours may be copied at once
+};
+
+template <bool kAlongK>
+__device__ inline Tf32Panel tf32_panel(const void* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines,
+                                       int depth) {
+  const int64_t near = kAlongK ? k_stride : line_stride, far = kAlongK ? line_stride : k_stride;
+  const float* first = static_cast<const float*>(data);
+  const bool aligned = far % 4 == 0 && reinterpret_cast<uintptr_t>(near == -1 ? first + 1 : first) % 16 == 0;
+  return {first, far, side, first_line, lines, depth, near == -1 ? 3 : 0, aligned};
+}
+
+// Where an element stands in its slab.
+template <bool kAlongK>
+__device__ constexpr int tf32_at(int line, int k) {
+  return kAlongK ? line * kAlongKPitch + k : k * kAlongLinesPitch + line;
+}
+
+// Copies a slab, with zeros for what does not exist. There is one copy of this code, and little of it is unrolled: most products that
+// come here are so small that reading instructions for the first time takes as long as multiplying.
+template <bool kAlongK>
+__device__ inline void tf32_copy(const Tf32Panel& p, int k0, float* slab) {
+  constexpr int kInRow = (kAlongK ? kTfDepth : kTfEdge) / 4, kFarStep = kTfThreads / kInRow;   // groups of four neighbours
+  constexpr int kGroups = kTfEdge * kTfDepth / 4 / kTfThreads;                                 // of a thread
+  const int far0 = threadIdx.x / kInRow, near0 = threadIdx.x % kInRow * 4;
+  const int far = (kAlongK ? p.first_line : k0) + far0, near = (kAlongK ? k0 : p.first_line) + near0;
+  uint32_t to = shared_address(slab + (kAlongK ? tf32_at<true>(far0, near0) : tf32_at<false>(near0, far0)));
+  constexpr uint32_t kToStep = kFarStep * (kAlongK ? kAlongKPitch : kAlongLinesPitch) * sizeof(float);
+  const float* from = p.data + far * p.stride + (p.flip ? -near - 3 : near);
+  const bool whole = p.aligned && p.first_line + kTfEdge <= p.lines && k0 + kTfDepth <= p.depth &&
+                     on_side(p.side, p.first_line, k0 + kTfDepth - 1) && on_side(p.side, p.first_line + kTfEdge - 1, k0);
+  if (whole) {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i, to += kToStep, from += kFarStep * p.stride) copy_async<16>(to, from, true);
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < kGroups; ++i, to += kToStep, from += kFarStep * p.stride) {
+    // Of four neighbours those numbered begin .. end - 1 exist.
+    const int line = kAlongK ? far + i * kFarStep : near, k = kAlongK ? near : far + i * kFarStep;
+    int begin = 0, end = kAlongK ? (line < p.lines ? p.depth - k : 0) : (k < p.depth ? p.lines - line : 0);
+    if (p.side == (kAlongK ? kUpToLine : kFromLine)) end = min(end, kAlongK ? line - k + 1 : k - line + 1);
+    if (p.side == (kAlongK ? kFromLine : kUpToLine)) begin = kAlongK ? line - k : k - line;
+    if (p.aligned && begin <= 0 && end >= 4) {
+      copy_async<16>(to, from, true);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int number = e ^ p.flip;
+        const bool exists = number >= begin && number < end;
+        copy_async<4>(to + 4 * e, exists ? from + e : p.data, exists);
+      }
+    }
+  }
+}
+
+// ---- tf32 kernel: multiplying a slab.
+//
+// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^13, the small
+// part of any normal element is a tf32 number, too. What then passes the range of float32 makes a sum that is not finite, and its piece
+// is summed again without tensor cores.
+constexpr float kTf32Scale = 0x1p13f;
+
+__device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
+  v *= kTf32Scale;
+  large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;   // rounded to nearest
+  small = __float_as_uint(v - __uint_as_float(large));  // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
+}
+
+__device__ inline void multiply_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&sum)[4]) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// The sums of a warp: of 16 rows and 8 columns each, and in these of rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2 and the next.
+using Tf32Sums = float[2][4][4];
+__device__ inline int tf32_row(int lane, int r, int e) { return r * 16 + e / 2 * 8 + lane / 4; }
+__device__ inline int tf32_col(int lane, int c, int e) { return c * 8 + lane % 4 * 2 + e % 2; }
+
+// x and y point to the element that this lane reads first. Tensor cores truncate what they add, so they add eight k at a time.
+template <bool kXAlongK, bool kYAlongK>
+__device__ inline void tf32_multiply(const float* x, const float* y, Tf32Sums& sum) {
+#pragma unroll 1
+  for (int k = 0; k < kTfDepth; k += 8) {
+    uint32_t a[2][2][4], b[2][4][2];   // large, small
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int u = 0; u < 4; ++u) split_tf32(x[tf32_at<kXAlongK>(r * 16 + u % 2 * 8, k + u / 2 * 4)], a[0][r][u], a[1][r][u]);
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+#pragma unroll
+      for (int u = 0; u < 2; ++u) split_tf32(y[tf32_at<kYAlongK>(c * 8, k + u * 4)], b[0][c][u], b[1][c][u]);
+    Tf32Sums part = {};
+#pragma unroll
+    for (int term = 2; term >= 0; --term)   // the small ones first
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) multiply_tf32(a[term == 2][r], b[term == 1][c], part[r][c]);
+#pragma unroll
+    for (int u = 0; u < 32; ++u) sum[u / 16][u / 4 % 4][u % 4] += part[u / 16][u / 4 % 4][u % 4];
+  }
+}
+
+// The same without tensor cores, and without the terms that one of the operands does not have.
+template <bool kXAlongK, bool kYAlongK>
+__device__ inline void tf32_multiply_masked(const float* x, const float* y, const Tf32Panel& of_x, const Tf32Panel& of_y, int k0,
+                                            Tf32Sums& sum) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 1
+  for (int k = 0; k < kTfDepth; ++k)
+#pragma unroll
+    for (int u = 0; u < 32; ++u) {
+      const int row = warp % 2 * 32 + tf32_row(lane, u / 16, u % 4), col = warp / 2 * 32 + tf32_col(lane, u / 4 % 4, u % 4);
+      const float a = x[kXAlongK ? tf32_at<true>(row, k ^ of_x.flip) : tf32_at<false>(row ^ of_x.flip, k)];
+      const float b = y[kYAlongK ? tf32_at<true>(col, k ^ of_y.flip) : tf32_at<false>(col ^ of_y.flip, k)];
+      if (on_side(of_x.side, of_x.first_line + row, k0 + k) && on_side(of_y.side, of_y.first_line + col, k0 + k))
+        sum[u / 16][u / 4 % 4][u % 4] = fmaf(a, b, sum[u / 16][u / 4 % 4][u % 4]);
+    }
+}
+
+// ---- tf32 kernel: the two kernels.
+
+// A thread block computes one piece of a tile: a part of its range of k.
+template <bool kXAlongK, bool kYAlongK>
+__global__ void __launch_bounds__(kTfThreads, 3) tf32_sum_pieces(const Product p, int longest, float* partial_sums) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
+  let_next_kernel_begin();   // which waits for this one
+  extern __shared__ __align__(16) float slab_floats[];
+  const TileInPieces at = tf32_tile(p, longest, blockIdx.x, true);
+  const Tile& tile = at.tile;
+  const int piece = blockIdx.x - at.first_piece;
+  const Side x_side = !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine;
+  const Side y_side = !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine;
+  const Tf32Panel x = tf32_panel<kXAlongK>(p.x, p.x_row, p.x_col, x_side, tile.i * kTfEdge, p.m, p.k);
+  const Tf32Panel y = tf32_panel<kYAlongK>(p.y, p.y_col, p.y_row, y_side, tile.j * kTfEdge, p.n, p.k);
+  const int all = ceil_div(tile.k_end - tile.k_begin, kTfDepth), first = all * piece / at.pieces;
+  const int slabs = all * (piece + 1) / at.pieces - first, k_begin = tile.k_begin + first * kTfDepth;
+  auto slab_x = [&](int number) { return slab_floats + number % kTfStages * 2 * kTfSlab; };
+  auto slab_y = [&](int number) { return slab_x(number) + kTfSlab; };
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x_line = warp % 2 * 32 + lane / 4, y_line = warp / 2 * 32 + lane / 4;
+  const int x_at = kXAlongK ? tf32_at<true>(x_line, lane % 4 ^ x.flip) : tf32_at<false>(x_line ^ x.flip, lane % 4);
+  const int y_at = kYAlongK ? tf32_at<true>(y_line, lane % 4 ^ y.flip) : tf32_at<false>(y_line ^ y.flip, lane % 4);
+
+  Tf32Sums sum;
+  for (bool careful = false;; careful = true) {
+#pragma unroll
+    for (int u = 0; u < 32; ++u) sum[u / 16][u / 4 % 4][u % 4] = 0.0f;
+#pragma unroll 1
+    for (int number = 1 - kTfStages; number < slabs; ++number) {
+      if (number >= 0) {
+        wait_for_copies<kTfStages - 2>();
+        __syncthreads();   // the slab is there, and the one before it is done with
+      }
+      const int next = number + kTfStages - 1;
+      if (next < slabs) {
+        tf32_copy<kXAlongK>(x, k_begin + next * kTfDepth, slab_x(next));
+        tf32_copy<kYAlongK>(y, k_begin + next * kTfDepth, slab_y(next));
+      }
+      end_group_of_copies();
+      if (number < 0) continue;
+      if (careful)
+        tf32_multiply_masked<kXAlongK, kYAlongK>(slab_x(number), slab_y(number), x, y, k_begin + number * kTfDepth, sum);
+      else
+        tf32_multiply<kXAlongK, kYAlongK>(slab_x(number) + x_at, slab_y(number) + y_at, sum);
+    }
+    if (careful) break;
+    bool finite = true;
+#pragma unroll
+    for (int u = 0; u < 32; ++u) {
+      float& s = sum[u / 16][u / 4 % 4][u % 4];
+      finite &= fabsf(s) <= 0x1.fffffep127f;
+      s *= 1.0f / (kTf32Scale * kTf32Scale);
+    }
+    if (!__syncthreads_or(!finite)) break;
+  }
+  float4* to = reinterpret_cast<float4*>(partial_sums + static_cast<int64_t>(blockIdx.x) * kTfSums) + threadIdx.x;
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    const float(&s)[4] = sum[u / 4][u % 4];
+    to[u * kTfThreads] = make_float4(s[0], s[1], s[2], s[3]);
+  }
+  if (p.triangular && piece == 0 && tile.i != tile.j)
+    write_zeros_above<float, kTfEdge, kTfThreads>(p, static_cast<float*>(p.c), tile.i, tile.j);
+#endif
+}
+
+// Adds the pieces of each tile, in their order, and writes C. A thread block has a quarter of a tile.
+constexpr int kTfParts = 4;
+
+__global__ void __launch_bounds__(kTfThreads) tf32_add_pieces(const Product p, int longest, const float* partial_sums) {
+  constexpr int kOfPart = 8 / kTfParts;
+  const int part = blockIdx.x % kTfParts, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const TileInPieces at = tf32_tile(p, longest, blockIdx.x / kTfParts, false);
+  const float4* from = reinterpret_cast<const float4*>(partial_sums + static_cast<int64_t>(at.first_piece) * kTfSums) +
+                       part * kOfPart * kTfThreads + threadIdx.x;
+  float* c = static_cast<float*>(p.c);
+  const bool backward = p.c_col == -1;
+  const bool pairs = (p.c_col == 1 || backward) && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(backward ? c - 1 : c) % 8 == 0;
+  wait_for_previous_kernel();
+  float4 sum[kOfPart];
+#pragma unroll
+  for (int u = 0; u < kOfPart; ++u) sum[u] = __ldcg(from + u * kTfThreads);
+#pragma unroll 4
+  for (int piece = 1; piece < at.pieces; ++piece)
+#pragma unroll
+    for (int u = 0; u < kOfPart; ++u) {
+      const float4 other = __ldcg(from + (static_cast<int64_t>(piece) * (kTfSums / 4) + u * kTfThreads));
+      sum[u].x += other.x, sum[u].y += other.y, sum[u].z += other.z, sum[u].w += other.w;
+    }
+#pragma unroll
+  for (int u = 0; u < kOfPart; ++u)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = at.tile.i * kTfEdge + warp % 2 * 32 + tf32_row(lane, part * kOfPart / 4, 2 * h);
+      const int col = at.tile.j * kTfEdge + warp / 2 * 32 + tf32_col(lane, part * kOfPart % 4 + u, 0);
+      const int cols = p.triangular ? row + 1 : p.n;   // of the row that have sums
+      const float one = col < cols ? (h ? sum[u].z : sum[u].x) : 0.0f, two = col + 1 < cols ? (h ? sum[u].w : sum[u].y) : 0.0f;
+      float* to = c + row * p.c_row + col * p.c_col;
+      if (pairs && row < p.m && col + 1 < p.n) {
+        *reinterpret_cast<float2*>(backward ? to - 1 : to) = backward ? make_float2(two, one) : make_float2(one, two);
+      } else if (row < p.m) {
+        if (col < p.n) to[0] = one;
+        if (col + 1 < p.n) to[p.c_col] = two;
+      }
+    }
+}
+
+// ---- tf32 kernel: launching.
+
+inline bool unit(int64_t stride) { return stride == 1 || stride == -1; }
+
+// Whether this kernel is the fastest for one product; measured, on an H200.
+bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
+  if (type != kFloat32 || gpu.capability != 90 || p.batches != 1) return false;
+  if (!unit(p.x_row) && !unit(p.x_col)) return false;
+  if (!unit(p.y_row) && !unit(p.y_col)) return false;
+  return p.triangular ? p.n >= 448 : static_cast<double>(p.m) * p.n * p.k >= 3.2e7;
+}
+
+// The longest range of k of a piece: such that pieces are short beside what a multiprocessor has to do, and not many.
+int tf32_longest(const Product& p, const Gpu& gpu) {
+  const int64_t rows = ceil_div(p.m, kTfEdge), cols = ceil_div(p.n, kTfEdge);
+  const double work = p.triangular ? rows * (rows + 1) * (rows + 2) / 6.0 * kTfEdge : static_cast<double>(rows) * cols * p.k;   // in k
+  const int slabs = static_cast<int>(0.62 * work / gpu.multiprocessors / kTfDepth + 0.5);
+  return kTfDepth * (slabs < 3 ? 3 : slabs);
+}
+
+int64_t tf32_workspace_bytes(const Product& p, const Gpu& gpu) { return tf32_pieces(p, tf32_longest(p, gpu)) * kTfSums * sizeof(float); }
+
+template <bool kXAlongK, bool kYAlongK>
+static cudaError_t launch_tf32_as(const Product& p, float* partial_sums, const Gpu& gpu, cudaStream_t stream) {
+  const auto kernel = tf32_sum_pieces<kXAlongK, kYAlongK>;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTfSharedBytes);
+  if (error != cudaSuccess) return error;
+  const int longest = tf32_longest(p, gpu);
+  const Launch pieces(tf32_pieces(p, longest), kTfThreads, kTfSharedBytes, 1, false, stream);
+  error = cudaLaunchKernelEx(&pieces.config, kernel, p, longest, partial_sums);
+  if (error != cudaSuccess) return error;
+  const Launch add(kTfParts * tile_count(p, kTfEdge), kTfThreads, 0, 1, true, stream);
+  return cudaLaunchKernelEx(&add.config, tf32_add_pieces, p, longest, static_cast<const float*>(partial_sums));
+}
+
+cudaError_t launch_tf32(const Product& p, void* workspace, const Gpu& gpu, cudaStream_t stream) {
+  float* partial_sums = static_cast<float*>(workspace);
+  const bool y_along_k = unit(p.y_row);
+  if (unit(p.x_col)) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, partial_sums, gpu, stream);
+  return (y_along_k ? launch_tf32_as<false, true> : launch_tf32_as<false, false>)(p, partial_sums, gpu, stream);
 }
 """
 
@@ -2202,19 +2529,31 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
   return error;
 }
 
-// Whether the Hopper kernel is the faster one; measured, on an H200. Below that size three launches take longer than the product.
+// Whether the Hopper kernel is the fastest one; measured, on an H200. Below that size three launches take longer than the product.
 static bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
-  constexpr int kHopperFrom = 1088;
+  constexpr int kHopperFrom = 1152;
   if (type != kFloat32 || gpu.capability != 90 || gpu.multiprocessors < 4) return false;   // two clusters, for two gradients
-  return p.triangular ? p.n >= kHopperFrom : static_cast<double>(p.m) * p.n * p.k >= 2.6e8 && p.m >= 128 && p.n >= 128;
+  return p.triangular ? p.n >= kHopperFrom : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
+}
+
+Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu) {
+  return hopper_serves(p, type, gpu) ? kHopperKernel : tf32_serves(p, type, gpu) ? kTf32Kernel : kPortableKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, ElementType type, const Gpu& gpu, int gradients) {
-  return hopper_serves(p, type, gpu) ? Workspace(p, gpu.multiprocessors / 2, gradients).bytes : 0;
+  switch (kernel_for(p, type, gpu)) {
+    case kHopperKernel:
+      return Workspace(p, gpu.multiprocessors / 2, gradients).bytes;
+    case kTf32Kernel:
+      return tf32_workspace_bytes(p, gpu);
+    default:
+      return 0;
+  }
 }
 
 cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   if (!workspace) return launch_portable(product, type, gpu, nullptr, stream);
+  if (kernel_for(product, type, gpu) == kTf32Kernel) return launch_tf32(product, workspace, gpu, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
   one.batches = 1, one.batch_dims = 0;
   for (int b = 0; b < product.batches; ++b) {
@@ -2366,8 +2705,9 @@ std::string launch_error(cudaError_t error, const at::Tensor& x) {
 
 at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
 
-// C = the contraction of two CUDA tensors whose sizes fit. `kept`, if given, receives the workspace of the product, if it has one.
-Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int path, at::Tensor* kept) {
+// C = the contraction of two CUDA tensors whose sizes fit. `kept` and `kernel`, if given, receive the workspace, with the
+// packed operands, if the Hopper kernel computes, and which kernel does.
+Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int path, at::Tensor* kept, Kernel* kernel = nullptr) {
   const c10::cuda::CUDAGuard guard(x.device());
   const auto [m, n, k] = Sizes(x, y, contraction);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
@@ -2391,7 +2731,9 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
     at::Tensor workspace;   // handed back when this function ends, unless kept; the allocator gives it to later work of this stream alone
     if (workspace_bytes > 0) workspace = new_workspace(workspace_bytes, x);
     error = launch_product(p, type, gpu, workspace_bytes > 0 ? workspace.mutable_data_ptr() : nullptr, stream);
-    if (kept) *kept = workspace;
+    const Kernel chosen = workspace_bytes > 0 ? kernel_for(p, type, gpu) : kPortableKernel;
+    if (kept && chosen == kHopperKernel) *kept = workspace;
+    if (kernel) *kernel = chosen;
   }
   if (error != cudaSuccess) return launch_error(error, x);
   return c;
@@ -2405,16 +2747,17 @@ bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structur
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
 }
 
-Result product_if_fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path, at::Tensor* kept) {
+Result product_if_fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path, at::Tensor* kept,
+                      Kernel* kernel = nullptr) {
   if (!fit(x, y, contraction, structure)) return std::string("the operands do not fit each other, the contraction or the structure");
-  return compute(x, y, contraction, structure, path, kept);
+  return compute(x, y, contraction, structure, path, kept, kernel);
 }
 
 Result product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
   return product_if_fit(x, y, contraction, structure, path, nullptr);
 }
 
-// The product, and its workspace (none where it needed none): the words that tell how it was computed, and the packed operands.
+// The product, and the workspace that the Hopper kernel left: the words that tell how it went, and the packed operands.
 std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::Tensor& x, const at::Tensor& y, int contraction,
                                                                      int structure, int path) {
   at::Tensor workspace;
@@ -2422,10 +2765,16 @@ std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::T
   return {c, workspace.defined() ? std::optional(workspace) : std::nullopt};
 }
 
-std::tuple<int, int> refused_and_lost(const at::Tensor& workspace) {   // waits for the GPU
+// The product, and how it went: the kernel that computed, whether it was refused, how many elements are listed. Waits for the GPU.
+std::tuple<Result, std::string, bool, int> explained_product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure,
+                                                             int path) {
+  at::Tensor workspace;
+  Kernel kernel = kPortableKernel;
+  Result c = product_if_fit(x, y, contraction, structure, path, &workspace, &kernel);
+  if (!workspace.defined()) return {c, kernel == kTf32Kernel ? "tf32" : "portable", false, 0};
   const at::Tensor words = workspace.narrow(0, 0, sizeof(Control)).cpu();
   const Control& control = *static_cast<const Control*>(words.const_data_ptr());
-  return {control.refused, control.lost};
+  return {c, control.refused ? "portable" : "hopper", control.refused, control.lost};
 }
 
 // ---- Binding: short ways past torch's dispatcher, and gradients.
@@ -2485,12 +2834,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("product", &product);
   m.def("product_with_workspace", &product_with_workspace);
   m.def("product_if_plain", &product_if_plain);
-  m.def("refused_and_lost", &refused_and_lost);
+  m.def("explained_product", &explained_product);
   m.def("gradients_if_plain", &gradients_if_plain);
 }
 """
 
-_CUDA_SOURCES = [_CUDA_SHARED, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_PORTABLE, _CUDA_PACKING, _CUDA_HOPPER, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES = [_CUDA_SHARED, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_PORTABLE, _CUDA_TF32, _CUDA_PACKING, _CUDA_HOPPER, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3"]
 _BUILD_SECONDS = 20  # measured on 16 cores; what the first import tells the user to expect
 
@@ -2932,7 +3281,7 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable' or 'hopper'); 'refused', whether the Hopper kernel found
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32' or 'hopper'); 'refused', whether the Hopper kernel found
         that pairs of float16 cannot hold an operand and left the product to the portable one; 'lost', how many elements needed
         more than a pair of float16 and were kept in lists beside their blocks.
     """
@@ -2942,12 +3291,9 @@ def explain(A, B, problem="lower"):
     A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
         return {"path": "cpu", "refused": False, "lost": 0}
-    result, workspace = _kernels().product_with_workspace(A, B, contraction, structure, _PATH)
+    result, path, refused, lost = _kernels().explained_product(A, B, contraction, structure, _PATH)
     _tensor(result)
-    if workspace is None:
-        return {"path": "portable", "refused": False, "lost": 0}
-    refused, lost = _EXTENSION.refused_and_lost(workspace)
-    return {"path": "portable" if refused else "hopper", "refused": bool(refused), "lost": lost}
+    return {"path": path, "refused": refused, "lost": lost}
 
 
 # ======================================================================================================================

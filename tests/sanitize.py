@@ -2,7 +2,7 @@
 
     python tests/sanitize.py                      all four tools, all kernels
     python tests/sanitize.py memcheck             some of the tools
-    python tests/sanitize.py initcheck portable   some of the kernels: portable, hopper
+    python tests/sanitize.py initcheck portable   some of the kernels: portable, tf32, hopper
 
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every tool is clean, 1 if one is not, 2 if it
 cannot run.
@@ -51,7 +51,8 @@ COPIED = {  # for a tool: what becomes of what
     ),
 }
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, more than one team's share
-HOPPER_SIZE = 1300  # float32 from 1088 on; tiles in pieces, an edge that no block divides
+TF32_SIZES = (450, 576)  # float32 from 448 to 1151: rows that cannot be copied 16 bytes at a time, and ones that can
+HOPPER_SIZE = 1300  # float32 from 1152 on; tiles in pieces, an edge that no block divides
 
 
 def compute(torch, module, X, Y, contraction, structure):
@@ -62,12 +63,27 @@ def compute(torch, module, X, Y, contraction, structure):
 
 def portable(torch, module):
     """Every contraction and structure, float32 and float64."""
+    module._PATH = module._PORTABLE
     for N in SIZES:
         for dtype in (torch.float32, torch.float64):
             X, Y = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
             for contraction in (0, 1, 2):
                 for structure in (0, 1, 2):
                     assert torch.isfinite(compute(torch, module, X, Y, contraction, structure)).all()
+    module._PATH = module._AUTOMATIC
+
+
+def tf32(torch, module):
+    """Every contraction and structure, operands that lie the other way, and sums that are not finite."""
+    for N in TF32_SIZES:
+        X, Y = (torch.randn(N, N, device="cuda") for _ in range(2))
+        for contraction in (0, 1, 2):
+            for structure in (0, 1, 2):
+                assert torch.isfinite(compute(torch, module, X, Y, contraction, structure)).all()
+                assert torch.isfinite(compute(torch, module, X.mT, Y, contraction, structure)).all()
+        X[N - 1, N - 1] = float("inf")
+        assert not torch.isfinite(compute(torch, module, X, Y.mT, 0, 1)).all()
+    print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
 def hopper(torch, module):
@@ -84,7 +100,7 @@ def hopper(torch, module):
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
-KERNELS = {"portable": portable, "hopper": hopper}
+KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper}
 
 
 def copy_for(tool, text):
@@ -119,7 +135,7 @@ def main():
     dirty = 0
     for tool in tools:
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-        for kernel in () if tool == "initcheck" else ("portable", "hopper", "pack", "clear"):
+        for kernel in () if tool == "initcheck" else ("portable", "tf32", "hopper", "pack", "clear"):
             command += ["--kernel-name", f"kns={kernel}"]
         run = subprocess.run(
             [*command, sys.executable, __file__, "--child", tool, *kernels], capture_output=True, text=True, env=environment

@@ -96,7 +96,7 @@ def test_one_special_element_anywhere(model, contraction, structure, place, devi
 
 @needs_cuda
 @pytest.mark.parametrize("count", [1, 5])
-@pytest.mark.parametrize("N", [1300, 2048])
+@pytest.mark.parametrize("N", [500, 1300, 2048])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_nan_and_inf_at_a_large_size(model, contraction, structure, N, count):
     X = with_specials(normal(N, N, seed=N, device="cuda"), count, N, zeros=0.001)
@@ -107,11 +107,14 @@ def test_nan_and_inf_at_a_large_size(model, contraction, structure, N, count):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_nan_does_not_spread_as_in_a_dense_product(model, dtype, device):
-    A, B = torch.ones(130, 130, dtype=dtype, device=device), torch.ones(130, 130, dtype=dtype, device=device)
-    A[100, 70] = math.nan
-    C = model.tril_matmul(A, B)
-    assert C.isnan().nonzero().tolist() == [[100, j] for j in range(71)]
-    assert torch.equal(C.nan_to_num(0.0), torch.ones_like(C).cumsum(0).sub(torch.arange(130, device=device)).tril().where(~C.isnan(), 0.0))
+    for N in (130, 450):
+        A, B = torch.ones(N, N, dtype=dtype, device=device), torch.ones(N, N, dtype=dtype, device=device)
+        A[100, 70] = math.nan
+        C = model.tril_matmul(A, B)
+        assert C.isnan().nonzero().tolist() == [[100, j] for j in range(71)]
+        line = torch.arange(N, device=device)
+        exact = (line[:, None] - line + 1).tril().to(dtype)
+        assert torch.equal(C.nan_to_num(0.0), exact.where(~C.isnan(), 0.0))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -124,7 +127,7 @@ def test_infinities_of_opposite_sign_make_a_nan(model, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("N", [130, pytest.param(1500, marks=needs_cuda)])
+@pytest.mark.parametrize("N", [130, *(pytest.param(N, marks=needs_cuda) for N in (600, 1500))])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_sums_that_overflow_are_infinite(model, function, N, device):
     contraction, structure = FUNCTIONS[function]

@@ -39,7 +39,7 @@ FEWER_EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True)
 
 # The last three sizes reach the Hopper kernel on a GPU that has it.
 SIZES = [0, 1, 63, 64, 65, 127, 128, 129, 257, 640, 1000]
-LARGE_SIZES = [1500, 2048, 2100]
+LARGE_SIZES = [449, 700, 1151, 1500, 2048, 2100]
 
 # ---- Any layout. -----------------------------------------------------------------------------------------------------
 
@@ -170,6 +170,8 @@ def test_large_sizes_of_other_dtypes(model, contraction, structure, dtype):
 
 SHAPES = [(0, 3, 4), (5, 0, 4), (5, 4, 0), (0, 0, 0), (1, 1, 1), (65, 130, 7), (7, 1, 300), (300, 200, 100), (129, 64, 257)]
 LARGE_SHAPES = [
+    (500, 300, 400),
+    (129, 700, 401),
     (2100, 1300, 3000),
     (1000, 3000, 5000),
     (5000, 129, 4000),
@@ -202,8 +204,9 @@ def test_large_rectangles(model, K, M, N):
 @needs_cuda
 @pytest.mark.parametrize("layout", ["transposed", "slice", "steps", "transposed steps", "equal rows", "equal columns"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_layouts_at_a_large_size(model, contraction, structure, layout):
-    X, Y = (LAYOUTS[layout](normal(1411, 1411, seed=s, device="cuda")) for s in (1, 2))
+@pytest.mark.parametrize("N", [700, 1411])
+def test_layouts_at_a_large_size(model, contraction, structure, layout, N):
+    X, Y = (LAYOUTS[layout](normal(N, N, seed=s, device="cuda")) for s in (1, 2))
     for operands in ((X, Y), (X, Y.contiguous()), (X.contiguous(), Y)):
         assert_product(product(*operands, contraction, structure), *operands, contraction, structure)
 
@@ -218,7 +221,7 @@ def test_a_broadcast_batch_at_a_large_size(model, function):
 
 # ---- The unread triangle, the inputs, the bits. ----------------------------------------------------------------------
 
-SIZES_BY_DEVICE = [("cpu", 300), *(pytest.param("cuda", N, marks=needs_cuda) for N in (300, 2048))]
+SIZES_BY_DEVICE = [("cpu", 300), *(pytest.param("cuda", N, marks=needs_cuda) for N in (300, 700, 2048))]
 
 
 @pytest.mark.parametrize(("device", "N"), SIZES_BY_DEVICE)
@@ -422,7 +425,7 @@ def test_float32_accuracy_on_hard_inputs(model, name, contraction, structure, de
 
 # ---- What a CUDA stream may expect. ----------------------------------------------------------------------------------
 
-CUDA_SIZES = [65, 300, 1400, 2048]
+CUDA_SIZES = [65, 300, 700, 1400, 2048]
 
 
 def cuda_operands(N, seed=1, dtype=torch.float32, device="cuda"):
@@ -582,6 +585,18 @@ def test_explain_names_the_hopper_kernel(model, problem):
         told = model.explain(*operands, problem)
         assert (told["path"], told["refused"]) == ("hopper", False), told
         assert isinstance(told["lost"], int) and 0 <= told["lost"] < 10000, told
+
+
+@needs_hopper
+@pytest.mark.parametrize("problem", EXPLAINED)
+def test_explain_names_the_tf32_kernel(model, problem):
+    if model._PATH != model._AUTOMATIC:
+        pytest.skip("TRIL_MATMUL_PATH asks for the portable kernel")
+    A, B = cuda_operands(700)
+    for operands in ((A, B), (A.mT, B), (A, B.mT), (torch.exp(3 * A), B)):
+        assert model.explain(*operands, problem) == {"path": "tf32", "refused": False, "lost": 0}
+    assert model.explain(A, B.repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, ::2], problem) == PORTABLE  # no neighbours
+    assert model.explain(A[None].expand(2, 700, 700), B, problem) == PORTABLE  # a batch
 
 
 @needs_hopper

@@ -107,6 +107,38 @@ void check_roots() {
   }
 }
 
+// ---- The tf32 kernel's pieces.
+
+void check_pieces(Contraction contraction, int m, int n, int k, int triangular, int longest) {
+  Product p = {};
+  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction;
+  const int rows = ceil_div(m, kTfEdge), cols = ceil_div(n, kTfEdge);
+  const int64_t tiles = tile_count(p, kTfEdge), pieces = tf32_pieces(p, longest);
+  std::vector<char> seen(static_cast<size_t>(rows) * cols, 0);
+  int next_piece = 0;
+  for (int number = 0; number < tiles; ++number) {
+    const TileInPieces t = tf32_tile(p, longest, number, false);
+    const int i = t.tile.i, j = t.tile.j, length = t.tile.k_end - t.tile.k_begin;
+    CHECK(i >= 0 && i < rows && j >= 0 && j < cols && (!triangular || j <= i), "tile %d: %d, %d", number, i, j);
+    CHECK(!seen[static_cast<size_t>(i) * cols + j]++, "tile %d, %d comes twice", i, j);
+    int begin, end;
+    range_of_k(p, i * kTfEdge, min(m, (i + 1) * kTfEdge), j * kTfEdge, min(n, (j + 1) * kTfEdge), begin, end);
+    CHECK(t.tile.k_begin == begin && t.tile.k_end == end, "tile %d, %d sums k = %d .. %d, not %d .. %d", i, j, t.tile.k_begin,
+          t.tile.k_end - 1, begin, end - 1);
+    CHECK(t.first_piece == next_piece, "tile %d begins with piece %d, not %d", number, t.first_piece, next_piece);
+    // A tile on the edge may be shorter than others of its group, by less than its own edge.
+    CHECK(t.pieces >= ceil_div(length, longest) && t.pieces <= ceil_div(length + kTfEdge - 1, longest), "tile %d of %d k: %d pieces",
+          number, length, t.pieces);
+    for (int piece = 0; piece < t.pieces; ++piece) {
+      const TileInPieces same = tf32_tile(p, longest, next_piece + piece, true);
+      CHECK(same.tile.i == i && same.tile.j == j && same.first_piece == t.first_piece && same.pieces == t.pieces,
+            "piece %d is of tile %d, %d, not %d, %d", next_piece + piece, same.tile.i, same.tile.j, i, j);
+    }
+    next_piece += t.pieces;
+  }
+  CHECK(next_piece == pieces, "%d pieces, expected %lld", next_piece, (long long)pieces);
+}
+
 // ---- The Hopper kernel's items.
 
 template <Contraction kC>
@@ -200,6 +232,7 @@ int main(int, char** arguments) {
   switch (arguments[1][0]) {
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
+    case 'p': check_pieces(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     default:
       if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5]);
       else if (contraction == kNT) check_hopper<kNT>(a[1], a[2], a[3], a[4], a[5]);
@@ -212,12 +245,14 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
-    """run('tiles' or 'hopper' or 'roots', numbers ...): fails with what the program found wrong."""
+    """run('tiles', 'pieces', 'hopper' or 'roots', numbers ...): fails with what the program found wrong."""
     hopper = model._CUDA_HOPPER
     parts = [
         PRELUDE,
         between(model._CUDA_SHARED, "_CUDA_SHARED", "enum Contraction", "// Launches on"),
         model._CUDA_SCHEDULE,
+        constant(model, "kTfEdge"),
+        between(model._CUDA_TF32, "_CUDA_TF32", "// Tiles come in groups of one length", "// ---- tf32 kernel: slabs on their way"),
         constant(model, "kBlock"),
         constant(model, "kTileEdge"),
         constant(model, "kTileBlocks"),
@@ -258,6 +293,15 @@ def test_the_portable_kernel_takes_each_lower_tile_once_longest_first(program, c
 def test_the_portable_kernel_takes_each_tile_of_a_rectangle_once(program, contraction, edge):
     for sizes in RECTANGLES:
         program("tiles", CONTRACTIONS[contraction], *sizes, 0, edge)
+
+
+@pytest.mark.parametrize("longest", [32, 96, 160, NEVER // 2])
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
+def test_the_tf32_kernel_takes_each_piece_once(program, contraction, longest):
+    for N in (1, 63, 64, 65, 127, 128, 129, 300, 448, 449, 640, 1000, 1151):
+        program("pieces", CONTRACTIONS[contraction], N, N, N, 1, longest)
+    for sizes in RECTANGLES:
+        program("pieces", CONTRACTIONS[contraction], *sizes, 0, longest)
 
 
 def test_the_root_of_a_triangular_number_is_exact(program):
