@@ -1153,10 +1153,10 @@ __device__ inline void tf32_copy(const Tf32Panel& p, int k0, float* slab) {
 
 // ---- tf32 kernel: multiplying a slab.
 //
-// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^13, the small
-// part of any normal element is a tf32 number, too. What then passes the range of float32 makes a sum that is not finite, and its piece
-// is summed again without tensor cores.
-constexpr float kTf32Scale = 0x1p13f;
+// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
+// denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Products beyond 2^80 then make
+// a sum that is not finite, and its piece is summed again without tensor cores.
+constexpr float kTf32Scale = 0x1p24f;
 
 __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
   v *= kTf32Scale;
@@ -1209,15 +1209,29 @@ __device__ inline void tf32_multiply_masked(const float* x, const float* y, cons
                                             Tf32Sums& sum) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
-  for (int k = 0; k < kTfDepth; ++k)
+  for (int k = 0; k < kTfDepth; ++k) {
+    float a[4], b[8];
+    bool in_x[4], in_y[8];
 #pragma unroll
-    for (int u = 0; u < 32; ++u) {
-      const int row = warp % 2 * 32 + tf32_row(lane, u / 16, u % 4), col = warp / 2 * 32 + tf32_col(lane, u / 4 % 4, u % 4);
-      const float a = x[kXAlongK ? tf32_at<true>(row, k ^ of_x.flip) : tf32_at<false>(row ^ of_x.flip, k)];
-      const float b = y[kYAlongK ? tf32_at<true>(col, k ^ of_y.flip) : tf32_at<false>(col ^ of_y.flip, k)];
-      if (on_side(of_x.side, of_x.first_line + row, k0 + k) && on_side(of_y.side, of_y.first_line + col, k0 + k))
-        sum[u / 16][u / 4 % 4][u % 4] = fmaf(a, b, sum[u / 16][u / 4 % 4][u % 4]);
+    for (int r = 0; r < 4; ++r) {
+      const int row = warp % 2 * 32 + tf32_row(lane, r / 2, r % 2 * 2);
+      a[r] = x[kXAlongK ? tf32_at<true>(row, k ^ of_x.flip) : tf32_at<false>(row ^ of_x.flip, k)];
+      in_x[r] = on_side(of_x.side, of_x.first_line + row, k0 + k);
     }
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const int col = warp / 2 * 32 + tf32_col(lane, c / 2, c % 2);
+      b[c] = y[kYAlongK ? tf32_at<true>(col, k ^ of_y.flip) : tf32_at<false>(col ^ of_y.flip, k)];
+      in_y[c] = on_side(of_y.side, of_y.first_line + col, k0 + k);
+    }
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        float& s = sum[r / 2][c / 2][r % 2 * 2 + c % 2];
+        if (in_x[r] && in_y[c]) s = fmaf(a[r], b[c], s);
+      }
+  }
 }
 
 // ---- tf32 kernel: the two kernels.

@@ -592,11 +592,11 @@ def test_explain_names_the_hopper_kernel(model, problem):
 def test_explain_names_the_tf32_kernel(model, problem):
     if model._PATH != model._AUTOMATIC:
         pytest.skip("TRIL_MATMUL_PATH asks for the portable kernel")
-    A, B = cuda_operands(700)
+    A, B = cuda_operands(600)
     for operands in ((A, B), (A.mT, B), (A, B.mT), (torch.exp(3 * A), B)):
         assert model.explain(*operands, problem) == {"path": "tf32", "refused": False, "lost": 0}
     assert model.explain(A, B.repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, ::2], problem) == PORTABLE  # no neighbours
-    assert model.explain(A[None].expand(2, 700, 700), B, problem) == PORTABLE  # a batch
+    assert model.explain(A[None].expand(2, 600, 600), B, problem) == PORTABLE  # a batch
 
 
 @needs_hopper
