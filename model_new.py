@@ -1096,6 +1096,10 @@ struct Tf32Panel {
   int first_line, lines, depth;
   int flip;       // what turns a place among four neighbours round: 3, or 0
   bool aligned;   // four neighbours may be copied at once
+  __device__ bool has_all(int k0) const {   // of a slab
+    return first_line + kTfEdge <= lines && k0 + kTfDepth <= depth && on_side(side, first_line, k0 + kTfDepth - 1) &&
+           on_side(side, first_line + kTfEdge - 1, k0);
+  }
 };
 
 template <bool kAlongK>
@@ -1124,9 +1128,7 @@ __device__ inline void tf32_copy(const Tf32Panel& p, int k0, float* slab) {
   uint32_t to = shared_address(slab + (kAlongK ? tf32_at<true>(far0, near0) : tf32_at<false>(near0, far0)));
   constexpr uint32_t kToStep = kFarStep * (kAlongK ? kAlongKPitch : kAlongLinesPitch) * sizeof(float);
   const float* from = p.data + far * p.stride + (p.flip ? -near - 3 : near);
-  const bool whole = p.aligned && p.first_line + kTfEdge <= p.lines && k0 + kTfDepth <= p.depth &&
-                     on_side(p.side, p.first_line, k0 + kTfDepth - 1) && on_side(p.side, p.first_line + kTfEdge - 1, k0);
-  if (whole) {
+  if (p.aligned && p.has_all(k0)) {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i, to += kToStep, from += kFarStep * p.stride) copy_async<16>(to, from, true);
     return;
@@ -1203,9 +1205,9 @@ __device__ inline void tf32_multiply(const float* x, const float* y, Tf32Sums& s
   }
 }
 
-// The same without tensor cores, and without the terms that one of the operands does not have.
-template <bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_multiply_masked(const float* x, const float* y, const Tf32Panel& of_x, const Tf32Panel& of_y, int k0,
+// The same without tensor cores; if kMasked, without the terms that one of the operands does not have.
+template <bool kXAlongK, bool kYAlongK, bool kMasked>
+__device__ inline void tf32_multiply_exactly(const float* x, const float* y, const Tf32Panel& of_x, const Tf32Panel& of_y, int k0,
                                             Tf32Sums& sum) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
@@ -1216,13 +1218,13 @@ __device__ inline void tf32_multiply_masked(const float* x, const float* y, cons
     for (int r = 0; r < 4; ++r) {
       const int row = warp % 2 * 32 + tf32_row(lane, r / 2, r % 2 * 2);
       a[r] = x[kXAlongK ? tf32_at<true>(row, k ^ of_x.flip) : tf32_at<false>(row ^ of_x.flip, k)];
-      in_x[r] = on_side(of_x.side, of_x.first_line + row, k0 + k);
+      in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + row, k0 + k);
     }
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const int col = warp / 2 * 32 + tf32_col(lane, c / 2, c % 2);
       b[c] = y[kYAlongK ? tf32_at<true>(col, k ^ of_y.flip) : tf32_at<false>(col ^ of_y.flip, k)];
-      in_y[c] = on_side(of_y.side, of_y.first_line + col, k0 + k);
+      in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + col, k0 + k);
     }
 #pragma unroll
     for (int r = 0; r < 4; ++r)
@@ -1274,8 +1276,11 @@ __global__ void __launch_bounds__(kTfThreads, 3) tf32_sum_pieces(const Product p
       }
       end_group_of_copies();
       if (number < 0) continue;
-      if (careful)
-        tf32_multiply_masked<kXAlongK, kYAlongK>(slab_x(number), slab_y(number), x, y, k_begin + number * kTfDepth, sum);
+      const int k0 = k_begin + number * kTfDepth;
+      if (careful && x.has_all(k0) && y.has_all(k0))
+        tf32_multiply_exactly<kXAlongK, kYAlongK, false>(slab_x(number), slab_y(number), x, y, k0, sum);
+      else if (careful)
+        tf32_multiply_exactly<kXAlongK, kYAlongK, true>(slab_x(number), slab_y(number), x, y, k0, sum);
       else
         tf32_multiply<kXAlongK, kYAlongK>(slab_x(number) + x_at, slab_y(number) + y_at, sum);
     }
@@ -1350,7 +1355,8 @@ bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
   if (type != kFloat32 || gpu.capability != 90 || p.batches != 1) return false;
   if (!unit(p.x_row) && !unit(p.x_col)) return false;
   if (!unit(p.y_row) && !unit(p.y_col)) return false;
-  return p.triangular ? p.n >= 448 : static_cast<double>(p.m) * p.n * p.k >= 3.2e7;
+  const double terms = static_cast<double>(p.m) * p.n * p.k;
+  return p.triangular ? p.n >= 448 : terms >= 3.2e7 && terms < 3e8 && p.m >= kTfEdge && p.n >= kTfEdge;
 }
 
 // The longest range of k of a piece: such that pieces are short beside what a multiprocessor has to do, and not many.
