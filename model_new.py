@@ -317,9 +317,10 @@ __device__ inline void proxy_fence_shared() { asm volatile("fence.proxy.async.sh
 
 // ---- PTX: warps, memory order, registers, launches.
 
-// Barriers of some of the warps, numbered 1 to 15.
-__device__ inline void group_sync(int barrier, int threads) {
-  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+// Waits for the threads of one team, of several that a thread block consists of: 15 at most.
+template <int kThreads>
+__device__ inline void team_sync(int team) {
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
 // Over all lanes of a warp.
@@ -463,6 +464,9 @@ __device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat1
 enum Side : int { kUpToLine, kFromLine, kEverywhere };
 
 __device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
+
+__device__ inline Side side_of_x(const Product& p) { return !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine; }
+__device__ inline Side side_of_y(const Product& p) { return !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine; }
 
 // How the threads of one team share a tile of kEdge x kEdge: each sums kRows x kCols elements. A warp is 4 x 8 threads whose
 // elements come in groups of four (float32), or 8 x 4 threads whose elements lie as the double-precision tensor cores want them;
@@ -636,12 +640,6 @@ struct SlabCopier {
     }
   }
 };
-
-// Waits for the threads of one team.
-template <int kThreads>
-__device__ inline void team_sync(int team) {
-  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
-}
 
 template <int kPending>
 __device__ inline void wait_for_copies() {
@@ -827,8 +825,7 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
   }
   __syncthreads();
 
-  const Side x_side = !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine;
-  const Side y_side = !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine;
+  const Side x_side = side_of_x(p), y_side = side_of_y(p);
   auto panel_x = [&] { return Panel<T>{static_cast<const T*>(place.x), p.x_row, p.x_col, x_side, place.tile.i * kEdge, p.m, p.k}; };
   auto panel_y = [&] { return Panel<T>{static_cast<const T*>(place.y), p.y_col, p.y_row, y_side, place.tile.j * kEdge, p.n, p.k}; };
 
@@ -1117,6 +1114,12 @@ __device__ constexpr int tf32_at(int line, int k) {
   return kAlongK ? line * kAlongKPitch + k : k * kAlongLinesPitch + line;
 }
 
+// The same where neighbours are turned round.
+template <bool kAlongK>
+__device__ constexpr int tf32_at(int line, int k, int flip) {
+  return kAlongK ? tf32_at<true>(line, k ^ flip) : tf32_at<false>(line ^ flip, k);
+}
+
 // Copies a slab, with zeros for what does not exist. There is one copy of this code, and little of it is unrolled: most products that
 // come here are so small that reading instructions for the first time takes as long as multiplying.
 template <bool kAlongK>
@@ -1217,13 +1220,13 @@ __device__ inline void tf32_multiply_exactly(const float* x, const float* y, con
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int row = warp % 2 * 32 + tf32_row(lane, r / 2, r % 2 * 2);
-      a[r] = x[kXAlongK ? tf32_at<true>(row, k ^ of_x.flip) : tf32_at<false>(row ^ of_x.flip, k)];
+      a[r] = x[tf32_at<kXAlongK>(row, k, of_x.flip)];
       in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + row, k0 + k);
     }
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const int col = warp / 2 * 32 + tf32_col(lane, c / 2, c % 2);
-      b[c] = y[kYAlongK ? tf32_at<true>(col, k ^ of_y.flip) : tf32_at<false>(col ^ of_y.flip, k)];
+      b[c] = y[tf32_at<kYAlongK>(col, k, of_y.flip)];
       in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + col, k0 + k);
     }
 #pragma unroll
@@ -1247,17 +1250,14 @@ __global__ void __launch_bounds__(kTfThreads, 3) tf32_sum_pieces(const Product p
   const TileInPieces at = tf32_tile(p, longest, blockIdx.x, true);
   const Tile& tile = at.tile;
   const int piece = blockIdx.x - at.first_piece;
-  const Side x_side = !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine;
-  const Side y_side = !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine;
-  const Tf32Panel x = tf32_panel<kXAlongK>(p.x, p.x_row, p.x_col, x_side, tile.i * kTfEdge, p.m, p.k);
-  const Tf32Panel y = tf32_panel<kYAlongK>(p.y, p.y_col, p.y_row, y_side, tile.j * kTfEdge, p.n, p.k);
+  const Tf32Panel x = tf32_panel<kXAlongK>(p.x, p.x_row, p.x_col, side_of_x(p), tile.i * kTfEdge, p.m, p.k);
+  const Tf32Panel y = tf32_panel<kYAlongK>(p.y, p.y_col, p.y_row, side_of_y(p), tile.j * kTfEdge, p.n, p.k);
   const int all = ceil_div(tile.k_end - tile.k_begin, kTfDepth), first = all * piece / at.pieces;
   const int slabs = all * (piece + 1) / at.pieces - first, k_begin = tile.k_begin + first * kTfDepth;
   auto slab_x = [&](int number) { return slab_floats + number % kTfStages * 2 * kTfSlab; };
   auto slab_y = [&](int number) { return slab_x(number) + kTfSlab; };
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x_line = warp % 2 * 32 + lane / 4, y_line = warp / 2 * 32 + lane / 4;
-  const int x_at = kXAlongK ? tf32_at<true>(x_line, lane % 4 ^ x.flip) : tf32_at<false>(x_line ^ x.flip, lane % 4);
-  const int y_at = kYAlongK ? tf32_at<true>(y_line, lane % 4 ^ y.flip) : tf32_at<false>(y_line ^ y.flip, lane % 4);
+  const int x_at = tf32_at<kXAlongK>(x_line, lane % 4, x.flip), y_at = tf32_at<kYAlongK>(y_line, lane % 4, y.flip);
 
   Tf32Sums sum;
   for (bool careful = false;; careful = true) {
@@ -1734,9 +1734,6 @@ constexpr int kItems = 4;                 // places for items on their way to th
 [[maybe_unused]] constexpr int kBandTiles = 4;       // as kBandRows, for these tiles
 [[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
-// Numbers of barriers, two each.
-enum GroupBarrier : int { kConsumerBarrier = 1 };   // and 2: one for each warpgroup
-
 struct HopperProduct {
   Packed x, y;          // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
   float* c;
@@ -2045,13 +2042,13 @@ __device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, 
 #pragma unroll
       for (int u = 0; u < 128; u += 4)
         at[u * 32] = make_float4(total[u / 64][u % 64], total[u / 64][u % 64 + 1], total[u / 64][u % 64 + 2], total[u / 64][u % 64 + 3]);
-      group_sync(kConsumerBarrier + group, 128);
+      team_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return false;
     }
     if (thread == 0)
       while (load_acquire(done) != info.pieces - 1) __nanosleep(32);
-    group_sync(kConsumerBarrier + group, 128);
+    team_sync<128>(group);
 #pragma unroll 1
     for (int piece = 0; piece < info.pieces - 1; ++piece, at += kAPart)
 #pragma unroll
@@ -2125,7 +2122,7 @@ struct ConsumerView {
   // Hands a tile that this warpgroup has written, or the order to stop, to its mender. One thread does, which finds its turn by the
   // barrier that it alone arrives on: there is no register left to keep it in.
   __device__ void give_to_mender(int row, int col) const {
-    group_sync(kConsumerBarrier + group, 128);
+    team_sync<128>(group);
     if (fresh_thread_index() % 128 != 0) return;
     const uint32_t full = base + offsetof(SharedMemory, mend_full) + 8 * group;
     barrier_wait_at(base + offsetof(SharedMemory, mend_empty) + 8 * group, barrier_phase_at(full) ^ 1);
