@@ -90,14 +90,14 @@ struct Control {
   int accepted;   // set by the product kernel: packing has ended, and nothing is refused
 };
 
-// The kernel that computes a product, if no other is asked for.
+// The kernels, and which is the fastest for a product. The portable one computes any.
 enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel };
 Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu);
 
-// Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes; null (or
-// zero bytes) means the portable kernel. That of the Hopper kernel begins with a Control, to be read afterwards.
-int64_t workspace_bytes_for(const Product& product, ElementType type, const Gpu& gpu, int gradients);
-cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream);
+// Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes, none for the
+// portable kernel. That of the Hopper kernel begins with a Control, to be read afterwards.
+int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
 // may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(product, ..., their number) bytes.
@@ -958,7 +958,7 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
   }
 }
 
-// ---- Portable kernel: launching. (Launch serves the Hopper kernel, too.)
+// ---- Portable kernel: launching. (Launch and allow_shared_memory serve the other kernels, too.)
 
 // How a kernel is launched. `early`: it may begin before the one ahead of it in the stream has ended.
 struct Launch {
@@ -981,20 +981,32 @@ struct Launch {
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
 
+// Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless.
+template <auto kKernel>
+cudaError_t allow_shared_memory(int bytes) {
+  if (bytes <= 48 * 1024) return cudaSuccess;
+  static bool ready[64] = {};
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess && !(device < 64 && ready[device])) {
+    error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (device < 64) ready[device] = error == cudaSuccess;
+  }
+  return error;
+}
+
 // `split`: how many thread blocks, a cluster of Hopper or later, share the range of k of each tile.
 template <typename T, int kEdge>
 cudaError_t launch_portable_as(const Product& p, int split, const Control* only_if_refused, cudaStream_t stream) {
   using P = Portable<T, kEdge>;
   const int64_t blocks = tile_count(p, kEdge) * p.batches * split;
   if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  const auto kernel = portable_product<T, kEdge>;
-  if (P::kSharedBytes > 48 * 1024) {   // more than a kernel gets without asking
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::kSharedBytes);
-    if (error != cudaSuccess) return error;
-  }
+  constexpr auto kKernel = portable_product<T, kEdge>;
+  const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
+  if (error != cudaSuccess) return error;
   // The kernel that decides whether this one has anything to do lets it begin before its own end.
   const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, only_if_refused != nullptr, stream);
-  return cudaLaunchKernelEx(&launch.config, kernel, p, split, only_if_refused);
+  return cudaLaunchKernelEx(&launch.config, kKernel, p, split, only_if_refused);
 }
 
 // Large tiles read least, but only many tiles keep every multiprocessor busy to the end. Where there are few, several thread blocks
@@ -1371,12 +1383,12 @@ int64_t tf32_workspace_bytes(const Product& p, const Gpu& gpu) { return tf32_pie
 
 template <bool kXAlongK, bool kYAlongK>
 static cudaError_t launch_tf32_as(const Product& p, float* partial_sums, const Gpu& gpu, cudaStream_t stream) {
-  const auto kernel = tf32_sum_pieces<kXAlongK, kYAlongK>;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTfSharedBytes);
+  constexpr auto kKernel = tf32_sum_pieces<kXAlongK, kYAlongK>;
+  cudaError_t error = allow_shared_memory<kKernel>(kTfSharedBytes);
   if (error != cudaSuccess) return error;
   const int longest = tf32_longest(p, gpu);
   const Launch pieces(tf32_pieces(p, longest), kTfThreads, kTfSharedBytes, 1, false, stream);
-  error = cudaLaunchKernelEx(&pieces.config, kernel, p, longest, partial_sums);
+  error = cudaLaunchKernelEx(&pieces.config, kKernel, p, longest, partial_sums);
   if (error != cudaSuccess) return error;
   const Launch add(kTfParts * tile_count(p, kTfEdge), kTfThreads, 0, 1, true, stream);
   return cudaLaunchKernelEx(&add.config, tf32_add_pieces, p, longest, static_cast<const float*>(partial_sums));
@@ -2487,18 +2499,11 @@ cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
 
 template <Contraction kFirst, Contraction kSecond>
 static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cudaStream_t stream) {
-  // A kernel's limit is set once for each device; setting it again is harmless.
-  static bool ready[64] = {};
-  const auto kernel = hopper_product<kFirst, kSecond>;
-  int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess && !(device < 64 && ready[device])) {
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedMemory));
-    if (device < 64) ready[device] = error == cudaSuccess;
-  }
+  constexpr auto kKernel = hopper_product<kFirst, kSecond>;
+  const cudaError_t error = allow_shared_memory<kKernel>(sizeof(SharedMemory));
   if (error != cudaSuccess) return error;
   const Launch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, true, stream);
-  return cudaLaunchKernelEx(&launch.config, kernel, p);
+  return cudaLaunchKernelEx(&launch.config, kKernel, p);
 }
 
 // One product, or two of one size, which are then NT and TN.
@@ -2546,7 +2551,7 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
   return error;
 }
 
-// Whether the Hopper kernel is the fastest one; measured, on an H200. Below that size three launches take longer than the product.
+// Whether the Hopper kernel is the fastest one; measured, on an H200. Below these sizes packing and launching take longer than the rest.
 static bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
   constexpr int kHopperFrom = 1152;
   if (type != kFloat32 || gpu.capability != 90 || gpu.multiprocessors < 4) return false;   // two clusters, for two gradients
@@ -2557,8 +2562,8 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu) {
   return hopper_serves(p, type, gpu) ? kHopperKernel : tf32_serves(p, type, gpu) ? kTf32Kernel : kPortableKernel;
 }
 
-int64_t workspace_bytes_for(const Product& p, ElementType type, const Gpu& gpu, int gradients) {
-  switch (kernel_for(p, type, gpu)) {
+int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
+  switch (kernel) {
     case kHopperKernel:
       return Workspace(p, gpu.multiprocessors / 2, gradients).bytes;
     case kTf32Kernel:
@@ -2568,9 +2573,9 @@ int64_t workspace_bytes_for(const Product& p, ElementType type, const Gpu& gpu, 
   }
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
-  if (!workspace) return launch_portable(product, type, gpu, nullptr, stream);
-  if (kernel_for(product, type, gpu) == kTf32Kernel) return launch_tf32(product, workspace, gpu, stream);
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+  if (kernel == kPortableKernel) return launch_portable(product, type, gpu, nullptr, stream);
+  if (kernel == kTf32Kernel) return launch_tf32(product, workspace, gpu, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
   one.batches = 1, one.batch_dims = 0;
   for (int b = 0; b < product.batches; ++b) {
@@ -2722,9 +2727,14 @@ std::string launch_error(cudaError_t error, const at::Tensor& x) {
 
 at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
 
-// C = the contraction of two CUDA tensors whose sizes fit. `kept` and `kernel`, if given, receive the workspace, with the
-// packed operands, if the Hopper kernel computes, and which kernel does.
-Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int path, at::Tensor* kept, Kernel* kernel = nullptr) {
+// By which kernel a product was computed, and the workspace that this one had.
+struct Way {
+  Kernel kernel = kPortableKernel;
+  at::Tensor workspace;
+};
+
+// C = the contraction of two CUDA tensors whose sizes fit.
+Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int path, Way& way) {
   const c10::cuda::CUDAGuard guard(x.device());
   const auto [m, n, k] = Sizes(x, y, contraction);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
@@ -2744,13 +2754,13 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
   cudaError_t error = describe_gpu(x.get_device(), gpu);
   if (error == cudaSuccess) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    const int64_t workspace_bytes = path == kPortablePath ? 0 : workspace_bytes_for(p, type, gpu, 0);
-    at::Tensor workspace;   // handed back when this function ends, unless kept; the allocator gives it to later work of this stream alone
-    if (workspace_bytes > 0) workspace = new_workspace(workspace_bytes, x);
-    error = launch_product(p, type, gpu, workspace_bytes > 0 ? workspace.mutable_data_ptr() : nullptr, stream);
-    const Kernel chosen = workspace_bytes > 0 ? kernel_for(p, type, gpu) : kPortableKernel;
-    if (kept && chosen == kHopperKernel) *kept = workspace;
-    if (kernel) *kernel = chosen;
+    if (path != kPortablePath) way.kernel = kernel_for(p, type, gpu);
+    void* workspace = nullptr;   // handed back with `way`; the allocator gives it to later work of this stream alone
+    if (const int64_t bytes = workspace_bytes_for(p, way.kernel, gpu, 0)) {
+      way.workspace = new_workspace(bytes, x);
+      workspace = way.workspace.mutable_data_ptr();
+    }
+    error = launch_product(p, type, way.kernel, gpu, workspace, stream);
   }
   if (error != cudaSuccess) return launch_error(error, x);
   return c;
@@ -2764,32 +2774,31 @@ bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structur
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
 }
 
-Result product_if_fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path, at::Tensor* kept,
-                      Kernel* kernel = nullptr) {
+Result product_if_fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path, Way& way) {
   if (!fit(x, y, contraction, structure)) return std::string("the operands do not fit each other, the contraction or the structure");
-  return compute(x, y, contraction, structure, path, kept, kernel);
+  return compute(x, y, contraction, structure, path, way);
 }
 
 Result product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
-  return product_if_fit(x, y, contraction, structure, path, nullptr);
+  Way way;
+  return product_if_fit(x, y, contraction, structure, path, way);
 }
 
 // The product, and the workspace that the Hopper kernel left: the words that tell how it went, and the packed operands.
 std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::Tensor& x, const at::Tensor& y, int contraction,
                                                                      int structure, int path) {
-  at::Tensor workspace;
-  Result c = product_if_fit(x, y, contraction, structure, path, &workspace);
-  return {c, workspace.defined() ? std::optional(workspace) : std::nullopt};
+  Way way;
+  Result c = product_if_fit(x, y, contraction, structure, path, way);
+  return {c, way.kernel == kHopperKernel ? std::optional(way.workspace) : std::nullopt};
 }
 
 // The product, and how it went: the kernel that computed, whether it was refused, how many elements are listed. Waits for the GPU.
 std::tuple<Result, std::string, bool, int> explained_product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure,
                                                              int path) {
-  at::Tensor workspace;
-  Kernel kernel = kPortableKernel;
-  Result c = product_if_fit(x, y, contraction, structure, path, &workspace, &kernel);
-  if (!workspace.defined()) return {c, kernel == kTf32Kernel ? "tf32" : "portable", false, 0};
-  const at::Tensor words = workspace.narrow(0, 0, sizeof(Control)).cpu();
+  Way way;
+  Result c = product_if_fit(x, y, contraction, structure, path, way);
+  if (way.kernel != kHopperKernel) return {c, way.kernel == kTf32Kernel ? "tf32" : "portable", false, 0};
+  const at::Tensor words = way.workspace.narrow(0, 0, sizeof(Control)).cpu();
   const Control& control = *static_cast<const Control*>(words.const_data_ptr());
   return {c, control.refused ? "portable" : "hopper", control.refused, control.lost};
 }
@@ -2813,7 +2822,8 @@ std::variant<at::Tensor, std::string, bool> product_if_plain(const at::Tensor& x
                                                              int path) {
   if (!plain({x, y}) || !fit(x, y, contraction, structure)) return false;
   if (c10::GradMode::is_enabled() && (x.requires_grad() || y.requires_grad())) return true;
-  Result c = compute(x, y, contraction, structure, path, nullptr);
+  Way way;
+  Result c = compute(x, y, contraction, structure, path, way);
   if (c.index() == 1) return std::get<1>(c);
   return std::get<0>(c);
 }
@@ -2833,7 +2843,7 @@ std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tenso
   Gpu gpu;
   cudaError_t error = describe_gpu(x.get_device(), gpu);
   if (error == cudaSuccess) {
-    const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kFloat32, gpu, for_x + for_y), x);
+    const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y), x);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
     error = cudaStreamIsCapturing(stream, &capture);
