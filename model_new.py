@@ -1041,7 +1041,7 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
 }
 """
 
-# ---- tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. --------------------------------------
+# ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. ----------------------------
 #
 # Enters: one product whose operands have neighbours in memory along k or along their lines. Every tile is cut into pieces, so many that
 # all multiprocessors are busy; one kernel sums the pieces, each element of the operands split into two tf32 as it is read from shared
@@ -1409,6 +1409,8 @@ cudaError_t launch_tf32(const Product& p, void* workspace, const Gpu& gpu, cudaS
 # hold 22 bits of every element down to 2^-3. Of smaller ones the rest is computed, and listed if it matters. One packing serves a matrix
 # in every place of the three contractions.
 _CUDA_PACKING = r"""
+// ---- Packing: a packed matrix, and where an element lies in a block.
+
 constexpr int kBlock = 64;                            // a packed block is 64 x 64 elements
 constexpr int kHalfBytes = kBlock * kBlock * 2;       // its hi parts, or its lo parts
 constexpr int kBlockBytes = 2 * kHalfBytes;           // hi, then lo
@@ -1732,6 +1734,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
 # has a picture and the measurements.
 _CUDA_HOPPER = r"""
+// ---- Hopper kernel: sizes, and what its thread blocks are given and share.
+
 constexpr int kCols = 256;                // of C: a thread block computes 128 x 256 at a time
 constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
 constexpr int kTileBlocks = 4;            // packed blocks along an edge
@@ -2388,6 +2392,8 @@ __global__ void clear_words(int* words, int count) {
 # Four kernels make a Hopper product: one clears the counters in the workspace, one packs the operands, one multiplies, and the portable
 # kernel does nothing unless an operand was refused. They start before the one ahead of them has ended, and wait for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
+// ---- Launching: how long the pieces are, and what is to be packed.
+
 // The longest range of k, in slabs, that one cluster sums at a time. Longer tiles are cut into pieces; measured, on an H200, for one
 // product and for two in one launch, which share the clusters.
 int longest_item(const Product& p, int clusters, int products) {
@@ -2866,6 +2872,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 }
 """
 
+# ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
+
 _CUDA_SOURCES = [_CUDA_SHARED, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_PORTABLE, _CUDA_TF32, _CUDA_PACKING, _CUDA_HOPPER, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3"]
 _BUILD_SECONDS = 20  # measured on 16 cores; what the first import tells the user to expect
@@ -2932,6 +2940,8 @@ _EXTENSION = _build()
 # ======================================================================================================================
 # 3. The operator
 # ======================================================================================================================
+
+# ---- Names, and checks of arguments. ---------------------------------------------------------------------------------
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
 _DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the result
@@ -3123,9 +3133,8 @@ def _save_operands(ctx, inputs, output):
     ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None)
 
 
-def _gradients(product, ctx, G, operands=None):
+def _gradients(product, ctx, G, X, Y):
     """dX and dY from G = dC, each again one of the contractions: of C = X Y, C = X Y^T or C = X^T Y. None where not asked for."""
-    X, Y = operands or ctx.saved_tensors  # which checkpointing lets one read once
     structure, dX, dY = ctx.structure, None, None
     if ctx.needs_input_grad[0]:
         operands = {_NN: (G, Y, _NT), _NT: (G, Y, _NN), _TN: (Y, G, _NT)}[ctx.contraction]
@@ -3142,7 +3151,7 @@ def _map(product, info, in_dims, X, Y, contraction, structure):
     return product(X, Y, contraction, structure), 0
 
 
-_product_op.register_autograd(functools.partial(_gradients, _product_op), setup_context=_save_operands)
+_product_op.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=_save_operands)
 _product_op.register_vmap(functools.partial(_map, _product_op))
 
 
@@ -3166,7 +3175,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, G):
-        return _gradients(_shortest_way, ctx, G)
+        return _gradients(_shortest_way, ctx, G, *ctx.saved_tensors)
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
@@ -3184,7 +3193,7 @@ class _Product(torch.autograd.Function):
 
 
 class _PlainProduct(torch.autograd.Function):
-    """The same for plain CUDA tensors, at which nothing but autograd looks; without setup_context, which would double the host's time."""
+    """_Product for plain CUDA tensors, at which nothing but autograd looks; without setup_context, which would double the host's time."""
 
     @staticmethod
     def forward(ctx, X, Y, contraction, structure):
@@ -3200,13 +3209,13 @@ class _PlainProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, G):
-        X, Y, *workspace = ctx.saved_tensors
+        X, Y, *workspace = ctx.saved_tensors  # once: checkpointing allows no more
         if workspace and not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
             first = next(ctx.first, False)
             gradients = _EXTENSION.gradients_if_plain(G, X, Y, *workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
             if gradients is not None:
                 return *_tensor(gradients), None, None
-        return _gradients(_shortest_way, ctx, G, (X, Y))
+        return _gradients(_shortest_way, ctx, G, X, Y)
 
 
 def _product_if_plain(X, Y, contraction, structure):

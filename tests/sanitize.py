@@ -20,6 +20,7 @@ Every tensor is an allocation of its own here (torch's caching allocator is off)
 shows.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -55,21 +56,21 @@ TF32_SIZES = (450, 576)  # float32 from 448 to 1151: rows that cannot be copied 
 HOPPER_SIZE = 1300  # float32 from 1152 on; tiles in pieces, an edge that no block divides
 
 
-def compute(torch, module, X, Y, contraction, structure):
+FAMILY = tuple(itertools.product((0, 1, 2), (0, 1, 2)))  # contractions and structures
+
+
+def finite(torch, module, X, Y, contraction, structure):
     C = module._compute(X, Y, contraction, structure)
     torch.cuda.synchronize()
-    return C
+    return torch.isfinite(C).all()
 
 
 def portable(torch, module):
     """Every contraction and structure, float32 and float64."""
     module._PATH = module._PORTABLE
-    for N in SIZES:
-        for dtype in (torch.float32, torch.float64):
-            X, Y = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
-            for contraction in (0, 1, 2):
-                for structure in (0, 1, 2):
-                    assert torch.isfinite(compute(torch, module, X, Y, contraction, structure)).all()
+    for N, dtype in itertools.product(SIZES, (torch.float32, torch.float64)):
+        X, Y = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
+        assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
     module._PATH = module._AUTOMATIC
 
 
@@ -77,12 +78,10 @@ def tf32(torch, module):
     """Every contraction and structure, operands that lie the other way, and sums that are not finite."""
     for N in TF32_SIZES:
         X, Y = (torch.randn(N, N, device="cuda") for _ in range(2))
-        for contraction in (0, 1, 2):
-            for structure in (0, 1, 2):
-                assert torch.isfinite(compute(torch, module, X, Y, contraction, structure)).all()
-                assert torch.isfinite(compute(torch, module, X.mT, Y, contraction, structure)).all()
+        assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+        assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
         X[N - 1, N - 1] = float("inf")
-        assert not torch.isfinite(compute(torch, module, X, Y.mT, 0, 1)).all()
+        assert not finite(torch, module, X, Y.mT, 0, 1)
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
@@ -90,13 +89,11 @@ def hopper(torch, module):
     """Every contraction and structure, with gradients, listed elements and a refusal."""
     X, Y = (torch.randn(HOPPER_SIZE, HOPPER_SIZE, device="cuda") for _ in range(2))
     X[700, 3] = Y[900, 800] = 1e-6  # elements that need a list
-    for contraction in (0, 1, 2):
-        for structure in (0, 1, 2):
-            assert torch.isfinite(compute(torch, module, X, Y, contraction, structure)).all()
+    assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
     P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
     X[5, 3] = float("inf")  # refused: the portable kernel computes behind it
-    assert not torch.isfinite(compute(torch, module, X, Y, 0, 1)).all()
+    assert not finite(torch, module, X, Y, 0, 1)
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
