@@ -94,8 +94,8 @@ struct Control {
 enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel };
 Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu);
 
-// Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes, none for the
-// portable kernel. That of the Hopper kernel begins with a Control, to be read afterwards.
+// Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes, which the Hopper
+// kernel alone needs. It begins with a Control, to be read afterwards.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, cudaStream_t stream);
 
@@ -189,6 +189,13 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
+// Of the cluster, in the grid.
+__device__ inline uint32_t cluster_number() {
+  uint32_t number;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
+  return number;
+}
+
 __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
@@ -209,6 +216,10 @@ __device__ inline double load_in_peer<double>(uint32_t at) {
   asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(value) : "r"(at) : "memory");
   return value;
 }
+
+// The two halves of a barrier of the cluster that publishes nothing.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -277,6 +288,12 @@ __device__ inline int load_shared(uint32_t at) {
   int value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
   return value;
+}
+
+__device__ inline float4 load_shared_four(uint32_t at) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+  return v;
 }
 
 // ---- PTX: the copy engine.
@@ -960,7 +977,8 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
 
 // ---- Portable kernel: launching. (Launch and allow_shared_memory serve the other kernels, too.)
 
-// How a kernel is launched. `early`: it may begin before the one ahead of it in the stream has ended.
+// How a kernel is launched. `cluster`: thread blocks in one; 0: no clusters, which not every GPU has. `early`: it may begin before the
+// one ahead of it in the stream has ended.
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
@@ -972,7 +990,7 @@ struct Launch {
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
     }
-    if (cluster > 1) {
+    if (cluster) {
       cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
       attribute.id = cudaLaunchAttributeClusterDimension;
       attribute.val.clusterDim.x = cluster, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
@@ -1005,7 +1023,7 @@ cudaError_t launch_portable_as(const Product& p, int split, const Control* only_
   const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
   if (error != cudaSuccess) return error;
   // The kernel that decides whether this one has anything to do lets it begin before its own end.
-  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, only_if_refused != nullptr, stream);
+  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split > 1 ? split : 0, only_if_refused != nullptr, stream);
   return cudaLaunchKernelEx(&launch.config, kKernel, p, split, only_if_refused);
 }
 
@@ -1043,142 +1061,240 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. ----------------------------
 #
-# Enters: one product whose operands have neighbours in memory along k or along their lines. Every tile is cut into pieces, so many that
-# all multiprocessors are busy; one kernel sums the pieces, each element of the operands split into two tf32 as it is read from shared
-# memory, and a second one adds the pieces of a tile. That takes more instructions a product than the Hopper kernel, but no packing.
+# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Thread blocks of a cluster
+# share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. An element is split into
+# two tf32 as it is read from shared memory. That takes more instructions a product than the Hopper kernel, but no packing.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and which thread block computes what.
 
-constexpr int kTfEdge = 64;
-constexpr int kTfDepth = 32, kTfStages = 4, kTfThreads = 128;                 // four warps, 32 x 32 of a tile each
-constexpr int kTfSums = kTfEdge * kTfEdge;                                    // of a tile
-constexpr int kAlongKPitch = kTfDepth + 4, kAlongLinesPitch = kTfEdge + 8;    // of slabs: fragments are read without a bank conflict
-constexpr int kTfSlab = kTfEdge * kAlongKPitch > kTfDepth * kAlongLinesPitch ? kTfEdge * kAlongKPitch : kTfDepth * kAlongLinesPitch;
-constexpr int kTfSharedBytes = kTfStages * 2 * kTfSlab * static_cast<int>(sizeof(float));
+constexpr int kTfEdge = 64, kTfDepth = 32;    // of a tile; of a slab, the k that are copied together
+constexpr int kTfThreads = 128;               // four warps, 32 x 32 of a tile each
+constexpr int kTfStages = 3, kTfBlocks = 3;   // slabs in shared memory; thread blocks a multiprocessor
+constexpr int kTfMostShares = 4;              // of a tile, and thread blocks of a cluster
+constexpr int kTfParts = 32;                  // of a tile's sums, which are added by different warps: four neighbours of each lane
 
-// Tiles come in groups of one length, the longest first. Walks them without a division, which would take longer than the rest.
-struct Tf32Group {
-  int longest, length, tiles, pieces;     // of this group: tiles, and pieces of each
-  int number, first_tile, first_piece;    // this group's, and those of its first tile
-  __host__ __device__ Tf32Group(const Product& p, int longest)
-      : longest(longest), length(p.k), tiles(1), number(0), first_tile(0), first_piece(0) {
-    pieces = ceil_div(length, longest);
-    if (!p.triangular) tiles = ceil_div(p.m, kTfEdge) * ceil_div(p.n, kTfEdge);
-  }
-  __host__ __device__ void advance(const Product& p) {   // of a triangular product
-    first_tile += tiles, first_piece += tiles * pieces;
-    ++number, ++tiles;
-    length = (ceil_div(p.m, kTfEdge) - number) * kTfEdge;
-    while ((pieces - 1) * longest >= length) --pieces;
-  }
+// Which thread block sums what. Thread blocks that share a tile follow each other in a cluster. For triangles, of at most 31 tile rows, it
+// stands in a table, the same for all products of a batch; of dense products each tile has a cluster.
+struct Tf32Plan {
+  static constexpr int kMost = 448, kIdle = 0xFFFF;
+  int clusters, cluster_size;            // of one product
+  uint32_t inverse[kTfMostShares + 1];   // of a number of shares: a little more than 2^20 / shares
+  uint16_t table[kMost];                 // group and place, as tile_in_group has them, 5 bits each; shares less one and share, 2 bits each
 };
 
-inline int64_t tf32_pieces(const Product& p, int longest) {
-  Tf32Group group(p, longest);
-  int64_t sum = 0;
-  for (int groups = p.triangular ? ceil_div(p.m, kTfEdge) : 1; groups > 0; --groups, group.advance(p))
-    sum += static_cast<int64_t>(group.tiles) * group.pieces;
-  return sum;
+// A plan with shares of at most `longest` slabs, where that can be. False if it takes more than `most_clusters`, or than the table holds.
+inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& plan) {
+  auto shares_of = [&](int group) { return min(kTfMostShares, ceil_div((rows - group) * (kTfEdge / kTfDepth), longest)); };
+  struct {
+    int group, place, end;   // the next tile of those with so many shares, and where their groups end
+  } left[kTfMostShares + 1] = {};
+  int blocks = 0;
+  for (int group = rows - 1; group >= 0; --group) {
+    auto& tiles = left[shares_of(group)];
+    if (!tiles.end) tiles.end = group + 1;
+    tiles.group = group;
+    blocks += (group + 1) * shares_of(group);
+  }
+  plan.cluster_size = shares_of(0) > 1 ? kTfMostShares : 1;
+  if (blocks > Tf32Plan::kMost || blocks > most_clusters * static_cast<int64_t>(plan.cluster_size)) return false;
+  for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most shares that it still has room for
+    if ((plan.clusters + 1) * plan.cluster_size > Tf32Plan::kMost) return false;
+    uint16_t* const entries = plan.table + plan.clusters * plan.cluster_size;
+    int rank = 0;
+    for (int shares = plan.cluster_size; shares > 0; --shares)
+      for (auto& tiles = left[shares]; tiles.group < tiles.end && rank + shares <= plan.cluster_size;) {
+        for (int share = 0; share < shares; ++share)
+          entries[rank++] = static_cast<uint16_t>(tiles.group | tiles.place << 5 | (shares - 1) << 10 | share << 12);
+        if (++tiles.place > tiles.group) tiles.place = 0, ++tiles.group;
+      }
+    if (rank == 0) return true;
+    if (plan.clusters == most_clusters) return false;
+    while (rank < plan.cluster_size) entries[rank++] = Tf32Plan::kIdle;
+  }
 }
 
-struct TileInPieces {
-  Tile tile;
-  int first_piece, pieces;
+// Shares are as short as can be with all thread blocks there at once, but not too short: each costs its start and its end. The GPU has
+// room for `at_once` clusters of kTfMostShares.
+inline void tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
+  constexpr int kLeast = 3;   // slabs
+  for (int shares = 1; shares <= kTfMostShares; ++shares) plan.inverse[shares] = (1u << 20) / shares + 1;
+  const int rows = ceil_div(p.m, kTfEdge), slabs = ceil_div(p.k, kTfDepth);
+  const int64_t clusters = at_once / p.batches;   // for one product
+  if (!p.triangular) {
+    plan.clusters = rows * ceil_div(p.n, kTfEdge), plan.cluster_size = 1;
+    while (plan.cluster_size < kTfMostShares && slabs >= 2 * kLeast * plan.cluster_size &&
+           2 * plan.clusters * plan.cluster_size <= clusters * kTfMostShares)
+      plan.cluster_size *= 2;
+    return;
+  }
+  const int whole = rows * (kTfEdge / kTfDepth);   // slabs of the longest tile
+  int longest = min(kLeast, whole);
+  while (longest < whole && !tf32_plan_with(rows, longest, static_cast<int>(clusters), plan)) ++longest;
+  if (longest == whole) tf32_plan_with(rows, whole, Tf32Plan::kMost, plan);
+  // The clusters that come first are spread over all multiprocessors, one thread block each; then those that join them fall in length. So
+  // let the first ones rise.
+  if (plan.cluster_size == 1) return;
+  for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfBlocks) - 1; a < b; ++a, --b)
+    for (int rank = 0; rank < plan.cluster_size; ++rank)
+      std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
+}
+
+// What a thread block does.
+struct Tf32Place {
+  const float *x, *y;   // of one product of the batch
+  float* c;
+  Tile tile;            // i = -1: there is nothing to do
+  int shares, share;    // of the tile: this thread block's
+  int k_begin, slabs;   // of the share
+  __device__ Tf32Place(const Product& p, const Tf32Plan& plan, int cluster, int rank)
+      : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
+    if (p.batches > 1) {
+      const int batch = cluster % static_cast<int>(p.batches);
+      cluster /= static_cast<int>(p.batches);
+      x += batch_offset(p, p.x_batch, batch), y += batch_offset(p, p.y_batch, batch), c += batch_offset(p, p.c_batch, batch);
+    }
+    if (p.triangular) {
+      const int entry = plan.table[cluster * plan.cluster_size + rank];
+      if (entry == Tf32Plan::kIdle) return;
+      tile = tile_in_group(p, kTfEdge, entry & 31, entry >> 5 & 31);
+      shares = (entry >> 10 & 3) + 1, share = entry >> 12;
+    } else {
+      tile = tile_in_group(p, kTfEdge, 0, cluster);
+      shares = plan.cluster_size, share = rank;
+    }
+    inverse = plan.inverse[shares];
+    const int all = ceil_div(tile.k_end - tile.k_begin, kTfDepth), first = divided(all * share);
+    slabs = divided(all * (share + 1)) - first, k_begin = tile.k_begin + first * kTfDepth;
+  }
+  // The first part of the tile's sums that the thread block with some share adds.
+  __device__ int first_part(int share) const { return divided(kTfParts * share + shares - 1); }
+
+ private:
+  uint32_t inverse;
+  __device__ int divided(uint32_t n) const { return static_cast<int>(n * inverse >> 20); }   // by shares; exact below 4096 * shares
 };
-
-// A tile by its own number, or by that of one of its pieces.
-__device__ inline TileInPieces tf32_tile(const Product& p, int longest, int number, bool of_piece) {
-  Tf32Group group(p, longest);
-  while (number >= (of_piece ? group.first_piece + group.tiles * group.pieces : group.first_tile + group.tiles)) group.advance(p);
-  const int place = of_piece ? (number - group.first_piece) / group.pieces : number - group.first_tile;
-  return {tile_in_group(p, kTfEdge, group.number, place), group.first_piece + place * group.pieces, group.pieces};
-}
 
 // ---- tf32 kernel: slabs on their way to shared memory.
 
-// An operand of which one stride, that along k or that along the lines, is 1 or -1. Four neighbours are copied as they lie: with a stride
-// of -1 they stand in shared memory the other way round.
-struct Tf32Panel {
-  const float* data;   // line 0, k = 0
-  int64_t stride;      // the other one
-  Side side;
-  int first_line, lines, depth;
-  int flip;       // what turns a place among four neighbours round: 3, or 0
-  bool aligned;   // four neighbours may be copied at once
-  __device__ bool has_all(int k0) const {   // of a slab
-    return first_line + kTfEdge <= lines && k0 + kTfDepth <= depth && on_side(side, first_line, k0 + kTfDepth - 1) &&
-           on_side(side, first_line + kTfEdge - 1, k0);
-  }
+constexpr int kTfSlab = kTfEdge * kTfDepth;   // elements of an operand
+
+// Aligned because places in a slab are permuted by bits of the address.
+struct alignas(1024) Tf32Memory {
+  float slab[kTfStages][2][kTfSlab];   // of X, and of Y
+  float4 sums[kTfParts + 1][32];       // parts from all that share the tile, to be added; three shares have 11, 11 and 10
+  uint64_t sums_are_here;
+  Tf32Place place;   // kept there, and not in registers, while slabs are multiplied
 };
 
-template <bool kAlongK>
-__device__ inline Tf32Panel tf32_panel(const void* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines,
-                                       int depth) {
-  const int64_t near = kAlongK ? k_stride : line_stride, far = kAlongK ? line_stride : k_stride;
-  const float* first = static_cast<const float*>(data);
-  const bool aligned = far % 4 == 0 && reinterpret_cast<uintptr_t>(near == -1 ? first + 1 : first) % 16 == 0;
-  return {first, far, side, first_line, lines, depth, near == -1 ? 3 : 0, aligned};
-}
-
-// Where an element stands in its slab.
+// Where an element stands in its slab: four neighbours together, as they lie in memory, and the fours so permuted that a warp reads
+// fragments, four elements a lane, without a bank conflict.
 template <bool kAlongK>
 __device__ constexpr int tf32_at(int line, int k) {
-  return kAlongK ? line * kAlongKPitch + k : k * kAlongLinesPitch + line;
+  return kAlongK ? line * kTfDepth + (k ^ (line & 16)) : k * kTfEdge + (line ^ (k & 12));
 }
 
-// The same where neighbours are turned round.
-template <bool kAlongK>
-__device__ constexpr int tf32_at(int line, int k, int flip) {
-  return kAlongK ? tf32_at<true>(line, k ^ flip) : tf32_at<false>(line ^ flip, k);
+// Copies the first `bytes` of 16, asynchronously, and zeros for the rest.
+__device__ inline void copy_async_first(uint32_t to, const float* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// Copies a slab, with zeros for what does not exist. There is one copy of this code, and little of it is unrolled: most products that
-// come here are so small that reading instructions for the first time takes as long as multiplying.
+// An operand of which one stride, that along k or that along the lines, is 1 or -1. Four neighbours are copied as they lie: with a stride
+// of -1 they stand in shared memory the other way round. (Then the strides of both operands and of C are so: a mirror image.)
 template <bool kAlongK>
-__device__ inline void tf32_copy(const Tf32Panel& p, int k0, float* slab) {
-  constexpr int kInRow = (kAlongK ? kTfDepth : kTfEdge) / 4, kFarStep = kTfThreads / kInRow;   // groups of four neighbours
-  constexpr int kGroups = kTfEdge * kTfDepth / 4 / kTfThreads;                                 // of a thread
-  const int far0 = threadIdx.x / kInRow, near0 = threadIdx.x % kInRow * 4;
-  const int far = (kAlongK ? p.first_line : k0) + far0, near = (kAlongK ? k0 : p.first_line) + near0;
-  uint32_t to = shared_address(slab + (kAlongK ? tf32_at<true>(far0, near0) : tf32_at<false>(near0, far0)));
-  constexpr uint32_t kToStep = kFarStep * (kAlongK ? kAlongKPitch : kAlongLinesPitch) * sizeof(float);
-  const float* from = p.data + far * p.stride + (p.flip ? -near - 3 : near);
-  if (p.aligned && p.has_all(k0)) {
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i, to += kToStep, from += kFarStep * p.stride) copy_async<16>(to, from, true);
-    return;
+struct Tf32Panel {
+  // Fours in a row of the slab; how far from each of a thread's fours to the next; how many it has.
+  static constexpr int kInRow = (kAlongK ? kTfDepth : kTfEdge) / 4, kFarStep = kTfThreads / kInRow, kFours = kTfSlab / 4 / kTfThreads;
+  const float* next;   // this thread's first four of the slab that is copied next
+  int offset;          // where it goes, in bytes from the first stage
+  int64_t stride;      // the one that is not 1 or -1: the far one
+  Side side;
+  int first_line, lines, depth;
+  int flip;                   // what turns a place among four neighbours round: 3, or 0
+  int whole_from, whole_to;   // slabs that begin from here to there exist wholly, and all fours can be copied at once
+  bool aligned;               // fours that exist can be
+
+  // data: line 0, k = 0.
+  __device__ Tf32Panel(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
+      : stride(kAlongK ? line_stride : k_stride), side(side), first_line(first_line), lines(lines), depth(depth) {
+    flip = (kAlongK ? k_stride : line_stride) == -1 ? 3 : 0;
+    aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(flip ? data + 1 : data) % 16 == 0;
+    whole_from = side == kFromLine ? first_line + kTfEdge - 1 : 0;
+    whole_to = side == kUpToLine ? first_line + 1 - kTfDepth : depth;
+    whole_to = aligned && first_line + kTfEdge <= lines ? min(whole_to, depth - kTfDepth) : -1;
+    const int far = (kAlongK ? first_line : k0) + far_in_slab(), near = (kAlongK ? k0 : first_line) + near_in_slab();
+    next = data + far * stride + (flip ? -near - 3 : near);
+    offset = 4 * (kAlongK ? tf32_at<true>(far_in_slab(), near_in_slab()) : tf32_at<false>(near_in_slab(), far_in_slab()));
+    keep(offset), keep(whole_from), keep(whole_to);
   }
-#pragma unroll 1
-  for (int i = 0; i < kGroups; ++i, to += kToStep, from += kFarStep * p.stride) {
-    // Of four neighbours those numbered begin .. end - 1 exist.
-    const int line = kAlongK ? far + i * kFarStep : near, k = kAlongK ? near : far + i * kFarStep;
-    int begin = 0, end = kAlongK ? (line < p.lines ? p.depth - k : 0) : (k < p.depth ? p.lines - line : 0);
-    if (p.side == (kAlongK ? kUpToLine : kFromLine)) end = min(end, kAlongK ? line - k + 1 : k - line + 1);
-    if (p.side == (kAlongK ? kFromLine : kUpToLine)) begin = kAlongK ? line - k : k - line;
-    if (p.aligned && begin <= 0 && end >= 4) {
-      copy_async<16>(to, from, true);
-    } else {
+  __device__ static int far_in_slab() { return threadIdx.x / kInRow; }
+  __device__ static int near_in_slab() { return threadIdx.x % kInRow * 4; }
+  __device__ bool whole(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
+
+  // Copies the next slab, all of which exists. stage: how far it is from the first, in bytes.
+  __device__ void copy_whole(int stage) {
+    const float* from = next;
+    const uint32_t to = stage + offset;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int number = e ^ p.flip;
-        const bool exists = number >= begin && number < end;
-        copy_async<4>(to + 4 * e, exists ? from + e : p.data, exists);
+    for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async<16>(after(to, i), from, true);
+    next = kAlongK ? next + (flip ? -kTfDepth : kTfDepth) : from;
+  }
+
+  // Copies the next slab, which begins at k0, with zeros for what does not exist. Little of this is unrolled: most products that come here
+  // are so small that reading instructions for the first time takes as long as multiplying.
+  __device__ void copy(int k0, int stage) {
+    if (whole(k0)) return copy_whole(stage);
+    const float* from = next;
+    const uint32_t to = stage + offset;
+    next += kAlongK ? (flip ? -kTfDepth : kTfDepth) : kTfDepth * stride;
+    // Of four neighbours those numbered begin .. end - 1 exist.
+    const int far = (kAlongK ? first_line : k0) + far_in_slab(), near = (kAlongK ? k0 : first_line) + near_in_slab();
+    const int far_count = kAlongK ? lines : depth, near_count = kAlongK ? depth : lines;
+    const bool up_to_far = side == (kAlongK ? kUpToLine : kFromLine), from_far = side == (kAlongK ? kFromLine : kUpToLine);
+    auto end_of = [&](int i) {
+      const int f = far + i * kFarStep, most = f < far_count ? near_count - near : 0;
+      return max(0, min(4, up_to_far ? min(most, f - near + 1) : most));
+    };
+    if (aligned && !flip && !from_far) {
+#pragma unroll
+      for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async_first(after(to, i), from, 4 * end_of(i));
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kFours; ++i, from += kFarStep * stride) {
+      const int begin = from_far ? far + i * kFarStep - near : 0, end = begin < 4 ? end_of(i) : 0;
+      if (aligned && (end == 0 || (begin <= 0 && end == 4))) {
+        copy_async_first(after(to, i), from, 4 * end);
+      } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int number = e ^ flip;
+          copy_async<4>(after(to, i) + 4 * e, from + e, number >= begin && number < end);
+        }
       }
     }
   }
-}
+
+ private:
+  // The place of the thread's i-th four, from that of its first. Along k its lines are 16 apart, and every second is permuted differently.
+  __device__ static uint32_t after(uint32_t to, int i) {
+    if (kAlongK) return (i % 2 ? to ^ 64 : to) + i * kFarStep * kTfDepth * 4;
+    return (i % 2 ? to ^ 32 : to) + i * kFarStep * kTfEdge * 4;
+  }
+};
 
 // ---- tf32 kernel: multiplying a slab.
 //
 // Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
-// denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Products beyond 2^80 then make
-// a sum that is not finite, and its piece is summed again without tensor cores.
-constexpr float kTf32Scale = 0x1p24f;
+// denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and
+// products beyond 2^79 then make sums that are not finite. Those are summed again, scaled by 2^-8, which keeps whatever a float32 can hold
+// below its end; a factor may be denormal now, but what it loses is nothing beside 2^50. What is less than that, or again not finite (it
+// holds a NaN, an Inf or an overflow), is summed without tensor cores.
+[[maybe_unused]] constexpr float kTf32Scale = 0x1p24f, kTf32ScaleOfLarge = 0x1p-8f, kTf32LeastOfLarge = 0x1p50f;
 
-__device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
-  v *= kTf32Scale;
-  large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;   // rounded to nearest
-  small = __float_as_uint(v - __uint_as_float(large));  // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
+__device__ inline void split_tf32(float v, float scale, uint32_t& large, uint32_t& small) {
+  v *= scale;
+  large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
+  small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
 }
 
 __device__ inline void multiply_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&sum)[4]) {
@@ -1189,216 +1305,312 @@ __device__ inline void multiply_tf32(const uint32_t (&a)[4], const uint32_t (&b)
 #endif
 }
 
-// The sums of a warp: of 16 rows and 8 columns each, and in these of rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2 and the next.
+// The rows of an operand of the tensor cores are numbered so that a lane reads four neighbours at once: as row number g of the i-th of four
+// it has line tf32_line(g) + i. So the sums of a lane are those of four rows, from tf32_line(lane / 4) on, and of two times four
+// columns, from tf32_line(lane % 4 * 2 + e) on: sum[r / 2][c][r % 2 * 2 + e] is that of row r and column c of them. (Where an operand is
+// turned round, so are its rows or columns.)
 using Tf32Sums = float[2][4][4];
-__device__ inline int tf32_row(int lane, int r, int e) { return r * 16 + e / 2 * 8 + lane / 4; }
-__device__ inline int tf32_col(int lane, int c, int e) { return c * 8 + lane % 4 * 2 + e % 2; }
+using Tf32SumsInMemory = volatile Tf32Sums;   // of this thread: where they are rarely needed, they shall not take registers
+__device__ inline int tf32_line(int g) { return g % 2 * 16 + g / 2 * 4; }
 
-// x and y point to the element that this lane reads first. Tensor cores truncate what they add, so they add eight k at a time.
+// Where a lane begins to read in the first slab. `k_turned`: its k in falling order.
+template <bool kAlongK>
+__device__ inline uint32_t tf32_fragment(const float* slab, int first_line, int g, int k_turned) {
+  const int line = first_line + tf32_line(g), k = threadIdx.x % 4 * 4;
+  return shared_address(slab + (kAlongK ? tf32_at<true>(line, k) : tf32_at<false>(line, k ^ k_turned)));
+}
+
+// The four lines of a lane at four k, a quarter of the 16 from k0 on.
+template <bool kAlongK>
+__device__ inline void tf32_read(uint32_t at, int k0, float (&v)[4][4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (kAlongK) {
+      const float4 four = load_shared_four((at ^ k0 * 4) + i * kTfDepth * 4);
+      v[i][0] = four.x, v[i][1] = four.y, v[i][2] = four.z, v[i][3] = four.w;
+    } else {
+      const float4 four = load_shared_four((at + k0 * kTfEdge * 4) ^ i * kTfEdge * 4);
+      v[0][i] = four.x, v[1][i] = four.y, v[2][i] = four.z, v[3][i] = four.w;
+    }
+  }
+}
+
+// Tensor cores truncate what they add, so they add eight k at a time.
 template <bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_multiply(const float* x, const float* y, Tf32Sums& sum) {
+__device__ inline void tf32_multiply(uint32_t x_at, uint32_t y_at, float scale, Tf32Sums& sum) {
 #pragma unroll 1
-  for (int k = 0; k < kTfDepth; k += 8) {
-    uint32_t a[2][2][4], b[2][4][2];   // large, small
+  for (int k0 = 0; k0 < kTfDepth; k0 += 16) {
+    float x[4][4], y[4][4];   // by line and k
+    tf32_read<kXAlongK>(x_at, k0, x);
+    tf32_read<kYAlongK>(y_at, k0, y);
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int k = 0; k < 4; k += 2) {
+      uint32_t a[2][2][4], b[2][4][2];   // large, small
 #pragma unroll
-      for (int u = 0; u < 4; ++u) split_tf32(x[tf32_at<kXAlongK>(r * 16 + u % 2 * 8, k + u / 2 * 4)], a[0][r][u], a[1][r][u]);
+      for (int u = 0; u < 8; ++u)
+        split_tf32(x[u / 2][k + u % 2], scale, a[0][u / 4][u % 2 * 2 + u / 2 % 2], a[1][u / 4][u % 2 * 2 + u / 2 % 2]);
 #pragma unroll
-    for (int c = 0; c < 4; ++c)
+      for (int u = 0; u < 8; ++u) split_tf32(y[u / 2][k + u % 2], scale, b[0][u / 2][u % 2], b[1][u / 2][u % 2]);
+      Tf32Sums part = {};
 #pragma unroll
-      for (int u = 0; u < 2; ++u) split_tf32(y[tf32_at<kYAlongK>(c * 8, k + u * 4)], b[0][c][u], b[1][c][u]);
-    Tf32Sums part = {};
+      for (int term = 2; term >= 0; --term)   // the small ones first
 #pragma unroll
-    for (int term = 2; term >= 0; --term)   // the small ones first
+        for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
+          for (int c = 0; c < 4; ++c) multiply_tf32(a[term == 2][r], b[term == 1][c], part[r][c]);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) multiply_tf32(a[term == 2][r], b[term == 1][c], part[r][c]);
-#pragma unroll
-    for (int u = 0; u < 32; ++u) sum[u / 16][u / 4 % 4][u % 4] += part[u / 16][u / 4 % 4][u % 4];
+      for (int u = 0; u < 32; ++u) {
+        float& s = sum[u / 16][u / 4 % 4][u % 4];
+        s = fmaf(part[u / 16][u / 4 % 4][u % 4], 1.0f / (scale * scale), s);
+      }
+    }
   }
 }
 
 // The same without tensor cores; if kMasked, without the terms that one of the operands does not have.
-template <bool kXAlongK, bool kYAlongK, bool kMasked>
-__device__ inline void tf32_multiply_exactly(const float* x, const float* y, const Tf32Panel& of_x, const Tf32Panel& of_y, int k0,
-                                            Tf32Sums& sum) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+template <bool kMasked, bool kXAlongK, bool kYAlongK>
+__device__ inline void tf32_multiply_exactly(const float* slab_x, const float* slab_y, const Tf32Panel<kXAlongK>& of_x,
+                                             const Tf32Panel<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, flip = of_x.flip;
 #pragma unroll 1
   for (int k = 0; k < kTfDepth; ++k) {
     float a[4], b[8];
     bool in_x[4], in_y[8];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const int row = warp % 2 * 32 + tf32_row(lane, r / 2, r % 2 * 2);
-      a[r] = x[tf32_at<kXAlongK>(row, k, of_x.flip)];
-      in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + row, k0 + k);
+      const int row = warp % 2 * 32 + tf32_line(lane / 4) + r, turned = kXAlongK ? row : row ^ flip;
+      a[r] = slab_x[tf32_at<kXAlongK>(row, kXAlongK ? k ^ flip : k)];
+      in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + turned, k0 + k);
     }
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
-      const int col = warp / 2 * 32 + tf32_col(lane, c / 2, c % 2);
-      b[c] = y[tf32_at<kYAlongK>(col, k, of_y.flip)];
-      in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + col, k0 + k);
+      const int col = warp / 2 * 32 + tf32_line(lane % 4 * 2 + c / 4) + c % 4, turned = kYAlongK ? col : col ^ flip;
+      b[c] = slab_y[tf32_at<kYAlongK>(col, kYAlongK ? k ^ flip : k)];
+      in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + turned, k0 + k);
     }
 #pragma unroll
     for (int r = 0; r < 4; ++r)
 #pragma unroll
       for (int c = 0; c < 8; ++c) {
-        float& s = sum[r / 2][c / 2][r % 2 * 2 + c % 2];
+        float& s = sum[r / 2][c % 4][r % 2 * 2 + c / 4];
         if (in_x[r] && in_y[c]) s = fmaf(a[r], b[c], s);
       }
   }
 }
 
-// ---- tf32 kernel: the two kernels.
+// ---- tf32 kernel: the kernel.
 
-// A thread block computes one piece of a tile: a part of its range of k.
-template <bool kXAlongK, bool kYAlongK>
-__global__ void __launch_bounds__(kTfThreads, 3) tf32_sum_pieces(const Product p, int longest, float* partial_sums) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
-  let_next_kernel_begin();   // which waits for this one
-  extern __shared__ __align__(16) float slab_floats[];
-  const TileInPieces at = tf32_tile(p, longest, blockIdx.x, true);
-  const Tile& tile = at.tile;
-  const int piece = blockIdx.x - at.first_piece;
-  const Tf32Panel x = tf32_panel<kXAlongK>(p.x, p.x_row, p.x_col, side_of_x(p), tile.i * kTfEdge, p.m, p.k);
-  const Tf32Panel y = tf32_panel<kYAlongK>(p.y, p.y_col, p.y_row, side_of_y(p), tile.j * kTfEdge, p.n, p.k);
-  const int all = ceil_div(tile.k_end - tile.k_begin, kTfDepth), first = all * piece / at.pieces;
-  const int slabs = all * (piece + 1) / at.pieces - first, k_begin = tile.k_begin + first * kTfDepth;
-  auto slab_x = [&](int number) { return slab_floats + number % kTfStages * 2 * kTfSlab; };
-  auto slab_y = [&](int number) { return slab_x(number) + kTfSlab; };
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, x_line = warp % 2 * 32 + lane / 4, y_line = warp / 2 * 32 + lane / 4;
-  const int x_at = tf32_at<kXAlongK>(x_line, lane % 4, x.flip), y_at = tf32_at<kYAlongK>(y_line, lane % 4, y.flip);
-
-  Tf32Sums sum;
-  for (bool careful = false;; careful = true) {
+// Sums the slabs of a share, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
+template <bool kExactly, bool kXAlongK, bool kYAlongK>
+__device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float scale, Tf32Memory& memory, Tf32Sums& sum) {
+  const int k_begin = place.k_begin, slabs = place.slabs;
+  Tf32Panel<kXAlongK> x(place.x, p.x_row, p.x_col, side_of_x(p), place.tile.i * kTfEdge, p.m, p.k, k_begin);
+  Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of_y(p), place.tile.j * kTfEdge, p.n, p.k, k_begin);
 #pragma unroll
-    for (int u = 0; u < 32; ++u) sum[u / 16][u / 4 % 4][u % 4] = 0.0f;
+  for (int u = 0; u < 32; ++u) sum[u / 16][u / 4 % 4][u % 4] = 0.0f;
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, k_turned = kXAlongK || kYAlongK ? x.flip : 0;
+  uint32_t x_at = tf32_fragment<kXAlongK>(memory.slab[0][0], warp % 2 * 32, g, k_turned);
+  uint32_t y_at = tf32_fragment<kYAlongK>(memory.slab[0][1], warp / 2 * 32, g, k_turned);
+  asm volatile("" : "+r"(x_at), "+r"(y_at));
+  x.offset += shared_address(memory.slab[0][0]), y.offset += shared_address(memory.slab[0][1]);   // from the beginning of shared memory
+  keep(x.offset), keep(y.offset);
+  constexpr int kStageBytes = sizeof(memory.slab[0]);
+  int stage = 0;   // of slab `number`: how far it is from the first
 #pragma unroll 1
-    for (int number = 1 - kTfStages; number < slabs; ++number) {
-      if (number >= 0) {
-        wait_for_copies<kTfStages - 2>();
-        __syncthreads();   // the slab is there, and the one before it is done with
-      }
-      const int next = number + kTfStages - 1;
-      if (next < slabs) {
-        tf32_copy<kXAlongK>(x, k_begin + next * kTfDepth, slab_x(next));
-        tf32_copy<kYAlongK>(y, k_begin + next * kTfDepth, slab_y(next));
-      }
-      end_group_of_copies();
-      if (number < 0) continue;
+  for (int number = 1 - kTfStages; number < slabs; ++number) {
+    if (number >= 0) {
+      wait_for_copies<kTfStages - 2>();
+      __syncthreads();   // the slab is there, and the one before it is done with
+    }
+    const int next = number + kTfStages - 1;
+    const int stage_next = number < 0 ? next * kStageBytes : stage == 0 ? (kTfStages - 1) * kStageBytes : stage - kStageBytes;
+    if (next < slabs) x.copy(k_begin + next * kTfDepth, stage_next), y.copy(k_begin + next * kTfDepth, stage_next);
+    end_group_of_copies();
+    if (number < 0) continue;
+    if constexpr (!kExactly) {
+      tf32_multiply<kXAlongK, kYAlongK>(x_at + stage, y_at + stage, scale, sum);
+    } else {
+      const float (&slab)[2][kTfSlab] = memory.slab[stage / kStageBytes];
       const int k0 = k_begin + number * kTfDepth;
-      if (careful && x.has_all(k0) && y.has_all(k0))
-        tf32_multiply_exactly<kXAlongK, kYAlongK, false>(slab_x(number), slab_y(number), x, y, k0, sum);
-      else if (careful)
-        tf32_multiply_exactly<kXAlongK, kYAlongK, true>(slab_x(number), slab_y(number), x, y, k0, sum);
+      if (x.whole(k0) && y.whole(k0))
+        tf32_multiply_exactly<false>(slab[0], slab[1], x, y, k0, sum);
       else
-        tf32_multiply<kXAlongK, kYAlongK>(slab_x(number) + x_at, slab_y(number) + y_at, sum);
+        tf32_multiply_exactly<true>(slab[0], slab[1], x, y, k0, sum);
     }
-    if (careful) break;
-    bool finite = true;
-#pragma unroll
-    for (int u = 0; u < 32; ++u) {
-      float& s = sum[u / 16][u / 4 % 4][u % 4];
-      finite &= fabsf(s) <= 0x1.fffffep127f;
-      s *= 1.0f / (kTf32Scale * kTf32Scale);
-    }
-    if (!__syncthreads_or(!finite)) break;
+    stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
   }
-  float4* to = reinterpret_cast<float4*>(partial_sums + static_cast<int64_t>(blockIdx.x) * kTfSums) + threadIdx.x;
-#pragma unroll
-  for (int u = 0; u < 8; ++u) {
-    const float(&s)[4] = sum[u / 4][u % 4];
-    to[u * kTfThreads] = make_float4(s[0], s[1], s[2], s[3]);
-  }
-  if (p.triangular && piece == 0 && tile.i != tile.j)
-    write_zeros_above<float, kTfEdge, kTfThreads>(p, static_cast<float*>(p.c), tile.i, tile.j);
-#endif
 }
 
-// Adds the pieces of each tile, in their order, and writes C. A thread block has a quarter of a tile.
-constexpr int kTfParts = 4;
+// Whether all sums are finite, in all threads. A sum that has been finite `before` becomes what it was; one that has not must now be no
+// less than `least`.
+__device__ inline bool tf32_finite(const Tf32SumsInMemory* before, float least, Tf32Sums& sum) {
+  float zero[4] = {};   // or a NaN
+#pragma unroll
+  for (int u = 0; u < 32; ++u) {
+    float& s = sum[u / 16][u / 4 % 4][u % 4];
+    if (before) {
+      const float b = (*before)[u / 16][u / 4 % 4][u % 4];
+      s = fabsf(b) <= 0x1.fffffep127f ? b : fabsf(s) >= least ? s : __int_as_float(0x7FFFFFFF);
+    }
+    zero[u % 4] = fmaf(s, 0.0f, zero[u % 4]);
+  }
+  return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != 0.0f);
+}
 
-__global__ void __launch_bounds__(kTfThreads) tf32_add_pieces(const Product p, int longest, const float* partial_sums) {
-  constexpr int kOfPart = 8 / kTfParts;
-  const int part = blockIdx.x % kTfParts, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const TileInPieces at = tf32_tile(p, longest, blockIdx.x / kTfParts, false);
-  const float4* from = reinterpret_cast<const float4*>(partial_sums + static_cast<int64_t>(at.first_piece) * kTfSums) +
-                       part * kOfPart * kTfThreads + threadIdx.x;
-  float* c = static_cast<float*>(p.c);
-  const bool backward = p.c_col == -1;
-  const bool pairs = (p.c_col == 1 || backward) && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(backward ? c - 1 : c) % 8 == 0;
-  wait_for_previous_kernel();
-  float4 sum[kOfPart];
+// Writes four neighbours of C, as far as they exist. `fours`: whether they can be written at once.
+__device__ inline void write_four(const Product& p, float* c, bool fours, int row, int col, const float (&v)[4]) {
+  if (row >= p.m) return;
+  float* const to = c + row * p.c_row + col * p.c_col;
+  if (fours && col + 4 <= p.n) {
+    if (p.c_col == 1)
+      *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
+    else
+      *reinterpret_cast<float4*>(to - 3) = make_float4(v[3], v[2], v[1], v[0]);
+  } else {
 #pragma unroll
-  for (int u = 0; u < kOfPart; ++u) sum[u] = __ldcg(from + u * kTfThreads);
-#pragma unroll 4
-  for (int piece = 1; piece < at.pieces; ++piece)
+    for (int e = 0; e < 4; ++e)
+      if (col + e < p.n) to[e * p.c_col] = v[e];
+  }
+}
+
+template <bool kXAlongK, bool kYAlongK>
+__global__ void __launch_bounds__(kTfThreads, kTfBlocks)
+    tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
+  extern __shared__ __align__(1024) unsigned char tf32_memory[];
+  Tf32Memory& memory = *reinterpret_cast<Tf32Memory*>(tf32_memory);
+  if (threadIdx.x == 0) {
+    barrier_init(&memory.sums_are_here, 1);
+    barrier_init_fence();
+  }
+  cluster_arrive();
+  const Tf32Place here(p, plan, static_cast<int>(cluster_number()), static_cast<int>(cluster_rank()));
+  if (here.tile.i < 0) return;
+  if (threadIdx.x == 0) memory.place = here;
+  Tf32Sums sum;
+  tf32_sum<false, kXAlongK, kYAlongK>(p, here, kTf32Scale, memory, sum);
+  if (__builtin_expect(!tf32_finite(nullptr, 0.0f, sum), false)) {
+    Tf32SumsInMemory before;
 #pragma unroll
-    for (int u = 0; u < kOfPart; ++u) {
-      const float4 other = __ldcg(from + (static_cast<int64_t>(piece) * (kTfSums / 4) + u * kTfThreads));
-      sum[u].x += other.x, sum[u].y += other.y, sum[u].z += other.z, sum[u].w += other.w;
+    for (int u = 0; u < 32; ++u) before[u / 16][u / 4 % 4][u % 4] = sum[u / 16][u / 4 % 4][u % 4];
+    tf32_sum<false, kXAlongK, kYAlongK>(p, memory.place, kTf32ScaleOfLarge, memory, sum);
+    if (!tf32_finite(&before, kTf32LeastOfLarge, sum)) {
+#pragma unroll
+      for (int u = 0; u < 32; ++u) before[u / 16][u / 4 % 4][u % 4] = sum[u / 16][u / 4 % 4][u % 4];
+      tf32_sum<true, kXAlongK, kYAlongK>(p, memory.place, 1.0f, memory, sum);
+      tf32_finite(&before, 0.0f, sum);
     }
+  }
+
+  // The sums go, in parts, to the thread blocks that add them. Part 8 w + u: those that the lanes of warp w have in row u / 2 of their
+  // four, and in the columns from tf32_line(lane % 4 * 2 + u % 2) on.
+  const Tf32Place& mine = memory.place;
+  const Tile& tile = mine.tile;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_part = mine.first_part(mine.share);
+  const int parts = mine.first_part(mine.share + 1) - first_part;
+  const uint32_t first_rank = cluster_rank() - mine.share;
+  float* const c = mine.c;
+  if (threadIdx.x == 0) barrier_expect(&memory.sums_are_here, parts * mine.shares * sizeof(memory.sums[0]));
+  cluster_wait();   // all have begun
+  // Each lane finds out where one part goes.
+  const int owner = lane * mine.shares / kTfParts;
+  const float4* const slot = memory.sums[(lane - mine.first_part(owner)) * mine.shares + mine.share];
+  const uint32_t to = address_in_peer(shared_address(slot), first_rank + owner);
+  const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
 #pragma unroll
-  for (int u = 0; u < kOfPart; ++u)
+  for (int u = 0; u < 8; ++u) {
+    auto bits = [&](int c) { return __float_as_int(sum[u / 4][c][u / 2 % 2 * 2 + u % 2]); };
+    store_async(__shfl_sync(0xFFFFFFFFu, to, 8 * warp + u) + lane * 16, bits(0), bits(1), bits(2), bits(3),
+                __shfl_sync(0xFFFFFFFFu, barrier, 8 * warp + u));
+  }
+  const bool fours = (p.c_col == 1 || p.c_col == -1) && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(p.c_col == 1 ? c : c + 1) % 16 == 0;
+  if (p.triangular && tile.i != tile.j) {   // zeros for the tile's mirror image, two rows a part
+    const int row = tile.j * kTfEdge + lane / 16, col = tile.i * kTfEdge + lane % 16 * 4;
+#pragma unroll 1
+    for (int part = first_part + warp; part < first_part + parts; part += 4)
+      write_four(p, c, fours, row + 2 * part, col, {0.0f, 0.0f, 0.0f, 0.0f});
+  }
+  barrier_wait(&memory.sums_are_here, 0);
+  const int x_turned = !kXAlongK && p.x_row == -1 ? 3 : 0, y_turned = !kYAlongK && p.y_col == -1 ? 3 : 0;
+#pragma unroll 1
+  for (int at = warp; at < parts; at += 4) {
+    float4 part[kTfMostShares];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = at.tile.i * kTfEdge + warp % 2 * 32 + tf32_row(lane, part * kOfPart / 4, 2 * h);
-      const int col = at.tile.j * kTfEdge + warp / 2 * 32 + tf32_col(lane, part * kOfPart % 4 + u, 0);
-      const int cols = p.triangular ? row + 1 : p.n;   // of the row that have sums
-      const float one = col < cols ? (h ? sum[u].z : sum[u].x) : 0.0f, two = col + 1 < cols ? (h ? sum[u].w : sum[u].y) : 0.0f;
-      float* to = c + row * p.c_row + col * p.c_col;
-      if (pairs && row < p.m && col + 1 < p.n) {
-        *reinterpret_cast<float2*>(backward ? to - 1 : to) = backward ? make_float2(two, one) : make_float2(one, two);
-      } else if (row < p.m) {
-        if (col < p.n) to[0] = one;
-        if (col + 1 < p.n) to[p.c_col] = two;
-      }
-    }
+    for (int s = 0; s < kTfMostShares; ++s)
+      if (s < mine.shares) part[s] = memory.sums[at * mine.shares + s][lane];
+    float4 total = part[0];
+#pragma unroll
+    for (int s = 1; s < kTfMostShares; ++s)
+      if (s < mine.shares) total.x += part[s].x, total.y += part[s].y, total.z += part[s].z, total.w += part[s].w;
+    if (y_turned) total = make_float4(total.w, total.z, total.y, total.x);
+    const int w = (first_part + at) / 8, u = (first_part + at) % 8;   // as above
+    const int row = tile.i * kTfEdge + w % 2 * 32 + tf32_line(lane / 4) + (u / 2 ^ x_turned);
+    const int col = tile.j * kTfEdge + w / 2 * 32 + tf32_line(lane % 4 * 2 + u % 2), below = p.triangular ? row - col : kTfEdge;
+    write_four(p, c, fours, row, col,
+               {below >= 0 ? total.x : 0.0f, below >= 1 ? total.y : 0.0f, below >= 2 ? total.z : 0.0f, below >= 3 ? total.w : 0.0f});
+  }
+#endif
 }
 
 // ---- tf32 kernel: launching.
 
 inline bool unit(int64_t stride) { return stride == 1 || stride == -1; }
 
-// Whether this kernel is the fastest for one product; measured, on an H200.
+// Whether this kernel is the fastest for a product; measured, on an H200. Smaller ones are too little for its start and end, larger ones
+// are for the Hopper kernel, which computes a batch one by one.
 bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
-  if (type != kFloat32 || gpu.capability != 90 || p.batches != 1) return false;
+  if (type != kFloat32 || gpu.capability != 90) return false;
   if (!unit(p.x_row) && !unit(p.x_col)) return false;
   if (!unit(p.y_row) && !unit(p.y_col)) return false;
-  const double terms = static_cast<double>(p.m) * p.n * p.k;
-  return p.triangular ? p.n >= 448 : terms >= 3.2e7 && terms < 3e8 && p.m >= kTfEdge && p.n >= kTfEdge;
+  const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
+  if (!p.triangular) return terms < 3.5e8 && all >= 3.2e7 && tile_count(p, kTfEdge) * p.batches >= 16;
+  const bool by_fours = (unit(p.x_row) ? p.x_col : p.x_row) % 4 == 0 && (unit(p.y_row) ? p.y_col : p.y_row) % 4 == 0;
+  if (p.n > (!by_fours ? 1151 : p.batches == 1 ? 1280 : 1408)) return false;
+  return all >= 4.5e7 || p.batches > 4 * gpu.multiprocessors;
 }
 
-// The longest range of k of a piece: such that pieces are short beside what a multiprocessor has to do, and not many.
-int tf32_longest(const Product& p, const Gpu& gpu) {
-  const int64_t rows = ceil_div(p.m, kTfEdge), cols = ceil_div(p.n, kTfEdge);
-  const double work = p.triangular ? rows * (rows + 1) * (rows + 2) / 6.0 * kTfEdge : static_cast<double>(rows) * cols * p.k;   // in k
-  const int slabs = static_cast<int>(0.62 * work / gpu.multiprocessors / kTfDepth + 0.5);
-  return kTfDepth * (slabs < 3 ? 3 : slabs);
+// How many clusters of this kernel the current device runs at once. Asked for once on each device.
+template <auto kKernel>
+cudaError_t clusters_at_once(int& clusters) {
+  static int known[64] = {};
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  clusters = error == cudaSuccess && device < 64 ? known[device] : 0;
+  if (error != cudaSuccess || clusters) return error;
+  const Launch launch(kTfMostShares, kTfThreads, sizeof(Tf32Memory), kTfMostShares, false, nullptr);
+  error = cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config);
+  if (error == cudaSuccess && device < 64) known[device] = clusters;
+  return error;
 }
-
-int64_t tf32_workspace_bytes(const Product& p, const Gpu& gpu) { return tf32_pieces(p, tf32_longest(p, gpu)) * kTfSums * sizeof(float); }
 
 template <bool kXAlongK, bool kYAlongK>
-static cudaError_t launch_tf32_as(const Product& p, float* partial_sums, const Gpu& gpu, cudaStream_t stream) {
-  constexpr auto kKernel = tf32_sum_pieces<kXAlongK, kYAlongK>;
-  cudaError_t error = allow_shared_memory<kKernel>(kTfSharedBytes);
+static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
+  constexpr auto kKernel = tf32_product<kXAlongK, kYAlongK>;
+  cudaError_t error = allow_shared_memory<kKernel>(sizeof(Tf32Memory));
+  int at_once = 0;
+  if (error == cudaSuccess) error = clusters_at_once<kKernel>(at_once);
   if (error != cudaSuccess) return error;
-  const int longest = tf32_longest(p, gpu);
-  const Launch pieces(tf32_pieces(p, longest), kTfThreads, kTfSharedBytes, 1, false, stream);
-  error = cudaLaunchKernelEx(&pieces.config, kKernel, p, longest, partial_sums);
-  if (error != cudaSuccess) return error;
-  const Launch add(kTfParts * tile_count(p, kTfEdge), kTfThreads, 0, 1, true, stream);
-  return cudaLaunchKernelEx(&add.config, tf32_add_pieces, p, longest, static_cast<const float*>(partial_sums));
+  // The same again and again takes no planning.
+  static thread_local struct {
+    int triangular = -1, m, n, k, at_once;
+    int64_t batches;
+    Tf32Plan plan;
+  } last;
+  if (last.triangular != p.triangular || last.m != p.m || last.n != p.n || last.k != p.k || last.batches != p.batches ||
+      last.at_once != at_once) {
+    tf32_plan(p, at_once, last.plan);
+    last.triangular = p.triangular, last.m = p.m, last.n = p.n, last.k = p.k, last.batches = p.batches, last.at_once = at_once;
+  }
+  const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
+  if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
+  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size, false, stream);
+  return cudaLaunchKernelEx(&launch.config, kKernel, p, last.plan);
 }
 
-cudaError_t launch_tf32(const Product& p, void* workspace, const Gpu& gpu, cudaStream_t stream) {
-  float* partial_sums = static_cast<float*>(workspace);
+cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
   const bool y_along_k = unit(p.y_row);
-  if (unit(p.x_col)) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, partial_sums, gpu, stream);
-  return (y_along_k ? launch_tf32_as<false, true> : launch_tf32_as<false, false>)(p, partial_sums, gpu, stream);
+  if (unit(p.x_col)) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, stream);
+  return (y_along_k ? launch_tf32_as<false, true> : launch_tf32_as<false, false>)(p, stream);
 }
 """
 
@@ -2491,7 +2703,7 @@ class Workspace {
 // ---- Launching: one kernel each.
 
 cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
-  const Launch launch(1 + count / 4096, 512, 0, 1, true, stream);
+  const Launch launch(1 + count / 4096, 512, 0, 0, true, stream);
   return cudaLaunchKernelEx(&launch.config, clear_words, static_cast<int*>(words), count);
 }
 
@@ -2499,7 +2711,7 @@ cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
 int most_lost(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
+  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 0, true, stream);
   return cudaLaunchKernelEx(&launch.config, pack_blocks, packing);
 }
 
@@ -2557,31 +2769,23 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
   return error;
 }
 
-// Whether the Hopper kernel is the fastest one; measured, on an H200. Below these sizes packing and launching take longer than the rest.
+// Whether the Hopper kernel is faster than the portable one; measured, on an H200.
 static bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
-  constexpr int kHopperFrom = 1152;
   if (type != kFloat32 || gpu.capability != 90 || gpu.multiprocessors < 4) return false;   // two clusters, for two gradients
-  return p.triangular ? p.n >= kHopperFrom : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
+  return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu) {
-  return hopper_serves(p, type, gpu) ? kHopperKernel : tf32_serves(p, type, gpu) ? kTf32Kernel : kPortableKernel;
+  return tf32_serves(p, type, gpu) ? kTf32Kernel : hopper_serves(p, type, gpu) ? kHopperKernel : kPortableKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  switch (kernel) {
-    case kHopperKernel:
-      return Workspace(p, gpu.multiprocessors / 2, gradients).bytes;
-    case kTf32Kernel:
-      return tf32_workspace_bytes(p, gpu);
-    default:
-      return 0;
-  }
+  return kernel == kHopperKernel ? Workspace(p, gpu.multiprocessors / 2, gradients).bytes : 0;
 }
 
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   if (kernel == kPortableKernel) return launch_portable(product, type, gpu, nullptr, stream);
-  if (kernel == kTf32Kernel) return launch_tf32(product, workspace, gpu, stream);
+  if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
   one.batches = 1, one.batch_dims = 0;
   for (int b = 0; b < product.batches; ++b) {

@@ -52,8 +52,8 @@ COPIED = {  # for a tool: what becomes of what
     ),
 }
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, more than one team's share
-TF32_SIZES = (450, 576)  # float32 from 448 to 1151: rows that cannot be copied 16 bytes at a time, and ones that can
-HOPPER_SIZE = 1300  # float32 from 1152 on; tiles in pieces, an edge that no block divides
+TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
+HOPPER_SIZE = 1300  # tiles in pieces, an edge that no block divides
 
 
 FAMILY = tuple(itertools.product((0, 1, 2), (0, 1, 2)))  # contractions and structures
@@ -75,11 +75,13 @@ def portable(torch, module):
 
 
 def tf32(torch, module):
-    """Every contraction and structure, operands that lie the other way, and sums that are not finite."""
+    """Every contraction and structure, operands that lie the other way, a batch, sums beyond the first scale, and ones not finite."""
     for N in TF32_SIZES:
         X, Y = (torch.randn(N, N, device="cuda") for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
         assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
+        assert all(finite(torch, module, X.expand(3, N, N), Y.expand(3, N, N), *member) for member in FAMILY)
+        assert all(finite(torch, module, 1e30 * X, Y, *member) for member in FAMILY)
         X[N - 1, N - 1] = float("inf")
         assert not finite(torch, module, X, Y.mT, 0, 1)
     print("computed by", module.explain(Y, Y)["path"], flush=True)

@@ -37,9 +37,9 @@ from hypothesis import strategies as st
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 FEWER_EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True)
 
-# Of triangles 640, 1000 and the first three large sizes reach the tf32 kernel, the last three the Hopper kernel, on a GPU that has them.
+# Of triangles 640, 1000 and the first four large sizes reach the tf32 kernel, the last three the Hopper kernel, on a GPU that has them.
 SIZES = [0, 1, 63, 64, 65, 127, 128, 129, 257, 640, 1000]
-LARGE_SIZES = [449, 700, 1151, 1500, 2048, 2100]
+LARGE_SIZES = [449, 700, 1151, 1280, 1500, 2048, 2100]
 
 # ---- Any layout. -----------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ def test_many_leading_dimensions_in_unrelated_orders(model, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("batch", "N"), [((1000,), 5), ((70000,), 2), ((3, 40), 64), ((17,), 130)])
+@pytest.mark.parametrize(("batch", "N"), [((1000,), 5), ((70000,), 2), ((3, 40), 64), ((17,), 130), ((600,), 33), ((7, 6), 150)])
 def test_a_large_batch(model, batch, N, device):
     A, B = normal(*batch, N, N, seed=N, device=device), normal(N, N, seed=N + 1, device=device)
     assert_product(model.tril_matmul(A, B), A, B, NN, LOWER)
@@ -214,9 +214,10 @@ def test_layouts_at_a_large_size(model, contraction, structure, layout, N):
 
 
 @needs_cuda
+@pytest.mark.parametrize("N", [460, 1400, 1500])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_broadcast_batch_at_a_large_size(model, function):
-    A, B = normal(2, 1, 1400, 1400, seed=1, device="cuda"), normal(3, 1400, 1400, seed=2, device="cuda").mT
+def test_a_broadcast_batch_at_a_large_size(model, function, N):
+    A, B = normal(2, 1, N, N, seed=1, device="cuda"), normal(3, N, N, seed=2, device="cuda").mT
     C = getattr(model, function)(A, B)
     assert_product(C, A, B, *FUNCTIONS[function])
 
@@ -599,10 +600,16 @@ def test_explain_names_the_hopper_kernel(automatic, problem):
 @pytest.mark.parametrize("problem", EXPLAINED)
 def test_explain_names_the_tf32_kernel(automatic, problem):
     A, B = cuda_operands(600)
-    for operands in ((A, B), (A.mT, B), (A, B.mT), (torch.exp(3 * A), B)):
+    for operands in (
+        (A, B),
+        (A.mT, B),
+        (A, B.mT),
+        (torch.exp(3 * A), B),
+        (A[None].expand(2, 600, 600), B),
+        (A[:90, :90].expand(99, 90, 90),) * 2,
+    ):
         assert automatic.explain(*operands, problem) == {"path": "tf32", "refused": False, "lost": 0}
     assert automatic.explain(A, B.repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, ::2], problem) == PORTABLE  # no neighbours
-    assert automatic.explain(A[None].expand(2, 600, 600), B, problem) == PORTABLE  # a batch
 
 
 @needs_hopper

@@ -107,36 +107,57 @@ void check_roots() {
   }
 }
 
-// ---- The tf32 kernel's pieces.
+// ---- The tf32 kernel's plan.
 
-void check_pieces(Contraction contraction, int m, int n, int k, int triangular, int longest) {
+void check_plan(Contraction contraction, int m, int n, int k, int triangular, int at_once, int batches) {
+  static float elements[512];   // where the products of the batch begin: one after the other in x, two apart in y, and so on
   Product p = {};
   p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction;
-  const int rows = ceil_div(m, kTfEdge), cols = ceil_div(n, kTfEdge);
-  const int64_t tiles = tile_count(p, kTfEdge), pieces = tf32_pieces(p, longest);
-  std::vector<char> seen(static_cast<size_t>(rows) * cols, 0);
-  int next_piece = 0;
-  for (int number = 0; number < tiles; ++number) {
-    const TileInPieces t = tf32_tile(p, longest, number, false);
-    const int i = t.tile.i, j = t.tile.j, length = t.tile.k_end - t.tile.k_begin;
-    CHECK(i >= 0 && i < rows && j >= 0 && j < cols && (!triangular || j <= i), "tile %d: %d, %d", number, i, j);
-    CHECK(!seen[static_cast<size_t>(i) * cols + j]++, "tile %d, %d comes twice", i, j);
-    int begin, end;
-    range_of_k(p, i * kTfEdge, min(m, (i + 1) * kTfEdge), j * kTfEdge, min(n, (j + 1) * kTfEdge), begin, end);
-    CHECK(t.tile.k_begin == begin && t.tile.k_end == end, "tile %d, %d sums k = %d .. %d, not %d .. %d", i, j, t.tile.k_begin,
-          t.tile.k_end - 1, begin, end - 1);
-    CHECK(t.first_piece == next_piece, "tile %d begins with piece %d, not %d", number, t.first_piece, next_piece);
-    // A tile on the edge may be shorter than others of its group, by less than its own edge.
-    CHECK(t.pieces >= ceil_div(length, longest) && t.pieces <= ceil_div(length + kTfEdge - 1, longest), "tile %d of %d k: %d pieces",
-          number, length, t.pieces);
-    for (int piece = 0; piece < t.pieces; ++piece) {
-      const TileInPieces same = tf32_tile(p, longest, next_piece + piece, true);
-      CHECK(same.tile.i == i && same.tile.j == j && same.first_piece == t.first_piece && same.pieces == t.pieces,
-            "piece %d is of tile %d, %d, not %d, %d", next_piece + piece, same.tile.i, same.tile.j, i, j);
+  p.batches = batches, p.batch_dims = 1, p.batch_size[0] = batches, p.x_batch[0] = 1, p.y_batch[0] = 2, p.c_batch[0] = 3;
+  p.x = p.y = p.c = elements;
+  Tf32Plan plan;
+  tf32_plan(p, at_once, plan);
+  const int rows = ceil_div(m, kTfEdge), cols = ceil_div(n, kTfEdge), size = plan.cluster_size;
+  CHECK(size >= 1 && size <= kTfMostShares && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
+  CHECK(!triangular || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters, size);
+  CHECK(size == 1 || static_cast<int64_t>(plan.clusters) * size * batches <= static_cast<int64_t>(at_once) * kTfMostShares,
+        "%d clusters of %d are shared, but not there at once", plan.clusters, size);
+  std::map<std::tuple<int64_t, int, int>, int> seen;   // by product and tile
+  for (int cluster = 0; cluster < plan.clusters * batches; ++cluster)
+    for (int rank = 0; rank < size;) {
+      const Tf32Place first(p, plan, cluster, rank);
+      if (first.tile.i < 0) {
+        ++rank;
+        continue;
+      }
+      const int i = first.tile.i, j = first.tile.j;
+      const int64_t batch = first.x - elements;
+      CHECK(batch >= 0 && batch < batches && first.y - elements == 2 * batch && first.c - elements == 3 * batch, "product %lld",
+            (long long)batch);
+      CHECK(i >= 0 && i < rows && j >= 0 && j < cols && (!triangular || j <= i), "tile %d, %d", i, j);
+      CHECK(!seen[std::make_tuple(batch, i, j)]++, "tile %d, %d comes twice", i, j);
+      int begin, end, next_part = 0;
+      range_of_k(p, i * kTfEdge, min(m, (i + 1) * kTfEdge), j * kTfEdge, min(n, (j + 1) * kTfEdge), begin, end);
+      CHECK(first.shares >= 1 && rank + first.shares <= size, "%d shares from rank %d of %d on", first.shares, rank, size);
+      for (int share = 0; share < first.shares; ++share, ++rank) {
+        const Tf32Place place(p, plan, cluster, rank);
+        CHECK(place.tile.i == i && place.tile.j == j && place.x == first.x && place.shares == first.shares && place.share == share,
+              "rank %d has share %d of %d of tile %d, %d, not share %d of %d of %d, %d", rank, place.share, place.shares, place.tile.i,
+              place.tile.j, share, first.shares, i, j);
+        CHECK(place.k_begin == begin && place.slabs >= 0, "share %d of %d begins at %d, not %d", share, first.shares, place.k_begin, begin);
+        begin += place.slabs * kTfDepth;
+        CHECK(place.first_part(share) == next_part, "share %d of %d adds from part %d on, not %d", share, first.shares,
+              place.first_part(share), next_part);
+        next_part = place.first_part(share + 1);
+        CHECK((next_part - place.first_part(share)) * first.shares <= kTfParts + 1, "more parts than have a place");
+        for (int part = place.first_part(share); part < next_part; ++part)
+          CHECK(part * first.shares / kTfParts == share, "part %d of %d shares is sent to another", part, first.shares);
+      }
+      CHECK(begin >= end && begin < end + kTfDepth, "tile %d, %d is summed up to %d, not %d", i, j, begin, end);
+      CHECK(next_part == kTfParts, "%d parts are added, not %d", next_part, kTfParts);
     }
-    next_piece += t.pieces;
-  }
-  CHECK(next_piece == pieces, "%d pieces, expected %lld", next_piece, (long long)pieces);
+  const int64_t tiles = triangular ? triangle(rows) : static_cast<int64_t>(rows) * cols;
+  CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
 }
 
 // ---- The Hopper kernel's items.
@@ -226,13 +247,13 @@ void check_hopper(int m, int n, int k, int triangular, int longest_item) {
 }
 
 int main(int, char** arguments) {
-  int a[6] = {};
-  for (int i = 0; i < 6 && arguments[2 + i]; ++i) a[i] = std::atoi(arguments[2 + i]);
+  int a[7] = {};
+  for (int i = 0; i < 7 && arguments[2 + i]; ++i) a[i] = std::atoi(arguments[2 + i]);
   const Contraction contraction = static_cast<Contraction>(a[0]);
   switch (arguments[1][0]) {
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
-    case 'p': check_pieces(contraction, a[1], a[2], a[3], a[4], a[5]); break;
+    case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6]); break;
     default:
       if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5]);
       else if (contraction == kNT) check_hopper<kNT>(a[1], a[2], a[3], a[4], a[5]);
@@ -245,14 +266,13 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
-    """run('tiles', 'pieces', 'hopper' or 'roots', numbers ...): fails with what the program found wrong."""
+    """run('tiles', 'plan', 'hopper' or 'roots', numbers ...): fails with what the program found wrong."""
     hopper = model._CUDA_HOPPER
     parts = [
         PRELUDE,
         between(model._CUDA_SHARED, "_CUDA_SHARED", "enum Contraction", "// Launches on"),
         model._CUDA_SCHEDULE,
-        constant(model, "kTfEdge"),
-        between(model._CUDA_TF32, "_CUDA_TF32", "// Tiles come in groups of one length", "// ---- tf32 kernel: slabs on their way"),
+        between(model._CUDA_TF32, "_CUDA_TF32", "// ---- tf32 kernel: sizes", "// ---- tf32 kernel: slabs on their way"),
         constant(model, "kBlock"),
         constant(model, "kTileEdge"),
         constant(model, "kTileBlocks"),
@@ -295,13 +315,14 @@ def test_the_portable_kernel_takes_each_tile_of_a_rectangle_once(program, contra
         program("tiles", CONTRACTIONS[contraction], *sizes, 0, edge)
 
 
-@pytest.mark.parametrize("longest", [32, 96, 160, NEVER // 2])
+@pytest.mark.parametrize("batches", [1, 3, 100])
+@pytest.mark.parametrize("at_once", [0, 12, 92])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_the_tf32_kernel_takes_each_piece_once(program, contraction, longest):
-    for N in (1, 63, 64, 65, 127, 128, 129, 300, 448, 449, 640, 1000, 1151):
-        program("pieces", CONTRACTIONS[contraction], N, N, N, 1, longest)
+def test_the_tf32_kernel_sums_each_tile_once(program, contraction, at_once, batches):
+    for N in (1, 63, 64, 65, 127, 128, 129, 300, 448, 449, 640, 1000, 1024, 1151, 1408):
+        program("plan", CONTRACTIONS[contraction], N, N, N, 1, at_once, batches)
     for sizes in RECTANGLES:
-        program("pieces", CONTRACTIONS[contraction], *sizes, 0, longest)
+        program("plan", CONTRACTIONS[contraction], *sizes, 0, at_once, 3 if batches == 100 else batches)
 
 
 def test_the_root_of_a_triangular_number_is_exact(program):
