@@ -195,7 +195,7 @@ KEPT = {
 
 
 @needs_hopper
-@pytest.mark.parametrize("N", [1200, 2300])
+@pytest.mark.parametrize("N", [1300, 2300])
 @pytest.mark.parametrize("inputs", KEPT)
 @pytest.mark.parametrize("function", STRUCTURED)
 def test_gradients_of_operands_kept_packed(model, function, inputs, N):
@@ -225,7 +225,7 @@ def test_gradients_of_operands_kept_packed(model, function, inputs, N):
 
 @needs_hopper
 def test_kept_operands_under_what_looks_on(model):
-    N = 1200
+    N = 1300
     A, B, G = KEPT["normal"](N)
     A.requires_grad_(), B.requires_grad_()
     C = model.tril_matmul(A, B)
