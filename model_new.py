@@ -1074,10 +1074,12 @@ constexpr int kTfMostShares = 4;              // of a tile, and thread blocks of
 constexpr int kTfParts = 32;                  // of a tile's sums, which are added by different warps: four neighbours of each lane
 
 // Which thread block sums what. Thread blocks that share a tile follow each other in a cluster. For triangles, of at most 31 tile rows, it
-// stands in a table, the same for all products of a batch; of dense products each tile has a cluster.
+// stands in a table, the same for all products of a batch; the tiles of dense products come as they are numbered, shared by equally many.
+// Clusters have two thread blocks at least: in smaller ones nothing may be sent.
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;
   int clusters, cluster_size;            // of one product
+  int log_shares;                        // of a dense one
   uint32_t inverse[kTfMostShares + 1];   // of a number of shares: a little more than 2^20 / shares
   uint16_t table[kMost];                 // group and place, as tile_in_group has them, 5 bits each; shares less one and share, 2 bits each
 };
@@ -1095,7 +1097,7 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
     tiles.group = group;
     blocks += (group + 1) * shares_of(group);
   }
-  plan.cluster_size = shares_of(0) > 1 ? kTfMostShares : 1;
+  plan.cluster_size = shares_of(0) > 1 ? kTfMostShares : 2;
   if (blocks > Tf32Plan::kMost || blocks > most_clusters * static_cast<int64_t>(plan.cluster_size)) return false;
   for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most shares that it still has room for
     if ((plan.clusters + 1) * plan.cluster_size > Tf32Plan::kMost) return false;
@@ -1121,10 +1123,13 @@ inline void tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   const int rows = ceil_div(p.m, kTfEdge), slabs = ceil_div(p.k, kTfDepth);
   const int64_t clusters = at_once / p.batches;   // for one product
   if (!p.triangular) {
-    plan.clusters = rows * ceil_div(p.n, kTfEdge), plan.cluster_size = 1;
-    while (plan.cluster_size < kTfMostShares && slabs >= 2 * kLeast * plan.cluster_size &&
-           2 * plan.clusters * plan.cluster_size <= clusters * kTfMostShares)
-      plan.cluster_size *= 2;
+    const int tiles = rows * ceil_div(p.n, kTfEdge);
+    plan.log_shares = 0;
+    while (1 << plan.log_shares < kTfMostShares && slabs >= 2 * kLeast << plan.log_shares &&
+           static_cast<int64_t>(tiles) << (plan.log_shares + 1) <= clusters * kTfMostShares)
+      ++plan.log_shares;
+    plan.cluster_size = plan.log_shares ? 1 << plan.log_shares : 2;
+    plan.clusters = ceil_div(tiles << plan.log_shares, plan.cluster_size);
     return;
   }
   const int whole = rows * (kTfEdge / kTfDepth);   // slabs of the longest tile
@@ -1133,7 +1138,7 @@ inline void tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   if (longest == whole) tf32_plan_with(rows, whole, Tf32Plan::kMost, plan);
   // The clusters that come first are spread over all multiprocessors, one thread block each; then those that join them fall in length. So
   // let the first ones rise.
-  if (plan.cluster_size == 1) return;
+  if (plan.cluster_size < kTfMostShares) return;
   for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfBlocks) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
       std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
@@ -1153,14 +1158,19 @@ struct Tf32Place {
       cluster /= static_cast<int>(p.batches);
       x += batch_offset(p, p.x_batch, batch), y += batch_offset(p, p.y_batch, batch), c += batch_offset(p, p.c_batch, batch);
     }
+    const int number = cluster * plan.cluster_size + rank;
     if (p.triangular) {
-      const int entry = plan.table[cluster * plan.cluster_size + rank];
+      const int entry = plan.table[number];
       if (entry == Tf32Plan::kIdle) return;
       tile = tile_in_group(p, kTfEdge, entry & 31, entry >> 5 & 31);
       shares = (entry >> 10 & 3) + 1, share = entry >> 12;
     } else {
-      tile = tile_in_group(p, kTfEdge, 0, cluster);
-      shares = plan.cluster_size, share = rank;
+      tile = tile_in_group(p, kTfEdge, 0, number >> plan.log_shares);
+      if (tile.j * kTfEdge >= p.n) {
+        tile.i = -1;
+        return;
+      }
+      shares = 1 << plan.log_shares, share = number & (shares - 1);
     }
     inverse = plan.inverse[shares];
     const int all = ceil_div(tile.k_end - tile.k_begin, kTfDepth), first = divided(all * share);
