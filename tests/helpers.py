@@ -6,6 +6,7 @@ torch.ops.tril_matmul.product takes them.
 
 import importlib
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -198,3 +199,20 @@ def assert_same_specials(C, exact, what="C"):
                 f" {C[at].item()!r}, but the sum over k is {exact[at].item()!r}",
                 pytrace=False,
             )
+
+
+# ---- Parts of the CUDA source, for tests that compile them for the host. ---------------------------------------------
+
+COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
+
+
+def between(source, name, begin, end):
+    """The text of one room of the CUDA source from one marker up to another."""
+    for marker in (begin, end):
+        assert source.count(marker) == 1, (
+            f"{name} of model_new.py holds the marker {marker!r} {source.count(marker)} times, not once; the tests that compile parts of"
+            " the CUDA source for the host find them by it: name the new one there"
+        )
+    first, last = source.index(begin), source.index(end)
+    assert first < last, f"in {name} of model_new.py the marker {end!r} no longer follows {begin!r}"
+    return source[first:last]

@@ -3,26 +3,13 @@ Every tile comes once, the long ones first; every packed block and every partial
 """
 
 import re
-import shutil
 import subprocess
 import textwrap
 
 import pytest
+from helpers import COMPILER, between
 
-COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
-
-
-def between(source, name, begin, end):
-    """The text from one marker up to another."""
-    for marker in (begin, end):
-        assert source.count(marker) == 1, (
-            f"{name} of model_new.py holds the marker {marker!r} {source.count(marker)} times, not once; tests/test_schedule.py finds the"
-            " schedule by it: name the new one there"
-        )
-    first, last = source.index(begin), source.index(end)
-    assert first < last, f"in {name} of model_new.py the marker {end!r} no longer follows {begin!r}"
-    return source[first:last]
 
 
 def constant(model, name):
