@@ -429,6 +429,11 @@ def test_batches(run, contraction, structure, late):
         run(contraction, structure, (N, N, N), batches=batches, at_once=at_once, late=late)
 
 
+@pytest.mark.parametrize(("contraction", "structure", "N"), [(0, 1, 448), (1, 2, 449), (2, 1, 500), (2, 0, 384)])
+def test_sizes_that_a_gpu_computes_so(run, contraction, structure, N):
+    run(contraction, structure, (N, N, N), late=1)
+
+
 @pytest.mark.parametrize("contraction", [0, 1, 2], ids=["NN", "NT", "TN"])
 def test_rectangles(run, contraction):
     for sizes in ((65, 130, 400), (200, 64, 7), (64, 70, 900)):
