@@ -523,7 +523,10 @@ __device__ inline T* next_address(T* at, int64_t step) {
 }
 
 // Keeps a value in its register. For what the compiler would compute anew in every slab, all threads of a team would wait.
-__device__ inline void keep(int& value) { asm volatile("" : "+r"(value)); }
+template <typename Word>
+__device__ inline void keep(Word& value) {
+  asm volatile("" : "+r"(value));
+}
 
 // ---- Portable kernel: slabs on their way to shared memory.
 
@@ -1325,8 +1328,8 @@ __device__ inline int tf32_line(int g) { return g % 2 * 16 + g / 2 * 4; }
 
 // Where a lane begins to read in the first slab. `k_turned`: its k in falling order.
 template <bool kAlongK>
-__device__ inline uint32_t tf32_fragment(const float* slab, int first_line, int g, int k_turned) {
-  const int line = first_line + tf32_line(g), k = threadIdx.x % 4 * 4;
+__device__ inline uint32_t tf32_fragment(const float* slab, int first_line, int k_turned) {
+  const int line = first_line + tf32_line(threadIdx.x % 32 / 4), k = threadIdx.x % 4 * 4;
   return shared_address(slab + (kAlongK ? tf32_at<true>(line, k) : tf32_at<false>(line, k ^ k_turned)));
 }
 
@@ -1408,7 +1411,7 @@ __device__ inline void tf32_multiply_exactly(const float* slab_x, const float* s
   }
 }
 
-// ---- tf32 kernel: the kernel.
+// ---- tf32 kernel: summing a share of a tile.
 
 // Sums the slabs of a share, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
 template <bool kExactly, bool kXAlongK, bool kYAlongK>
@@ -1418,10 +1421,10 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
   Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of_y(p), place.tile.j * kTfEdge, p.n, p.k, k_begin);
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u / 16][u / 4 % 4][u % 4] = 0.0f;
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, k_turned = kXAlongK || kYAlongK ? x.flip : 0;
-  uint32_t x_at = tf32_fragment<kXAlongK>(memory.slab[0][0], warp % 2 * 32, g, k_turned);
-  uint32_t y_at = tf32_fragment<kYAlongK>(memory.slab[0][1], warp / 2 * 32, g, k_turned);
-  asm volatile("" : "+r"(x_at), "+r"(y_at));
+  const int warp = threadIdx.x / 32, k_turned = kXAlongK || kYAlongK ? x.flip : 0;
+  uint32_t x_at = tf32_fragment<kXAlongK>(memory.slab[0][0], warp % 2 * 32, k_turned);
+  uint32_t y_at = tf32_fragment<kYAlongK>(memory.slab[0][1], warp / 2 * 32, k_turned);
+  keep(x_at), keep(y_at);
   x.offset += shared_address(memory.slab[0][0]), y.offset += shared_address(memory.slab[0][1]);   // from the beginning of shared memory
   keep(x.offset), keep(y.offset);
   constexpr int kStageBytes = sizeof(memory.slab[0]);
@@ -1451,6 +1454,11 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
   }
 }
 
+__device__ inline void put_aside(const Tf32Sums& sum, Tf32SumsInMemory& before) {
+#pragma unroll
+  for (int u = 0; u < 32; ++u) before[u / 16][u / 4 % 4][u % 4] = sum[u / 16][u / 4 % 4][u % 4];
+}
+
 // Whether all sums are finite, in all threads. A sum that has been finite `before` becomes what it was; one that has not must now be no
 // less than `least`.
 __device__ inline bool tf32_finite(const Tf32SumsInMemory* before, float least, Tf32Sums& sum) {
@@ -1466,6 +1474,8 @@ __device__ inline bool tf32_finite(const Tf32SumsInMemory* before, float least, 
   }
   return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != 0.0f);
 }
+
+// ---- tf32 kernel: the kernel.
 
 // Writes four neighbours of C, as far as they exist. `fours`: whether they can be written at once.
 __device__ inline void write_four(const Product& p, float* c, bool fours, int row, int col, const float (&v)[4]) {
@@ -1501,12 +1511,10 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
   tf32_sum<false, kXAlongK, kYAlongK>(p, here, kTf32Scale, memory, sum);
   if (__builtin_expect(!tf32_finite(nullptr, 0.0f, sum), false)) {
     Tf32SumsInMemory before;
-#pragma unroll
-    for (int u = 0; u < 32; ++u) before[u / 16][u / 4 % 4][u % 4] = sum[u / 16][u / 4 % 4][u % 4];
+    put_aside(sum, before);
     tf32_sum<false, kXAlongK, kYAlongK>(p, memory.place, kTf32ScaleOfLarge, memory, sum);
     if (!tf32_finite(&before, kTf32LeastOfLarge, sum)) {
-#pragma unroll
-      for (int u = 0; u < 32; ++u) before[u / 16][u / 4 % 4][u % 4] = sum[u / 16][u / 4 % 4][u % 4];
+      put_aside(sum, before);
       tf32_sum<true, kXAlongK, kYAlongK>(p, memory.place, 1.0f, memory, sum);
       tf32_finite(&before, 0.0f, sum);
     }
@@ -1579,7 +1587,7 @@ bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
   return all >= 4.5e7 || p.batches > 4 * gpu.multiprocessors;
 }
 
-// How many clusters of this kernel the current device runs at once. Asked for once on each device.
+// How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
 template <auto kKernel>
 cudaError_t clusters_at_once(int& clusters) {
   static int known[64] = {};
@@ -1587,8 +1595,9 @@ cudaError_t clusters_at_once(int& clusters) {
   cudaError_t error = cudaGetDevice(&device);
   clusters = error == cudaSuccess && device < 64 ? known[device] : 0;
   if (error != cudaSuccess || clusters) return error;
+  error = allow_shared_memory<kKernel>(sizeof(Tf32Memory));
   const Launch launch(kTfMostShares, kTfThreads, sizeof(Tf32Memory), kTfMostShares, false, nullptr);
-  error = cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config);
+  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config);
   if (error == cudaSuccess && device < 64) known[device] = clusters;
   return error;
 }
@@ -1596,9 +1605,8 @@ cudaError_t clusters_at_once(int& clusters) {
 template <bool kXAlongK, bool kYAlongK>
 static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   constexpr auto kKernel = tf32_product<kXAlongK, kYAlongK>;
-  cudaError_t error = allow_shared_memory<kKernel>(sizeof(Tf32Memory));
-  int at_once = 0;
-  if (error == cudaSuccess) error = clusters_at_once<kKernel>(at_once);
+  int at_once;
+  const cudaError_t error = clusters_at_once<kKernel>(at_once);
   if (error != cudaSuccess) return error;
   // The same again and again takes no planning.
   static thread_local struct {
@@ -2410,7 +2418,7 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
 template <Contraction kContraction>
 __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
-  asm volatile("" : "+r"(view.base));
+  keep(view.base);
   Ring ring = {0, 0};
   SlabOfX slab = view.next_slab(ring);
   Half first, second;

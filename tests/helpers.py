@@ -7,7 +7,9 @@ torch.ops.tril_matmul.product takes them.
 import importlib
 import math
 import shutil
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -216,3 +218,18 @@ def between(source, name, begin, end):
     first, last = source.index(begin), source.index(end)
     assert first < last, f"in {name} of model_new.py the marker {end!r} no longer follows {begin!r}"
     return source[first:last]
+
+
+def host_program(room, name, parts, *flags):
+    """Compiles the parts into one program in the folder `room`. Returns run(numbers ...), which fails with what the program found wrong."""
+    (room / f"{name}.cpp").write_text("\n".join(parts))
+    command = [COMPILER, "-std=c++17", *flags, "-o", name, f"{name}.cpp"]
+    built = subprocess.run(command, capture_output=True, text=True, cwd=room)
+    assert built.returncode == 0, f"the {name} of model_new.py does not compile on the host:\n" + textwrap.shorten(built.stderr, 4000)
+
+    def run(*arguments):
+        done = subprocess.run([room / name, *map(str, arguments)], capture_output=True, text=True)
+        if done.returncode != 0 or "all holds" not in done.stdout:
+            pytest.fail(f"{' '.join(map(str, arguments))}: exit status {done.returncode}: {done.stdout}{done.stderr}", pytrace=False)
+
+    return run

@@ -3,11 +3,9 @@ Every tile comes once, the long ones first; every packed block and every partial
 """
 
 import re
-import subprocess
-import textwrap
 
 import pytest
-from helpers import COMPILER, between
+from helpers import COMPILER, between, host_program
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
 
@@ -270,17 +268,7 @@ def program(model, tmp_path_factory):
         between(hopper, "_CUDA_HOPPER", "// ---- Hopper kernel: geometry of blocks", "// One thread of the cluster takes"),
         HARNESS,
     ]
-    room = tmp_path_factory.mktemp("schedule")
-    (room / "schedule.cpp").write_text("\n".join(parts))
-    built = subprocess.run([COMPILER, "-O1", "-std=c++17", "-o", "schedule", "schedule.cpp"], capture_output=True, text=True, cwd=room)
-    assert built.returncode == 0, "the schedule of model_new.py does not compile on the host:\n" + textwrap.shorten(built.stderr, 4000)
-
-    def run(*arguments):
-        done = subprocess.run([room / "schedule", *map(str, arguments)], capture_output=True, text=True)
-        if done.returncode != 0 or "all holds" not in done.stdout:
-            pytest.fail(f"{' '.join(map(str, arguments))}: exit status {done.returncode}: {done.stdout}{done.stderr}", pytrace=False)
-
-    return run
+    return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts, "-O1")
 
 
 CONTRACTIONS = {"NN": 0, "NT": 1, "TN": 2}

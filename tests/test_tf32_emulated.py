@@ -6,11 +6,9 @@ barrier is missing for shows in one of the two. What an operand does not have is
 """
 
 import re
-import subprocess
-import textwrap
 
 import pytest
-from helpers import COMPILER, between
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, between, host_program
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
 
@@ -204,7 +202,8 @@ void wait_for_copies() {
   const size_t end = current->groups[current->groups.size() - 1 - kPending];
   for (; current->arrived < end; ++current->arrived) current->copies[current->arrived]();
 }
-inline void keep(int&) {}
+template <typename Word>
+void keep(Word&) {}
 
 // D += A B of 16 x 8 and eight k: truncated operands, as the tensor cores read them.
 void multiply_of_warp(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&sum)[4]) {
@@ -386,26 +385,16 @@ def run(model, tmp_path_factory):
         kernel,
         HARNESS,
     ]
-    room = tmp_path_factory.mktemp("tf32")
-    (room / "tf32.cpp").write_text("\n".join(parts))
-    built = subprocess.run([COMPILER, "-O2", "-std=c++17", "-w", "-o", "tf32", "tf32.cpp"], capture_output=True, text=True, cwd=room)
-    assert built.returncode == 0, "the tf32 kernel does not compile on the host:\n" + textwrap.shorten(built.stderr, 4000)
+    program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts, "-O2", "-w")
 
     def run(contraction, structure, sizes, *, batches=1, at_once=92, late=0, x_by_rows=1, y_by_rows=1, pad=0, kind=0, c_pad=0):
-        arguments = [contraction, structure, *sizes, batches, at_once, late, x_by_rows, y_by_rows, pad, kind, c_pad]
-        done = subprocess.run([room / "tf32", *map(str, arguments)], capture_output=True, text=True)
-        if done.returncode != 0 or "all holds" not in done.stdout:
-            pytest.fail(f"{arguments}: exit status {done.returncode}: {done.stdout}{done.stderr}", pytrace=False)
+        program(contraction, structure, *sizes, batches, at_once, late, x_by_rows, y_by_rows, pad, kind, c_pad)
 
     return run
 
 
-FAMILY = [(contraction, structure) for contraction in (0, 1, 2) for structure in (0, 1, 2)]
-NAMES = [f"{c}-{s}" for c in ("NN", "NT", "TN") for s in ("dense", "lower", "upper")]
-
-
 @pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
-@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=NAMES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_sizes_and_layouts(run, contraction, structure, late):
     for N, at_once, pad in ((70, 92, 2), (132, 92, 0), (140, 2, 1)):
         for x_by_rows, y_by_rows in ((1, 1), (0, 0)) if late else ((0, 1), (1, 0)):
@@ -423,25 +412,25 @@ def test_sizes_and_layouts(run, contraction, structure, late):
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
-@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=NAMES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_batches(run, contraction, structure, late):
     for N, batches, at_once in ((33, 3, 92), (68, 3, 1), (130, 2, 92)):
         run(contraction, structure, (N, N, N), batches=batches, at_once=at_once, late=late)
 
 
-@pytest.mark.parametrize(("contraction", "structure", "N"), [(0, 1, 448), (1, 2, 449), (2, 1, 500), (2, 0, 384)])
+@pytest.mark.parametrize(("contraction", "structure", "N"), [(NN, LOWER, 448), (NT, UPPER, 449), (TN, LOWER, 500), (TN, DENSE, 384)])
 def test_sizes_that_a_gpu_computes_so(run, contraction, structure, N):
     run(contraction, structure, (N, N, N), late=1)
 
 
-@pytest.mark.parametrize("contraction", [0, 1, 2], ids=["NN", "NT", "TN"])
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_rectangles(run, contraction):
     for sizes in ((65, 130, 400), (200, 64, 7), (64, 70, 900)):
         for late in (0, 1):
-            run(contraction, 0, sizes, late=late)
+            run(contraction, DENSE, sizes, late=late)
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4], ids=["large", "large and small", "denormals", "infinity"])
-@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=NAMES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_what_is_summed_again(run, contraction, structure, kind):
     run(contraction, structure, (100, 100, 100), kind=kind, late=1)
