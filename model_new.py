@@ -290,6 +290,15 @@ __device__ inline int load_shared(uint32_t at) {
   return value;
 }
 
+__device__ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ inline float2 load_shared_two(uint32_t at) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+  return v;
+}
+
 __device__ inline float4 load_shared_four(uint32_t at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
@@ -437,6 +446,21 @@ __device__ inline void wgmma(float (&s)[64], uint64_t a, uint64_t b, int add) {
       "}"
       : SUMS_32(s, 0), SUMS_32(s, 32)
       : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB));
+}
+
+// The same of tf32, 64 x 64 by eight of k, A in registers, k along the 128-byte rows of B.
+__device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, p, 1, 1;\n"
+      "}"
+      : SUMS_32(s, 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 """
 
@@ -1071,8 +1095,8 @@ _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and which thread block computes what.
 
 constexpr int kTfEdge = 64, kTfDepth = 32;    // of a tile; of a slab, the k that are copied together
-constexpr int kTfThreads = 128;               // four warps, 32 x 32 of a tile each
-constexpr int kTfStages = 3, kTfBlocks = 3;   // slabs in shared memory; thread blocks a multiprocessor
+constexpr int kTfThreads = 128;               // a warpgroup
+constexpr int kTfStages = 2, kTfBlocks = 3;   // slabs in shared memory; thread blocks a multiprocessor
 constexpr int kTfMostShares = 4;              // of a tile, and thread blocks of a cluster
 constexpr int kTfParts = 32;                  // of a tile's sums, which are added by different warps: four neighbours of each lane
 
@@ -1194,16 +1218,17 @@ constexpr int kTfSlab = kTfEdge * kTfDepth;   // elements of an operand
 // Aligned because places in a slab are permuted by bits of the address.
 struct alignas(1024) Tf32Memory {
   float slab[kTfStages][2][kTfSlab];   // of X, and of Y
+  float y[2][kTfSlab];                 // the slab of Y that is multiplied, split: large, small
   float4 sums[kTfParts + 1][32];       // parts from all that share the tile, to be added; three shares have 11, 11 and 10
   uint64_t sums_are_here;
   Tf32Place place;   // kept there, and not in registers, while slabs are multiplied
 };
 
 // Where an element stands in its slab: four neighbours together, as they lie in memory, and the fours so permuted that a warp reads
-// fragments, four elements a lane, without a bank conflict.
+// what it needs of X and of Y without a bank conflict.
 template <bool kAlongK>
 __device__ constexpr int tf32_at(int line, int k) {
-  return kAlongK ? line * kTfDepth + (k ^ (line & 16)) : k * kTfEdge + (line ^ (k & 12));
+  return kAlongK ? line * kTfDepth + (k ^ (line & 12) ^ (line & 1) << 4) : k * kTfEdge + (line ^ (k & 12) << 1 ^ (k & 1) << 4);
 }
 
 // Copies the first `bytes` of 16, asynchronously, and zeros for the rest.
@@ -1288,10 +1313,10 @@ struct Tf32Panel {
   }
 
  private:
-  // The place of the thread's i-th four, from that of its first. Along k its lines are 16 apart, and every second is permuted differently.
+  // The place of the thread's i-th four, from that of its first. Its k are eight apart, and every second is permuted differently.
   __device__ static uint32_t after(uint32_t to, int i) {
-    if (kAlongK) return (i % 2 ? to ^ 64 : to) + i * kFarStep * kTfDepth * 4;
-    return (i % 2 ? to ^ 32 : to) + i * kFarStep * kTfEdge * 4;
+    if (kAlongK) return to + i * kFarStep * kTfDepth * 4;
+    return (i % 2 ? to ^ 64 : to) + i * kFarStep * kTfEdge * 4;
   }
 };
 
@@ -1310,75 +1335,88 @@ __device__ inline void split_tf32(float v, float scale, uint32_t& large, uint32_
   small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
 }
 
-__device__ inline void multiply_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&sum)[4]) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-}
-
-// The rows of an operand of the tensor cores are numbered so that a lane reads four neighbours at once: as row number g of the i-th of four
-// it has line tf32_line(g) + i. So the sums of a lane are those of four rows, from tf32_line(lane / 4) on, and of two times four
-// columns, from tf32_line(lane % 4 * 2 + e) on: sum[r / 2][c][r % 2 * 2 + e] is that of row r and column c of them. (Where an operand is
-// turned round, so are its rows or columns.)
-using Tf32Sums = float[2][4][4];
+// A warp multiplies 16 lines of X, and a lane reads two of them, four neighbours at once where k is along memory, else both. So its sums are
+// those of the lines tf32_row(lane / 4, 0) and (lane / 4, 1) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on.
+// sum[8 i + 4 (c / 2) + 2 r + c % 2] is that of line r, column c. (Where an operand is turned round, so are its lines.)
+using Tf32Sums = float[32];
 using Tf32SumsInMemory = volatile Tf32Sums;   // of this thread: where they are rarely needed, they shall not take registers
-__device__ inline int tf32_line(int g) { return g % 2 * 16 + g / 2 * 4; }
-
-// Where a lane begins to read in the first slab. `k_turned`: its k in falling order.
 template <bool kAlongK>
-__device__ inline uint32_t tf32_fragment(const float* slab, int first_line, int k_turned) {
-  const int line = first_line + tf32_line(threadIdx.x % 32 / 4), k = threadIdx.x % 4 * 4;
+__device__ inline int tf32_row(int g, int r) {
+  return kAlongK ? g + 8 * r : 2 * g + r;
+}
+__device__ constexpr int tf32_sum_at(int i, int r, int c) { return 8 * i + 4 * (c / 2) + 2 * r + c % 2; }
+
+// How the k of a slab are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number
+// q + 4 (e % 2). So four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
+
+// Where a lane begins to read X in the first slab. `k_turned`: its k in falling order.
+template <bool kAlongK>
+__device__ inline uint32_t tf32_begin_of_x(const float* slab, int k_turned) {
+  const int line = threadIdx.x / 32 * 16 + tf32_row<kAlongK>(threadIdx.x % 32 / 4, 0), k = threadIdx.x % 4 * 4;
   return shared_address(slab + (kAlongK ? tf32_at<true>(line, k) : tf32_at<false>(line, k ^ k_turned)));
 }
 
-// The four lines of a lane at four k, a quarter of the 16 from k0 on.
+// Reads and splits X: by step, as the tensor cores want it.
 template <bool kAlongK>
-__device__ inline void tf32_read(uint32_t at, int k0, float (&v)[4][4]) {
+__device__ inline void tf32_read_x(uint32_t at, float scale, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int h = 0; h < 2; ++h) {
+    float v[2][4];   // by line and k
     if (kAlongK) {
-      const float4 four = load_shared_four((at ^ k0 * 4) + i * kTfDepth * 4);
-      v[i][0] = four.x, v[i][1] = four.y, v[i][2] = four.z, v[i][3] = four.w;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float4 four = load_shared_four((at ^ (h * 64 | r * 32)) + r * 8 * kTfDepth * 4);
+        v[r][0] = four.x, v[r][1] = four.y, v[r][2] = four.z, v[r][3] = four.w;
+      }
     } else {
-      const float4 four = load_shared_four((at + k0 * kTfEdge * 4) ^ i * kTfEdge * 4);
-      v[0][i] = four.x, v[1][i] = four.y, v[2][i] = four.z, v[3][i] = four.w;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float2 two = load_shared_two((at ^ (e * kTfEdge * 4 | e % 2 * 64)) + h * 16 * kTfEdge * 4);
+        v[0][e] = two.x, v[1][e] = two.y;
+      }
     }
+#pragma unroll
+    for (int u = 0; u < 8; ++u)
+      split_tf32(v[u % 2][u / 2], scale, large[2 * h + u / 4][u / 2 % 2 * 2 + u % 2], small[2 * h + u / 4][u / 2 % 2 * 2 + u % 2]);
   }
 }
 
-// Tensor cores truncate what they add, so they add eight k at a time.
-template <bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_multiply(uint32_t x_at, uint32_t y_at, float scale, Tf32Sums& sum) {
-#pragma unroll 1
-  for (int k0 = 0; k0 < kTfDepth; k0 += 16) {
-    float x[4][4], y[4][4];   // by line and k
-    tf32_read<kXAlongK>(x_at, k0, x);
-    tf32_read<kYAlongK>(y_at, k0, y);
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-      uint32_t a[2][2][4], b[2][4][2];   // large, small
-#pragma unroll
-      for (int u = 0; u < 8; ++u)
-        split_tf32(x[u / 2][k + u % 2], scale, a[0][u / 4][u % 2 * 2 + u / 2 % 2], a[1][u / 4][u % 2 * 2 + u / 2 % 2]);
-#pragma unroll
-      for (int u = 0; u < 8; ++u) split_tf32(y[u / 2][k + u % 2], scale, b[0][u / 2][u % 2], b[1][u / 2][u % 2]);
-      Tf32Sums part = {};
-#pragma unroll
-      for (int term = 2; term >= 0; --term)   // the small ones first
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) multiply_tf32(a[term == 2][r], b[term == 1][c], part[r][c]);
-#pragma unroll
-      for (int u = 0; u < 32; ++u) {
-        float& s = sum[u / 16][u / 4 % 4][u % 4];
-        s = fmaf(part[u / 16][u / 4 % 4][u % 4], 1.0f / (scale * scale), s);
-      }
+// Splits a slab of Y into two matrices that the tensor cores read: a row of 128 bytes a column of Y, its 16-byte pieces permuted by
+// the row's number modulo 8. Column 16 i + 4 q + f is row 16 i + 8 (f / 2) + 2 q + f % 2. A thread moves 4 x 4 elements.
+template <bool kAlongK>
+struct Tf32Splitter {
+  uint32_t from, to;
+  __device__ Tf32Splitter(const float* slab, const float* split, int k_turned) {
+    const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
+    if (kAlongK) {   // one column, 16 k
+      const int f = lane / 4 % 4, h = lane / 16, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
+      from = shared_address(slab + tf32_at<true>(16 * i + 4 * q + f, 16 * h));
+      to = shared_address(split + row * kTfDepth + (4 * h ^ row % 8) * 4);
+    } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
+      const int piece = lane / 4, row = 16 * i + 2 * q;
+      from = shared_address(slab + tf32_at<false>(16 * i + 4 * q, piece / 4 * 16 + (piece % 4 ^ k_turned)));
+      to = shared_address(split + row * kTfDepth + (piece ^ row % 8) * 4);
     }
   }
-}
+  __device__ void split(int stage, float scale) const {
+    float v[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const uint32_t at = from + stage;
+      const float4 four = load_shared_four(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kTfEdge * 4);
+      v[0][u] = four.x, v[1][u] = four.y, v[2][u] = four.z, v[3][u] = four.w;
+    }
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      uint32_t large[4], small[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) split_tf32(v[u][w], scale, large[w], small[w]);
+      const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfDepth * 4;
+      store_shared_four(at, large[0], large[1], large[2], large[3]);
+      store_shared_four(at + kTfSlab * 4, small[0], small[1], small[2], small[3]);
+    }
+  }
+};
 
 // The same without tensor cores; if kMasked, without the terms that one of the operands does not have.
 template <bool kMasked, bool kXAlongK, bool kYAlongK>
@@ -1387,25 +1425,25 @@ __device__ inline void tf32_multiply_exactly(const float* slab_x, const float* s
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, flip = of_x.flip;
 #pragma unroll 1
   for (int k = 0; k < kTfDepth; ++k) {
-    float a[4], b[8];
-    bool in_x[4], in_y[8];
+    float a[2], b[16];
+    bool in_x[2], in_y[16];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int row = warp % 2 * 32 + tf32_line(lane / 4) + r, turned = kXAlongK ? row : row ^ flip;
+    for (int r = 0; r < 2; ++r) {
+      const int row = warp * 16 + tf32_row<kXAlongK>(lane / 4, r), turned = kXAlongK ? row : row ^ flip;
       a[r] = slab_x[tf32_at<kXAlongK>(row, kXAlongK ? k ^ flip : k)];
       in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + turned, k0 + k);
     }
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      const int col = warp / 2 * 32 + tf32_line(lane % 4 * 2 + c / 4) + c % 4, turned = kYAlongK ? col : col ^ flip;
+    for (int c = 0; c < 16; ++c) {
+      const int col = c / 4 * 16 + lane % 4 * 4 + c % 4, turned = kYAlongK ? col : col ^ flip;
       b[c] = slab_y[tf32_at<kYAlongK>(col, kYAlongK ? k ^ flip : k)];
       in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + turned, k0 + k);
     }
 #pragma unroll
-    for (int r = 0; r < 4; ++r)
+    for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        float& s = sum[r / 2][c % 4][r % 2 * 2 + c / 4];
+      for (int c = 0; c < 16; ++c) {
+        float& s = sum[tf32_sum_at(c / 4, r, c % 4)];
         if (in_x[r] && in_y[c]) s = fmaf(a[r], b[c], s);
       }
   }
@@ -1420,43 +1458,60 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
   Tf32Panel<kXAlongK> x(place.x, p.x_row, p.x_col, side_of_x(p), place.tile.i * kTfEdge, p.m, p.k, k_begin);
   Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of_y(p), place.tile.j * kTfEdge, p.n, p.k, k_begin);
 #pragma unroll
-  for (int u = 0; u < 32; ++u) sum[u / 16][u / 4 % 4][u % 4] = 0.0f;
-  const int warp = threadIdx.x / 32, k_turned = kXAlongK || kYAlongK ? x.flip : 0;
-  uint32_t x_at = tf32_fragment<kXAlongK>(memory.slab[0][0], warp % 2 * 32, k_turned);
-  uint32_t y_at = tf32_fragment<kYAlongK>(memory.slab[0][1], warp / 2 * 32, k_turned);
-  keep(x_at), keep(y_at);
+  for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
+  const int k_turned = kXAlongK || kYAlongK ? x.flip : 0;
+  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.slab[0][0], k_turned);
+  Tf32Splitter<kYAlongK> splitter(memory.slab[0][1], memory.y[0], k_turned);
+  keep(x_at), keep(splitter.from), keep(splitter.to);
   x.offset += shared_address(memory.slab[0][0]), y.offset += shared_address(memory.slab[0][1]);   // from the beginning of shared memory
   keep(x.offset), keep(y.offset);
+  const uint64_t y_large = operand(shared_address(memory.y[0]), 16, 8 * 128), y_small = operand_after(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.slab[0]);
   int stage = 0;   // of slab `number`: how far it is from the first
 #pragma unroll 1
-  for (int number = 1 - kTfStages; number < slabs; ++number) {
+  for (int number = -kTfStages; number < slabs; ++number) {
+    uint32_t large[4][4], small[4][4];
     if (number >= 0) {
-      wait_for_copies<kTfStages - 2>();
-      __syncthreads();   // the slab is there, and the one before it is done with
+      wait_for_copies<kTfStages - 1>();
+      __syncthreads();   // the slab is there, and the one before it has been multiplied
+      if constexpr (!kExactly) {
+        splitter.split(stage, scale);
+        tf32_read_x<kXAlongK>(x_at + stage, scale, large, small);
+        proxy_fence_shared();
+      } else {
+        const float (&slab)[2][kTfSlab] = memory.slab[stage / kStageBytes];
+        const int k0 = k_begin + number * kTfDepth;
+        if (x.whole(k0) && y.whole(k0))
+          tf32_multiply_exactly<false>(slab[0], slab[1], x, y, k0, sum);
+        else
+          tf32_multiply_exactly<true>(slab[0], slab[1], x, y, k0, sum);
+      }
+      __syncthreads();   // it has been read, and Y is there split
     }
-    const int next = number + kTfStages - 1;
-    const int stage_next = number < 0 ? next * kStageBytes : stage == 0 ? (kTfStages - 1) * kStageBytes : stage - kStageBytes;
-    if (next < slabs) x.copy(k_begin + next * kTfDepth, stage_next), y.copy(k_begin + next * kTfDepth, stage_next);
+    const int next = number + kTfStages;
+    if (next < slabs) x.copy(k_begin + next * kTfDepth, stage), y.copy(k_begin + next * kTfDepth, stage);
     end_group_of_copies();
-    if (number < 0) continue;
-    if constexpr (!kExactly) {
-      tf32_multiply<kXAlongK, kYAlongK>(x_at + stage, y_at + stage, scale, sum);
-    } else {
-      const float (&slab)[2][kTfSlab] = memory.slab[stage / kStageBytes];
-      const int k0 = k_begin + number * kTfDepth;
-      if (x.whole(k0) && y.whole(k0))
-        tf32_multiply_exactly<false>(slab[0], slab[1], x, y, k0, sum);
-      else
-        tf32_multiply_exactly<true>(slab[0], slab[1], x, y, k0, sum);
-    }
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
+    if (kExactly || number < 0) continue;
+    Tf32Sums part;
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {   // the small ones first
+      wgmma_tf32(part, small[step], operand_after(y_large, step * 32), step > 0);
+      wgmma_tf32(part, large[step], operand_after(y_small, step * 32), 1);
+    }
+#pragma unroll
+    for (int step = 0; step < 4; ++step) wgmma_tf32(part, large[step], operand_after(y_large, step * 32), 1);
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (scale * scale), sum[u]);
   }
 }
 
 __device__ inline void put_aside(const Tf32Sums& sum, Tf32SumsInMemory& before) {
 #pragma unroll
-  for (int u = 0; u < 32; ++u) before[u / 16][u / 4 % 4][u % 4] = sum[u / 16][u / 4 % 4][u % 4];
+  for (int u = 0; u < 32; ++u) before[u] = sum[u];
 }
 
 // Whether all sums are finite, in all threads. A sum that has been finite `before` becomes what it was; one that has not must now be no
@@ -1465,9 +1520,9 @@ __device__ inline bool tf32_finite(const Tf32SumsInMemory* before, float least, 
   float zero[4] = {};   // or a NaN
 #pragma unroll
   for (int u = 0; u < 32; ++u) {
-    float& s = sum[u / 16][u / 4 % 4][u % 4];
+    float& s = sum[u];
     if (before) {
-      const float b = (*before)[u / 16][u / 4 % 4][u % 4];
+      const float b = (*before)[u];
       s = fabsf(b) <= 0x1.fffffep127f ? b : fabsf(s) >= least ? s : __int_as_float(0x7FFFFFFF);
     }
     zero[u % 4] = fmaf(s, 0.0f, zero[u % 4]);
@@ -1520,8 +1575,8 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
     }
   }
 
-  // The sums go, in parts, to the thread blocks that add them. Part 8 w + u: those that the lanes of warp w have in row u / 2 of their
-  // four, and in the columns from tf32_line(lane % 4 * 2 + u % 2) on.
+  // The sums go, in parts, to the thread blocks that add them. Part 8 w + u: those that the lanes of warp w have in row u % 2 of their
+  // two, and in the four columns from u / 2 * 16 on.
   const Tf32Place& mine = memory.place;
   const Tile& tile = mine.tile;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_part = mine.first_part(mine.share);
@@ -1537,7 +1592,7 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
   const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
-    auto bits = [&](int c) { return __float_as_int(sum[u / 4][c][u / 2 % 2 * 2 + u % 2]); };
+    auto bits = [&](int c) { return __float_as_int(sum[tf32_sum_at(u / 2, u % 2, c)]); };
     store_async(__shfl_sync(0xFFFFFFFFu, to, 8 * warp + u) + lane * 16, bits(0), bits(1), bits(2), bits(3),
                 __shfl_sync(0xFFFFFFFFu, barrier, 8 * warp + u));
   }
@@ -1562,8 +1617,8 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
       if (s < mine.shares) total.x += part[s].x, total.y += part[s].y, total.z += part[s].z, total.w += part[s].w;
     if (y_turned) total = make_float4(total.w, total.z, total.y, total.x);
     const int w = (first_part + at) / 8, u = (first_part + at) % 8;   // as above
-    const int row = tile.i * kTfEdge + w % 2 * 32 + tf32_line(lane / 4) + (u / 2 ^ x_turned);
-    const int col = tile.j * kTfEdge + w / 2 * 32 + tf32_line(lane % 4 * 2 + u % 2), below = p.triangular ? row - col : kTfEdge;
+    const int row = tile.i * kTfEdge + w * 16 + (tf32_row<kXAlongK>(lane / 4, u % 2) ^ x_turned);
+    const int col = tile.j * kTfEdge + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfEdge;
     write_four(p, c, fours, row, col,
                {below >= 0 ? total.x : 0.0f, below >= 1 ? total.y : 0.0f, below >= 2 ? total.z : 0.0f, below >= 3 ? total.w : 0.0f});
   }

@@ -1,6 +1,6 @@
 """The tf32 kernel without a GPU: its source, compiled by the C++ compiler, run by a scheduler of its own.
 
-Every thread of a cluster is a fibre; what CUDA does for a warp, a thread block or a cluster (barriers, shuffles, mma.sync, copies on their
+Every thread of a cluster is a fibre; what CUDA does for a warp, a thread block or a cluster (barriers, shuffles, wgmma, copies on their
 way, sums sent to another thread block) stands in the harness below. Copies arrive either at once, or as late as the kernel allows: what a
 barrier is missing for shows in one of the two. What an operand does not have is NaN in memory, and so is C before it is written.
 """
@@ -34,6 +34,9 @@ using std::min;
 #define __grid_constant__
 #define __launch_bounds__(...)
 
+struct float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -63,7 +66,7 @@ struct Rendezvous {   // of so many threads, again and again; what they bring is
 };
 struct Warp {
   Rendezvous meeting;
-  uint32_t a[32][4], b[32][2], value[32];
+  uint32_t a[32][4], value[32];
 };
 struct Block {
   int rank;
@@ -71,6 +74,7 @@ struct Block {
   Rendezvous meeting;
   int votes[2] = {};
   Warp warps[kThreads / 32];
+  std::vector<struct Thread*> threads;
 };
 struct Thread {
   ucontext_t context;   // to begin with; later on `place`, because swapcontext asks the kernel for something each time
@@ -83,6 +87,8 @@ struct Thread {
   std::vector<std::function<void()>> copies;
   std::vector<size_t> groups;   // how many copies had been asked for at the end of each
   size_t arrived = 0;
+  std::vector<std::function<void()>> products;   // asked for, and not yet waited for
+  bool written = false;                          // to shared memory, and no fence since
 };
 struct Cluster {
   int number, size, came = 0;
@@ -179,6 +185,17 @@ inline float4 load_shared_four(uint32_t at) {
   if (at >> kRankShift != cluster_rank() || at % 16) fail("four that are not aligned, or not here");
   return *reinterpret_cast<float4*>(at_address(at));
 }
+inline float2 load_shared_two(uint32_t at) {
+  if (at >> kRankShift != cluster_rank() || at % 8) fail("two that are not aligned, or not here");
+  return *reinterpret_cast<float2*>(at_address(at));
+}
+inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  if (at >> kRankShift != cluster_rank() || at % 16) fail("four that are not aligned, or not here");
+  const uint32_t words[4] = {a, b, c, d};
+  std::memcpy(at_address(at), words, 16);
+  current->written = true;
+}
+inline void proxy_fence_shared() { current->written = false; }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
   if (to >> kRankShift != cluster_rank() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");
@@ -205,20 +222,49 @@ void wait_for_copies() {
 template <typename Word>
 void keep(Word&) {}
 
-// D += A B of 16 x 8 and eight k: truncated operands, as the tensor cores read them.
-void multiply_of_warp(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&sum)[4]) {
+// sums (+)= A B of 64 x 64 and eight k: truncated operands, as the tensor cores read them, B in rows of 128 bytes with their swizzle. Late,
+// they read B when the products are waited for.
+inline uint64_t operand(uint32_t at, uint32_t, uint32_t stride) {
+  if (at % 1024 || stride != 1024) fail("an operand that is not swizzled as the kernel says");
+  return at;
+}
+inline uint64_t operand_after(uint64_t operand, uint32_t bytes) { return operand + bytes; }
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4, q = lane % 4;
-  std::memcpy(warp().a[lane], a, sizeof(a)), std::memcpy(warp().b[lane], b, sizeof(b));
+  for (const Thread* thread : current->block->threads)
+    if (thread->written) fail("multiplied what was written without a fence");
+  std::memcpy(warp().a[lane], a, sizeof(a));
   meet(warp().meeting, 32);
   auto number = [](uint32_t bits) { return static_cast<double>(__uint_as_float(bits & 0xFFFFE000)); };
-  for (int e = 0; e < 4; ++e) {
-    const int row = g + e / 2 * 8, col = 2 * q + e % 2;
-    double all = sum[e];
-    for (int k = 0; k < 8; ++k)
-      all += number(warp().a[row % 8 * 4 + k % 4][row / 8 + k / 4 * 2]) * number(warp().b[col * 4 + k % 4][k / 4]);
-    sum[e] = static_cast<float>(all);
-  }
+  double rows[2][8];
+  for (int r = 0; r < 2; ++r)
+    for (int k = 0; k < 8; ++k) rows[r][k] = number(warp().a[g * 4 + k % 4][r + k / 4 * 2]);
   meet(warp().meeting, 32);
+  auto now = [=, &sum] {
+    for (int u = 0; u < 32; ++u) {
+      const int r = u / 2 % 2, col = u / 4 * 8 + 2 * q + u % 2;
+      double all = add ? sum[u] : 0.0;
+      for (int k = 0; k < 8; ++k) {
+        uint32_t bits, at = static_cast<uint32_t>(b) + col * 128 + k * 4;
+        at ^= (at >> 7 & 7) << 4;
+        std::memcpy(&bits, at_address(at), 4);
+        all += rows[r][k] * number(bits);
+      }
+      sum[u] = static_cast<float>(all);
+    }
+  };
+  if (late)
+    current->products.push_back(now);
+  else
+    now();
+}
+template <int kPending>
+void wgmma_wait() {
+  static_assert(kPending == 0);
+  for (auto& product : current->products) product();
+  current->products.clear();
 }
 """
 
@@ -247,6 +293,7 @@ void run_cluster(int number, int size) {
   for (int t = 0; t < size * kThreads; ++t) {
     Thread& thread = threads[t];
     thread.block = &here.blocks[t / kThreads], thread.x = t % kThreads, thread.stack.resize(64 * 1024);
+    thread.block->threads.push_back(&thread);
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = thread.stack.data(), thread.context.uc_stack.ss_size = thread.stack.size();
     makecontext(&thread.context, thread_main, 0);
@@ -374,7 +421,6 @@ def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong."""
     kernel = between(model._CUDA_TF32, "_CUDA_TF32", "// ---- tf32 kernel: sizes", "// ---- tf32 kernel: launching.")
     kernel = replaced(kernel, r'  asm volatile\("cp\.async\.cg.*?\);\n', "  copy(to, from, bytes, 16);\n")
-    kernel = replaced(kernel, r'  asm\("mma\.sync.*?\);\n', "  multiply_of_warp(a, b, sum);\n")
     kernel = replaced(kernel, r"  extern __shared__ [^;]*;", "  unsigned char* const tf32_memory = current->block->memory;")
     portable = model._CUDA_PORTABLE
     parts = [
