@@ -1090,7 +1090,8 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Thread blocks of a cluster
 # share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. An element is split into
-# two tf32 as it is read from shared memory. That takes more instructions a product than the Hopper kernel, but no packing.
+# two tf32 between two slabs, X on its way to registers, Y on its way to where wgmma reads it. Every tile splits its operands anew, and tf32
+# takes twice the time of float16; but there is no packing.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and which thread block computes what.
 
@@ -1335,8 +1336,8 @@ __device__ inline void split_tf32(float v, float scale, uint32_t& large, uint32_
   small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
 }
 
-// A warp multiplies 16 lines of X, and a lane reads two of them, four neighbours at once where k is along memory, else both. So its sums are
-// those of the lines tf32_row(lane / 4, 0) and (lane / 4, 1) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on.
+// A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. So its
+// sums are those of the lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on:
 // sum[8 i + 4 (c / 2) + 2 r + c % 2] is that of line r, column c. (Where an operand is turned round, so are its lines.)
 using Tf32Sums = float[32];
 using Tf32SumsInMemory = volatile Tf32Sums;   // of this thread: where they are rarely needed, they shall not take registers
@@ -1418,7 +1419,23 @@ struct Tf32Splitter {
   }
 };
 
-// The same without tensor cores; if kMasked, without the terms that one of the operands does not have.
+// part = X Y of one slab. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a slab.
+__device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,
+                                     Tf32Sums& part) {
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    wgmma_tf32(part, x_small[step], operand_after(y_large, step * 32), step > 0);
+    wgmma_tf32(part, x_large[step], operand_after(y_small, step * 32), 1);
+  }
+#pragma unroll
+  for (int step = 0; step < 4; ++step) wgmma_tf32(part, x_large[step], operand_after(y_large, step * 32), 1);
+  wgmma_commit();
+  wgmma_wait<0>();
+}
+
+// The same from slabs as they lie in shared memory, without tensor cores; if kMasked, without the terms that one of the operands does not
+// have.
 template <bool kMasked, bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_multiply_exactly(const float* slab_x, const float* slab_y, const Tf32Panel<kXAlongK>& of_x,
                                              const Tf32Panel<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
@@ -1494,16 +1511,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (kExactly || number < 0) continue;
     Tf32Sums part;
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {   // the small ones first
-      wgmma_tf32(part, small[step], operand_after(y_large, step * 32), step > 0);
-      wgmma_tf32(part, large[step], operand_after(y_small, step * 32), 1);
-    }
-#pragma unroll
-    for (int step = 0; step < 4; ++step) wgmma_tf32(part, large[step], operand_after(y_large, step * 32), 1);
-    wgmma_commit();
-    wgmma_wait<0>();
+    tf32_multiply(large, small, y_large, y_small, part);
 #pragma unroll
     for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (scale * scale), sum[u]);
   }
@@ -1636,10 +1644,12 @@ bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
   if (!unit(p.x_row) && !unit(p.x_col)) return false;
   if (!unit(p.y_row) && !unit(p.y_col)) return false;
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
-  if (!p.triangular) return terms < 3.5e8 && all >= 3.2e7 && tile_count(p, kTfEdge) * p.batches >= 16;
   const bool by_fours = (unit(p.x_row) ? p.x_col : p.x_row) % 4 == 0 && (unit(p.y_row) ? p.y_col : p.y_row) % 4 == 0;
-  if (p.n > (!by_fours ? 1151 : p.batches == 1 ? 1280 : 1408)) return false;
-  return all >= 4.5e7 || p.batches > 4 * gpu.multiprocessors;
+  if (!p.triangular)
+    return terms < (by_fours ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 2.3e7 : 4e7) && tile_count(p, kTfEdge) * p.batches >= 16;
+  if (p.n > (!by_fours ? 1151 : p.batches == 1 ? 1280 : 1856)) return false;
+  if (by_fours) return p.n >= 144 || all >= 3.4e7;
+  return all >= (p.batches == 1 ? 9e7 : 3.5e7);
 }
 
 // How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.

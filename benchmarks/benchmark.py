@@ -15,8 +15,8 @@ Suites, for a CUDA GPU:
     determinism  the same input many times: is the result bitwise the same
     build        seconds that an import takes, cold and warm
 
-and two that run only if asked for: `profile`, what ncu (Nsight Compute) says of the kernels of one product at N = 4096, and
-`cpu`, for the CPU, which is the default where there is no GPU.
+and three that run only if asked for: `limits`, what the parts of a product take by themselves, as cuBLAS and torch do them, `profile`, what
+ncu (Nsight Compute) says of the kernels of one product at N = 4096, and `cpu`, for the CPU, which is the default where there is no GPU.
 
 How GPU time is measured: by events around one call, after 256 MB were written so that the L2 holds none of the input; reference
 and solution take turns, so that both see the same clocks; the median is what the ratio is made of, and the 10th and 90th
@@ -66,6 +66,7 @@ CONTRACT = 1e-6  # of float32: componentwise error at most this or twice the ref
 FORWARD_SIZES = (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384)
 PORTABLE_SIZES = (512, 1024, 2048, 4096)
 BACKWARD_SIZES = (1024, 2048, 4096)
+LIMITS_SIZES = (1024, 2048, 4096, 8192)
 CPU_SIZES = (512, 1024, 2048)
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
@@ -631,6 +632,29 @@ def suite_build(bench, record):
                     record.add(row, f"{state:<10}{row['torch_s']:>18.2f}{row['import_s']:>22.2f}{row['first_call_s']:>16.2f}")
 
 
+@torch.no_grad()
+def suite_limits(bench, record):
+    """The parts of a product beside the whole, in turn.
+
+    Three float16 products of N^3 / 6 multiply-adds each, which is what float32 accuracy takes from float16 tensor cores and no tile more,
+    are as many as one of N x N/2 by N/2 x N. Both operands, two triangles of float32, are N x N elements to be read and, as pairs of
+    float16, to be written. C is N x N elements to be written. None of these knows a triangle: there are no diagonals to lose time at.
+    """
+    reference_model, solution_model = bench.reference.Model(), bench.solution.ModelNew()
+    for N in bench.sizes or LIMITS_SIZES:
+        with record.row(f"limits {N}"):
+            A, B = make_inputs("lower", (N, N), (N, N), torch.float32, "uniform", bench.device, bench.seed)
+            packed, word = torch.empty_like(A), torch.empty(1, device=bench.device)
+            parts = {"reference": functools.partial(reference_model, A, B), "ours": functools.partial(solution_model, A, B)}
+            for inputs in ("uniform", "normal"):
+                X, Y = make_inputs("transposed_a", (N, N // 2), (N // 2, N), torch.float16, inputs, bench.device, bench.seed)
+                parts[f"float16_product_{inputs}"] = functools.partial(torch.matmul, X, Y)
+            parts |= {"copy": functools.partial(packed.copy_, A), "write": packed.zero_, "launch": word.zero_}
+            spreads, trials = bench.alternate(*parts.values())
+            row = {"N": N, "trials": trials, **dict(zip(parts, spreads, strict=True))}
+            record.add(row, f"{N:<8}" + ", ".join(f"{part} {us(row[part])}" for part in parts))
+
+
 PROFILED_METRICS = {  # ncu's name -> ours
     "gpu__time_duration.sum": "duration",
     "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor_instructions",
@@ -691,7 +715,7 @@ GPU_SUITES = {
     "determinism": suite_determinism,
     "build": suite_build,
 }
-SUITES = {**GPU_SUITES, "profile": suite_profile, "cpu": suite_cpu}
+SUITES = {**GPU_SUITES, "limits": suite_limits, "profile": suite_profile, "cpu": suite_cpu}
 
 
 def run_suite(name, bench, folder, commit=None):

@@ -9,7 +9,7 @@ A table stands between two marker lines, and all between them is replaced:
     <!-- end: NAME -->
 
 NAME is one of forward, hard, dtypes (all three from forward.json), portable, batch, backward, problems, host, build, determinism,
-profile, history (a record kept by hand while the kernel was made) and cpu. A marker whose record is missing, cut short or has rows
+limits, profile, history (a record kept by hand while the kernel was made) and cpu. A marker whose record is missing, cut short or has rows
 that could not be measured is an error: no table without a record.
 """
 
@@ -146,6 +146,21 @@ def determinism(rows):
     return markdown(head, cells) if rows else None
 
 
+def limits(rows):
+    """What the ratio would be if packing cost a copy, the products what they cost cuBLAS, and nothing else anything."""
+    head = ["N", "float16 product, uniform, µs", "normal, µs", "copy, µs", "write, µs", "launch, µs", "ours, µs", "ratio"]
+    parts = ("float16_product_uniform", "float16_product_normal", "copy", "write", "launch", "ours")
+    cells = []
+    for row in rows:
+        reference = row["reference"]["median_us"]
+        least = row["float16_product_uniform"]["median_us"] + row["copy"]["median_us"]
+        cells.append(
+            [row["N"], *(microseconds(row[part]["median_us"]) for part in parts), ratio(reference / row["ours"]["median_us"])]
+            + [f"{microseconds(least)} ({ratio(reference / least)})"]
+        )
+    return markdown([*head, "copy and product alone, µs (ratio)"], cells) if rows else None
+
+
 def profile(rows):
     """ncu's units, in bytes a second, bytes and nanoseconds, made readable."""
     scales = {
@@ -185,6 +200,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "host": ("host.json", host),
     "build": ("build.json", build),
     "determinism": ("determinism.json", determinism),
+    "limits": ("limits.json", limits),
     "profile": ("profile.json", profile),
     "history": ("history.json", history),
     "cpu": ("cpu.json", comparison("cpu", "N", lambda row: row["N"])),

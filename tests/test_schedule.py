@@ -294,7 +294,7 @@ def test_the_portable_kernel_takes_each_tile_of_a_rectangle_once(program, contra
 @pytest.mark.parametrize("at_once", [0, 12, 92])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
 def test_the_tf32_kernel_sums_each_tile_once(program, contraction, at_once, batches):
-    for N in (1, 63, 64, 65, 127, 128, 129, 300, 448, 449, 640, 1000, 1024, 1151, 1408):
+    for N in (1, 63, 64, 65, 127, 128, 129, 300, 448, 449, 640, 1000, 1024, 1151, 1408, 1856):
         program("plan", CONTRACTIONS[contraction], N, N, N, 1, at_once, batches)
     for sizes in RECTANGLES:
         program("plan", CONTRACTIONS[contraction], *sizes, 0, at_once, 3 if batches == 100 else batches)
