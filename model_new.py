@@ -1637,8 +1637,9 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
 
 inline bool unit(int64_t stride) { return stride == 1 || stride == -1; }
 
-// Whether this kernel is the fastest for a product; measured, on an H200. Smaller ones are too little for its start and end, larger ones
-// are for the Hopper kernel, which computes a batch one by one.
+// Whether this kernel is for a product; measured, on an H200. Much smaller ones are too little for its start and end, and somewhat smaller
+// ones gain a tenth at most, for which the portable kernel keeps all 24 bits. Larger ones are for the Hopper kernel, which computes a batch
+// one by one.
 bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
   if (type != kFloat32 || gpu.capability != 90) return false;
   if (!unit(p.x_row) && !unit(p.x_col)) return false;
@@ -1646,10 +1647,9 @@ bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
   const bool by_fours = (unit(p.x_row) ? p.x_col : p.x_row) % 4 == 0 && (unit(p.y_row) ? p.y_col : p.y_row) % 4 == 0;
   if (!p.triangular)
-    return terms < (by_fours ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 2.3e7 : 4e7) && tile_count(p, kTfEdge) * p.batches >= 16;
+    return terms < (by_fours ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfEdge) * p.batches >= 16;
   if (p.n > (!by_fours ? 1151 : p.batches == 1 ? 1280 : 1856)) return false;
-  if (by_fours) return p.n >= 144 || all >= 3.4e7;
-  return all >= (p.batches == 1 ? 9e7 : 3.5e7);
+  return all >= (by_fours ? 4.5e7 : 9e7) || p.batches > 4 * gpu.multiprocessors;
 }
 
 // How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.

@@ -641,7 +641,7 @@ def test_many_listed_elements_are_refused(model, problem, every, refused):
 @needs_cuda
 @pytest.mark.parametrize("problem", EXPLAINED)
 def test_explain_names_the_portable_kernel(model, problem):
-    A, B = cuda_operands(100)
+    A, B = cuda_operands(300)
     assert model.explain(A, B, problem) == PORTABLE
     for dtype in DTYPES[1:]:
         assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == PORTABLE
