@@ -1103,7 +1103,6 @@ constexpr int kTfParts = 32;                  // of a tile's sums, which are add
 
 // Which thread block sums what. Thread blocks that share a tile follow each other in a cluster. For triangles, of at most 31 tile rows, it
 // stands in a table, the same for all products of a batch; the tiles of dense products come as they are numbered, shared by equally many.
-// Clusters have two thread blocks at least: in smaller ones nothing may be sent.
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;
   int clusters, cluster_size;            // of one product
@@ -1125,7 +1124,7 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
     tiles.group = group;
     blocks += (group + 1) * shares_of(group);
   }
-  plan.cluster_size = shares_of(0) > 1 ? kTfMostShares : 2;
+  plan.cluster_size = shares_of(0) > 1 ? kTfMostShares : 1;
   if (blocks > Tf32Plan::kMost || blocks > most_clusters * static_cast<int64_t>(plan.cluster_size)) return false;
   for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most shares that it still has room for
     if ((plan.clusters + 1) * plan.cluster_size > Tf32Plan::kMost) return false;
@@ -1156,8 +1155,7 @@ inline void tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
     while (1 << plan.log_shares < kTfMostShares && slabs >= 2 * kLeast << plan.log_shares &&
            static_cast<int64_t>(tiles) << (plan.log_shares + 1) <= clusters * kTfMostShares)
       ++plan.log_shares;
-    plan.cluster_size = plan.log_shares ? 1 << plan.log_shares : 2;
-    plan.clusters = ceil_div(tiles << plan.log_shares, plan.cluster_size);
+    plan.cluster_size = 1 << plan.log_shares, plan.clusters = tiles;
     return;
   }
   const int whole = rows * (kTfEdge / kTfDepth);   // slabs of the longest tile
@@ -1194,10 +1192,6 @@ struct Tf32Place {
       shares = (entry >> 10 & 3) + 1, share = entry >> 12;
     } else {
       tile = tile_in_group(p, kTfEdge, 0, number >> plan.log_shares);
-      if (tile.j * kTfEdge >= p.n) {
-        tile.i = -1;
-        return;
-      }
       shares = 1 << plan.log_shares, share = number & (shares - 1);
     }
     inverse = plan.inverse[shares];
@@ -1591,7 +1585,8 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
   const int parts = mine.first_part(mine.share + 1) - first_part;
   const uint32_t first_rank = cluster_rank() - mine.share;
   float* const c = mine.c;
-  if (threadIdx.x == 0) barrier_expect(&memory.sums_are_here, parts * mine.shares * sizeof(memory.sums[0]));
+  const bool alone = mine.shares == 1;   // nothing is sent; nor could it be, in a cluster of one
+  if (threadIdx.x == 0 && !alone) barrier_expect(&memory.sums_are_here, parts * mine.shares * sizeof(memory.sums[0]));
   cluster_wait();   // all have begun
   // Each lane finds out where one part goes.
   const int owner = lane * mine.shares / kTfParts;
@@ -1600,9 +1595,13 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
   const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
+    const int part = 8 * warp + u;
     auto bits = [&](int c) { return __float_as_int(sum[tf32_sum_at(u / 2, u % 2, c)]); };
-    store_async(__shfl_sync(0xFFFFFFFFu, to, 8 * warp + u) + lane * 16, bits(0), bits(1), bits(2), bits(3),
-                __shfl_sync(0xFFFFFFFFu, barrier, 8 * warp + u));
+    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, part) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, part);
+    if (alone)
+      store_shared_four(shared_address(&memory.sums[part][lane]), bits(0), bits(1), bits(2), bits(3));
+    else
+      store_async(there, bits(0), bits(1), bits(2), bits(3), barrier_there);
   }
   const bool fours = (p.c_col == 1 || p.c_col == -1) && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(p.c_col == 1 ? c : c + 1) % 16 == 0;
   if (p.triangular && tile.i != tile.j) {   // zeros for the tile's mirror image, two rows a part
@@ -1611,7 +1610,10 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
     for (int part = first_part + warp; part < first_part + parts; part += 4)
       write_four(p, c, fours, row + 2 * part, col, {0.0f, 0.0f, 0.0f, 0.0f});
   }
-  barrier_wait(&memory.sums_are_here, 0);
+  if (alone)
+    __syncthreads();
+  else
+    barrier_wait(&memory.sums_are_here, 0);
   const int x_turned = !kXAlongK && p.x_row == -1 ? 3 : 0, y_turned = !kYAlongK && p.y_col == -1 ? 3 : 0;
 #pragma unroll 1
   for (int at = warp; at < parts; at += 4) {
@@ -1686,7 +1688,7 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   }
   const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
   if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size, false, stream);
+  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size > 1 ? last.plan.cluster_size : 0, false, stream);
   return cudaLaunchKernelEx(&launch.config, kKernel, p, last.plan);
 }
 

@@ -103,9 +103,9 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   Tf32Plan plan;
   tf32_plan(p, at_once, plan);
   const int rows = ceil_div(m, kTfEdge), cols = ceil_div(n, kTfEdge), size = plan.cluster_size;
-  CHECK((size == 2 || size == kTfMostShares) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
+  CHECK((size == 1 || size == 2 || size == kTfMostShares) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
   CHECK(!triangular || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters, size);
-  CHECK(size == 2 || static_cast<int64_t>(plan.clusters) * size * batches <= static_cast<int64_t>(at_once) * kTfMostShares,
+  CHECK(size == 1 || static_cast<int64_t>(plan.clusters) * size * batches <= static_cast<int64_t>(at_once) * kTfMostShares,
         "%d clusters of %d are shared, but not there at once", plan.clusters, size);
   std::map<std::tuple<int64_t, int, int>, int> seen;   // by product and tile
   for (int cluster = 0; cluster < plan.clusters * batches; ++cluster)
