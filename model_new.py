@@ -1089,9 +1089,9 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. ----------------------------
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Thread blocks of a cluster
-# share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. An element is split into
-# two tf32 between two slabs, X on its way to registers, Y on its way to where wgmma reads it. Every tile splits its operands anew, and tf32
-# takes twice the time of float16; but there is no packing.
+# share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. Elements come to shared
+# memory as they are and are split there into two tf32, X on its way to registers, Y into a second place that wgmma reads. Every tile splits
+# its operands anew, and tf32 takes twice the time of float16; but there is no packing.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and which thread block computes what.
 
