@@ -632,6 +632,11 @@ def suite_build(bench, record):
                     record.add(row, f"{state:<10}{row['torch_s']:>18.2f}{row['import_s']:>22.2f}{row['first_call_s']:>16.2f}")
 
 
+def _one_after_the_other(first, second):
+    first()
+    second()
+
+
 @torch.no_grad()
 def suite_limits(bench, record):
     """The parts of a product beside the whole, in turn.
@@ -646,10 +651,13 @@ def suite_limits(bench, record):
             A, B = make_inputs("lower", (N, N), (N, N), torch.float32, "uniform", bench.device, bench.seed)
             packed, word = torch.empty_like(A), torch.empty(1, device=bench.device)
             parts = {"reference": functools.partial(reference_model, A, B), "ours": functools.partial(solution_model, A, B)}
+            parts |= {"copy": functools.partial(packed.copy_, A), "write": packed.zero_, "launch": word.zero_}
             for inputs in ("uniform", "normal"):
                 X, Y = make_inputs("transposed_a", (N, N // 2), (N // 2, N), torch.float16, inputs, bench.device, bench.seed)
                 parts[f"float16_product_{inputs}"] = functools.partial(torch.matmul, X, Y)
-            parts |= {"copy": functools.partial(packed.copy_, A), "write": packed.zero_, "launch": word.zero_}
+                parts[f"copy_then_product_{inputs}"] = functools.partial(
+                    _one_after_the_other, parts["copy"], parts[f"float16_product_{inputs}"]
+                )
             spreads, trials = bench.alternate(*parts.values())
             row = {"N": N, "trials": trials, **dict(zip(parts, spreads, strict=True))}
             record.add(row, f"{N:<8}" + ", ".join(f"{part} {us(row[part])}" for part in parts))
