@@ -1004,8 +1004,8 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
 
 // ---- Portable kernel: launching. (Launch and allow_shared_memory serve the other kernels, too.)
 
-// How a kernel is launched. `cluster`: thread blocks in one; 0: no clusters, which not every GPU has. `early`: it may begin before the
-// one ahead of it in the stream has ended.
+// How a kernel is launched. `cluster`: thread blocks in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
+// before the one ahead of it in the stream has ended.
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
@@ -1017,7 +1017,7 @@ struct Launch {
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
     }
-    if (cluster) {
+    if (cluster > 1) {
       cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
       attribute.id = cudaLaunchAttributeClusterDimension;
       attribute.val.clusterDim.x = cluster, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
@@ -1050,7 +1050,7 @@ cudaError_t launch_portable_as(const Product& p, int split, const Control* only_
   const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
   if (error != cudaSuccess) return error;
   // The kernel that decides whether this one has anything to do lets it begin before its own end.
-  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split > 1 ? split : 0, only_if_refused != nullptr, stream);
+  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, only_if_refused != nullptr, stream);
   return cudaLaunchKernelEx(&launch.config, kKernel, p, split, only_if_refused);
 }
 
@@ -1688,7 +1688,7 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   }
   const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
   if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size > 1 ? last.plan.cluster_size : 0, false, stream);
+  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size, false, stream);
   return cudaLaunchKernelEx(&launch.config, kKernel, p, last.plan);
 }
 
@@ -2788,7 +2788,7 @@ class Workspace {
 // ---- Launching: one kernel each.
 
 cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
-  const Launch launch(1 + count / 4096, 512, 0, 0, true, stream);
+  const Launch launch(1 + count / 4096, 512, 0, 1, true, stream);
   return cudaLaunchKernelEx(&launch.config, clear_words, static_cast<int*>(words), count);
 }
 
@@ -2796,7 +2796,7 @@ cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
 int most_lost(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 0, true, stream);
+  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
   return cudaLaunchKernelEx(&launch.config, pack_blocks, packing);
 }
 
