@@ -1210,7 +1210,7 @@ struct Tf32Place {
 
 constexpr int kTfSlab = kTfEdge * kTfDepth;   // elements of an operand
 
-// Aligned because places in a slab are permuted by bits of the address.
+// Aligned because places in a slab are permuted by bits of the address, and those of a split one, which wgmma reads, by its own.
 struct alignas(1024) Tf32Memory {
   float slab[kTfStages][2][kTfSlab];   // of X, and of Y
   float y[2][kTfSlab];                 // the slab of Y that is multiplied, split: large, small
@@ -1315,7 +1315,7 @@ struct Tf32Panel {
   }
 };
 
-// ---- tf32 kernel: multiplying a slab.
+// ---- tf32 kernel: splitting a slab.
 //
 // Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
 // denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and
@@ -1412,6 +1412,8 @@ struct Tf32Splitter {
     }
   }
 };
+
+// ---- tf32 kernel: multiplying a slab.
 
 // part = X Y of one slab. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a slab.
 __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,

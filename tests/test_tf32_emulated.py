@@ -1,8 +1,9 @@
 """The tf32 kernel without a GPU: its source, compiled by the C++ compiler, run by a scheduler of its own.
 
 Every thread of a cluster is a fibre; what CUDA does for a warp, a thread block or a cluster (barriers, shuffles, wgmma, copies on their
-way, sums sent to another thread block) stands in the harness below. Copies arrive either at once, or as late as the kernel allows: what a
-barrier is missing for shows in one of the two. What an operand does not have is NaN in memory, and so is C before it is written.
+way, sums sent to another thread block) stands in the harness below. Copies arrive and products are done either at once, or as late as the
+kernel allows: what a barrier is missing for shows in one of the two. What an operand does not have is NaN in memory, and so is C before it
+is written.
 """
 
 import re
@@ -97,7 +98,7 @@ struct Cluster {
 Cluster* cluster;
 Thread* current;
 jmp_buf scheduler;
-bool late;   // copies arrive as late as the kernel allows
+bool late;   // copies arrive, and products are done, as late as the kernel allows
 
 void yield() {
   if (!_setjmp(current->place)) _longjmp(scheduler, 1);
