@@ -1,9 +1,7 @@
 """Arithmetic of the Hopper kernel that is plain C++, compiled for the host: sums are added with the scales of their blocks undone."""
 
-import subprocess
-
 import pytest
-from test_schedule import COMPILER, between
+from helpers import COMPILER, between, host_program
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
 
@@ -45,7 +43,7 @@ int main() {
             ++tried;
           }
         }
-  std::printf("%ld all hold\n", tried);
+  std::printf("%ld: all holds\n", tried);
 }
 """
 
@@ -53,8 +51,4 @@ int main() {
 def test_promotion_undoes_any_two_scales(model, tmp_path):
     following = "template <Contraction kContraction, typename Meanwhile>\n__device__ inline void consume_half"
     promote = between(model._CUDA_HOPPER, "_CUDA_HOPPER", "// Adds sums to the total", following)
-    (tmp_path / "promote.cpp").write_text(PRELUDE + promote + HARNESS)
-    built = subprocess.run([COMPILER, "-O1", "-std=c++17", "-o", "promote", "promote.cpp"], capture_output=True, text=True, cwd=tmp_path)
-    assert built.returncode == 0, built.stderr[-4000:]
-    done = subprocess.run([tmp_path / "promote"], capture_output=True, text=True)
-    assert done.returncode == 0 and "all hold" in done.stdout, done.stdout + done.stderr
+    host_program(tmp_path, "promote", [PRELUDE, promote, HARNESS])()

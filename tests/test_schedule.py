@@ -268,7 +268,7 @@ def program(model, tmp_path_factory):
         between(hopper, "_CUDA_HOPPER", "// ---- Hopper kernel: geometry of blocks", "// One thread of the cluster takes"),
         HARNESS,
     ]
-    return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts, "-O1")
+    return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts)
 
 
 CONTRACTIONS = {"NN": 0, "NT": 1, "TN": 2}

@@ -14,7 +14,6 @@ from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UP
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
 
 PRELUDE = r"""
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -55,19 +54,20 @@ inline float __int_as_float(int v) { return bits_as<float>(v); }
 
 [[noreturn]] void fail(const char* what) {
   std::printf("%s\n", what);
-  std::exit(1);
+  std::fflush(stdout);
+  std::_Exit(1);   // without destructors: they would free the stack that this runs on
 }
 
 // ---- A cluster: its thread blocks, their warps, their threads.
 
 constexpr int kThreads = 128;
 
-struct Rendezvous {   // of so many threads, again and again; what they bring is there until they meet the next time
+struct Rendezvous {   // of so many threads, again and again
   int came = 0, turn = 0;
 };
 struct Warp {
   Rendezvous meeting;
-  uint32_t a[32][4], value[32];
+  uint32_t brought[2][32][4];   // what lanes bring to a meeting of an even turn, and of an odd one: it is there until they have met again
 };
 struct Block {
   int rank;
@@ -78,10 +78,9 @@ struct Block {
   std::vector<struct Thread*> threads;
 };
 struct Thread {
-  ucontext_t context;   // to begin with; later on `place`, because swapcontext asks the kernel for something each time
-  jmp_buf place;
-  bool begun = false;
-  std::vector<char> stack;
+  ucontext_t context;                // where it goes on
+  std::function<bool()> can_go_on;   // what it waits for; none: it has not begun
+  Thread* next;                      // round and round through the cluster
   Block* block;
   unsigned x;
   bool done = false;
@@ -97,24 +96,31 @@ struct Cluster {
 };
 Cluster* cluster;
 Thread* current;
-jmp_buf scheduler;
+ucontext_t all_are_done;
 bool late;   // copies arrive, and products are done, as late as the kernel allows
 
-void yield() {
-  if (!_setjmp(current->place)) _longjmp(scheduler, 1);
+// Threads take turns, each until it waits for what does not hold yet. (By swapcontext: longjmp to another stack aborts under
+// _FORTIFY_SOURCE. swapcontext asks the kernel for the signal mask each time, so a thread that cannot go on is not switched to.)
+void switch_to_next() {
+  Thread* const from = current;
+  do {
+    current = current->next;
+    if (current == from) fail("they wait for each other forever");
+  } while (current->done || (current->can_go_on && !current->can_go_on()));
+  swapcontext(&from->context, &current->context);
 }
-void go_on() {   // until the current thread yields
-  if (_setjmp(scheduler)) return;
-  if (current->begun) _longjmp(current->place, 1);
-  current->begun = true;
-  setcontext(&current->context);
+template <typename Condition>
+void wait_until(const Condition& holds) {
+  if (holds()) return;
+  current->can_go_on = std::ref(holds);
+  switch_to_next();
 }
 void meet(Rendezvous& meeting, int threads) {
   const int turn = meeting.turn;
   if (++meeting.came == threads)
     meeting.came = 0, ++meeting.turn;
   else
-    while (meeting.turn == turn) yield();
+    wait_until([&] { return meeting.turn != turn; });
 }
 Warp& warp() { return current->block->warps[current->x / 32]; }
 #define threadIdx (*current)
@@ -132,11 +138,10 @@ int __syncthreads_or(int vote) {
 }
 template <typename T>
 T __shfl_sync(uint32_t, T value, int lane) {
-  warp().value[current->x % 32] = bits_as<uint32_t>(value);
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[current->x % 32][0] = bits_as<uint32_t>(value);
   meet(warp().meeting, 32);
-  const T result = bits_as<T>(warp().value[lane]);
-  meet(warp().meeting, 32);
-  return result;
+  return bits_as<T>(brought[lane][0]);
 }
 
 // ---- What stands in the rooms "PTX" and "portable kernel", by name.
@@ -155,7 +160,7 @@ inline uint32_t cluster_rank() { return current->block->rank; }
 inline uint32_t cluster_number() { return cluster->number; }
 inline void cluster_arrive() { ++cluster->came; }
 inline void cluster_wait() {
-  while (cluster->came < cluster->size * kThreads) yield();
+  wait_until([] { return cluster->came >= cluster->size * kThreads; });
 }
 struct Barrier {   // of one phase
   int32_t bytes;
@@ -170,7 +175,7 @@ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
 }
 inline void barrier_wait(uint64_t* barrier, uint32_t) {
   const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
-  while (b.arrivals || b.bytes) yield();
+  wait_until([&] { return !b.arrivals && !b.bytes; });
 }
 inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   if (cluster->size < 2) fail("sent in a cluster of one");
@@ -236,13 +241,13 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4, q = lane % 4;
   for (const Thread* thread : current->block->threads)
     if (thread->written) fail("multiplied what was written without a fence");
-  std::memcpy(warp().a[lane], a, sizeof(a));
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  std::memcpy(brought[lane], a, sizeof(a));
   meet(warp().meeting, 32);
   auto number = [](uint32_t bits) { return static_cast<double>(__uint_as_float(bits & 0xFFFFE000)); };
   double rows[2][8];
   for (int r = 0; r < 2; ++r)
-    for (int k = 0; k < 8; ++k) rows[r][k] = number(warp().a[g * 4 + k % 4][r + k / 4 * 2]);
-  meet(warp().meeting, 32);
+    for (int k = 0; k < 8; ++k) rows[r][k] = number(brought[g * 4 + k % 4][r + k / 4 * 2]);
   auto now = [=, &sum] {
     for (int u = 0; u < 32; ++u) {
       const int r = u / 2 % 2, col = u / 4 * 8 + 2 * q + u % 2;
@@ -273,15 +278,18 @@ HARNESS = r"""
 // ---- Runs one cluster after the other.
 
 std::function<void()> body;
+int left;   // threads that are not done
 void thread_main() {
   body();
   current->done = true;
-  yield();
+  --left ? switch_to_next() : static_cast<void>(setcontext(&all_are_done));
 }
 void run_cluster(int number, int size) {
+  static const size_t stack_size = 64 * 1024;
+  static std::vector<char> stacks;   // of one cluster after the other
+  stacks.resize(std::max(stacks.size(), size * kThreads * stack_size));
   Cluster here = {number, size};
-  std::vector<unsigned char> memory(size * (sizeof(Tf32Memory) + 1024) + 1024);
-  for (unsigned char& byte : memory) byte = 0xFF;   // as floats NaN
+  std::vector<unsigned char> memory(size * (sizeof(Tf32Memory) + 1024) + 1024, 0xFF);   // as floats NaN
   here.blocks.resize(size);
   unsigned char* next = memory.data();
   for (int rank = 0; rank < size; ++rank) {
@@ -293,21 +301,16 @@ void run_cluster(int number, int size) {
   std::vector<Thread> threads(size * kThreads);
   for (int t = 0; t < size * kThreads; ++t) {
     Thread& thread = threads[t];
-    thread.block = &here.blocks[t / kThreads], thread.x = t % kThreads, thread.stack.resize(64 * 1024);
+    thread.block = &here.blocks[t / kThreads], thread.x = t % kThreads;
     thread.block->threads.push_back(&thread);
     getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.data(), thread.context.uc_stack.ss_size = thread.stack.size();
+    thread.context.uc_stack.ss_sp = &stacks[t * stack_size], thread.context.uc_stack.ss_size = stack_size;
     makecontext(&thread.context, thread_main, 0);
+    thread.next = &threads[(late ? t + size * kThreads - 1 : t + 1) % (size * kThreads)];
   }
-  for (int left = size * kThreads, rounds = 0; left > 0; ++rounds) {
-    if (rounds > 4000000) fail("they wait for each other forever");
-    for (int t = 0; t < size * kThreads; ++t) {
-      current = &threads[late ? size * kThreads - 1 - t : t];
-      if (current->done) continue;
-      go_on();
-      left -= current->done;
-    }
-  }
+  left = size * kThreads;
+  current = &threads[late ? left - 1 : 0];
+  swapcontext(&all_are_done, &current->context);
 }
 
 // ---- One product and its truth.
@@ -432,7 +435,7 @@ def run(model, tmp_path_factory):
         kernel,
         HARNESS,
     ]
-    program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts, "-O2", "-w")
+    program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
 
     def run(contraction, structure, sizes, *, batches=1, at_once=92, late=0, x_by_rows=1, y_by_rows=1, pad=0, kind=0, c_pad=0):
         program(contraction, structure, *sizes, batches, at_once, late, x_by_rows, y_by_rows, pad, kind, c_pad)
