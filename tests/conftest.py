@@ -1,7 +1,104 @@
-"""What the tests share: the module under test, imported once."""
+"""What the tests share: several processes, tests that run alone, a summary of what is skipped, and the module under test.
+
+With pytest-xdist the tests run in one process a core, at most eight; `-n 4` asks for four, `-n 0` for none but the first. Without it, or
+with `-p no:xdist`, they run in one. Tests marked xdist_group run in one process, so that the program they share is compiled once. Tests
+marked alone compare times with a clock: they come last, and nothing runs beside them.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 
 import helpers
 import pytest
+import torch
+
+MOST_PROCESSES = 8
+GPU_BYTES = 12 * 2**30  # that a process may come to hold: float64 matrices to compare with, which torch's allocator keeps, and its context
+
+# ---- Processes. ------------------------------------------------------------------------------------------------------
+
+
+def number_of_cores():
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    processes = min(MOST_PROCESSES, number_of_cores())
+    if helpers.HAS_CUDA:
+        processes = min(processes, torch.cuda.get_device_properties(0).total_memory // GPU_BYTES)
+    return max(1, processes)
+
+
+def is_worker(config):
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the options
+def pytest_cmdline_main(config):
+    option = config.option
+    if is_worker(config):
+        option.loadgroup = config.workerinput["loadgroup"]
+    if is_worker(config) or not config.pluginmanager.hasplugin("xdist"):
+        return
+    if option.numprocesses is None and not option.tx:
+        option.numprocesses = "auto"
+    if option.numprocesses and option.dist == "no":
+        option.dist = "loadgroup"
+        option.loadscopereorder = False  # pytest_collection_modifyitems puts them in order
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["loadgroup"] = node.config.option.dist == "loadgroup"  # a process reads the command line alone, not what is set here
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: nothing runs beside this test")
+    config.addinivalue_line("markers", "xdist_group: tests of one group run in one process")
+    processes = len(config.getoption("tx", None) or ())
+    if is_worker(config) or not processes or config.option.collectonly:
+        return
+    # The processes inherit these. Threads of several that wait for each other in a loop take the cores from those that work: on two cores
+    # that others use as well, the training of test_example.py takes 34 s with two threads a process, and less than one with one.
+    threads = str(max(1, min(2, number_of_cores() // processes)))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        os.environ.setdefault(name, threads)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if helpers.HAS_CUDA:  # builds the kernels, once; if that fails, the tests that need them say why
+        subprocess.run([sys.executable, "-c", "import model_new"], cwd=helpers.ROOT)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist names the groups
+def pytest_collection_modifyitems(config, items):
+    if is_worker(config):  # groups first, because they take long
+        items.sort(key=lambda item: 2 if item.get_closest_marker("alone") else 0 if item.get_closest_marker("xdist_group") else 1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Tests hold a lock that they share; a test marked alone holds it by itself."""
+    if not is_worker(item.config):
+        return (yield)
+    with (Path(item.config.option.basetemp).parent / "running").open("a") as lock:  # closing it gives the lock back
+        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        return (yield)
+
+
+# ---- What is skipped: one line a reason. -----------------------------------------------------------------------------
+
+
+def pytest_terminal_summary(terminalreporter):
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", ()))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
+
+
+# ---- Fixtures. -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

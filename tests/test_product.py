@@ -508,6 +508,7 @@ def test_a_second_device(model, N):
 
 
 @needs_cuda
+@pytest.mark.alone
 @pytest.mark.parametrize("N", CUDA_SIZES)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_host_never_waits(model, function, N):

@@ -7,7 +7,7 @@ import re
 import pytest
 from helpers import COMPILER, between, host_program
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("schedule")]
 
 
 def constant(model, name):

@@ -11,7 +11,7 @@ import re
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, between, host_program
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("tf32 emulated")]
 
 PRELUDE = r"""
 #include <ucontext.h>
