@@ -17,7 +17,7 @@ import pytest
 import torch
 
 MOST_PROCESSES = 8
-GPU_BYTES = 12 * 2**30  # that a process may come to hold: float64 matrices to compare with, which torch's allocator keeps, and its context
+GPU_BYTES = 8 * 2**30  # that a process may come to hold: float64 matrices to compare with, which torch's allocator keeps, and its context
 
 # ---- Processes. ------------------------------------------------------------------------------------------------------
 

@@ -171,10 +171,16 @@ def assert_bitwise(C, expected, what="C"):
         )
 
 
+def span(mask):
+    """The slice of a row or column where the mask is true: in a triangle that is one range."""
+    true = mask.nonzero().flatten().tolist()
+    return slice(true[0], true[-1] + 1) if true else slice(0)
+
+
 def expected_by_outer_products(X, Y, contraction, structure):
     """The sum over the k that the operator has, term by term in float64, so that NaN and Inf come where they belong; and |X| |Y|."""
     X, Y = X.detach().double(), Y.detach().double()
-    has_x, has_y = ~unread(X, structure), ~unread(Y, structure)
+    has_x, has_y = (~unread(torch.empty(T.shape[-2:]), structure) for T in (X, Y))
     if contraction == TN:
         X, has_x = X.mT, has_x.mT
     if contraction == NT:
@@ -182,10 +188,10 @@ def expected_by_outer_products(X, Y, contraction, structure):
     exact = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
     magnitude = torch.zeros_like(exact)
     for k in range(X.shape[-1]):
-        term = X[..., :, k, None] * Y[..., k, None, :]
-        term = torch.where(has_x[:, k, None] & has_y[k, None, :], term, 0.0)
-        exact += term
-        magnitude += term.abs()
+        rows, cols = span(has_x[:, k]), span(has_y[k])
+        term = X[..., rows, k, None] * Y[..., k, None, cols]
+        exact[..., rows, cols] += term
+        magnitude[..., rows, cols] += term.abs_()
     outside = unread(exact, structure)
     return exact.masked_fill(outside, 0.0), magnitude.masked_fill(outside, 0.0)
 
