@@ -1,4 +1,4 @@
-"""The referee: is a solution right, is it honest, and how fast is it?
+"""The judge: is a solution right, is it honest, and how fast is it?
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --problem upper                     the upper triangular product; transposed_a: A.T @ B
@@ -6,14 +6,24 @@
     python check.py --size 256 --no-timing              a few seconds on a small machine
     python check.py --problem upper --export file.py    writes model_new.py as KernelBench wants problem 14; runs nothing
 
-Exit status: 0 all holds; 1 something is wrong with the solution (also: it raises while it is loaded or run); 2 the run could not
-be made (bad option, missing file or name, no such GPU, not enough memory, a reference that does not compute the problem).
+Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
+such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
 Files. Both are read as text and exec-ed, as KernelBench does. A reference has Model and get_inputs, a solution has ModelNew; a file
 for several problems has UpperModel, UpperModelNew, get_inputs_upper, and TransposedAModel, TransposedAModelNew,
 get_inputs_transposed_a, which are preferred where they exist. The reference's get_init_inputs() gives the constructors' arguments.
-A solution that defines `tril_matmul` promises the contract of model_new.py. What that contract promises beyond KernelBench's
-problem (say, that the other triangle is not read) is a failure for such a solution and a note, printed all the same, for any other.
+
+Who runs what. The judge never executes the solution. A child process does, another one runs the reference, and both are stopped
+(SIGSTOP) but for the time in which they answer a request of the judge. A request is a number of calls: the inputs lie in memory that the
+judge shares (written while the child stands still), and as soon as the child says that it is done, it is stopped again and the judge
+takes the results out of the child's memory by itself, in random order (CUDA IPC; on a CPU /proc/PID/mem). What the child says in its own
+favour counts for nothing; what it says against itself does: an exception, a wrong dtype. A child that dies, ends with whatever status,
+takes longer than --timeout beyond the reference, or writes to standard output, which belongs to the judge, is convicted.
+
+What is judged. Every call of every request, timed or not, has inputs that the solution has not seen before, and each element of its
+result is compared with the truth. How many calls a request has, their order, sizes, signs and distributions are drawn anew in each run;
+--seed repeats a run, and a run whose seed was known beforehand proves less than one with a fresh seed. Inputs must stay bitwise as they
+were. The same input must give the same bits again. Gradients are judged where the reference has them, unless --forward-only.
 
 Accuracy. Truth is a float64 product of what the problem reads. (For float64 inputs: sums of exact float64 products of slices of the
 inputs, Ozaki's scheme, kept as a pair of float64.) The error of an element is |C - truth| / (|A||B|), the componentwise error, u is
@@ -30,14 +40,18 @@ smallest normal number of float32 (within a factor of 4), each term may be lost:
 may be flushed to zero. Inputs of integers with exactly representable sums allow no error at all. On uniform inputs KernelBench's own
 criterion is tested besides: allclose to the reference at 1e-4, for the 16-bit types 1e-2.
 
-Conduct. Before each call freed memory is filled with the byte 255, which is NaN in every dtype, so that what is not written shows. On
-a GPU this fills the blocks of torch's caching allocator; on a CPU torch itself fills each tensor that torch.empty makes (memory from
-malloc escapes that). Results must not share memory with inputs or earlier results, inputs must stay bitwise as they were, and
-results must follow when the inputs change behind the same pointers.
+Memory. Before each request what the child's allocator has free is filled with the byte 255, which is NaN in every dtype, so that what is
+not written shows: on a GPU the blocks of torch's caching allocator, on a CPU each tensor that torch.empty makes.
 
-Timing. Reference and solution take turns in one run. On a GPU: CUDA events, 256 MB written before each call (a cold L2, as KernelBench
-does), poisoned memory, and A negated in place before each turn; the outputs of the last two turns, of opposite signs, are checked in
-full. On a CPU: the process clock, for at most about five seconds each. Medians, with the 10th and 90th percentile.
+Time. The judge's own clock runs from a request to the moment when it has taken the first result, and what a request of one call that
+computes nothing takes (of the reference's child) is subtracted; divided by the number of calls, that is the time `from outside`. The
+child's clock (CUDA events around each call, on a CPU its process clock) gives the median and the percentiles, and where the two disagree
+by more than the reference's do, the time from outside counts. Nothing but the calls happens in between: no flush, no copy. A call's
+inputs have not been touched by the GPU since at least the calls before it, so at N of 1024 and more the L2 is cold. The reference is
+timed before the solution is loaded, and again in turns with it; the faster of the two counts.
+
+What it does not protect against. It is a judge, no sandbox: a child runs with your rights. It could write to your files, this one
+included, or read the judge's memory where the system lets it (as root it does). Read a stranger's file before you run it.
 
 `--json FILE` records everything (replaced atomically). `--export FILE` refuses to overwrite a file.
 """
@@ -45,22 +59,26 @@ full. On a CPU: the process clock, for at most about five seconds each. Medians,
 import argparse
 import ast
 import contextlib
-import datetime
+import ctypes
 import functools
 import hashlib
 import json
 import math
+import mmap
 import os
 import platform
+import random
+import selectors
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+import types
 import warnings
 import zlib
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -68,15 +86,6 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
-TESTED_SIZES = (1, 2, 63, 64, 65, 127, 129, 200, 257, 640, 1000)  # tiles are multiples of 16 to 128: most of these fit none
-TESTED_SHAPES = (  # of A.T @ B, as (K, M, N): short and long sums, tall, wide, and sizes that no tile divides
-    *((1, 1, 1), (1, 63, 65), (2, 3, 1), (63, 64, 65), (64, 64, 64), (65, 127, 129), (129, 200, 1), (257, 200, 63)),
-    *((640, 64, 640), (1000, 3, 257), (3, 1000, 129), (200, 33, 1000), (1000, 257, 640)),
-)
-FLUSH_BYTES = 256 << 20  # KernelBench's; five times the largest L2 there is
-CPU_SECONDS = 5.0  # of timing for each of the two on a CPU
-EXTRA_MEMORY = 1.1  # N x N matrices beyond the result that the contract allows ...
-EXTRA_MEMORY_FROM = 4096  # ... from this N on; below, padding and fixed workspaces weigh more than the matrices
 
 
 class CannotRun(Exception):
@@ -84,15 +93,11 @@ class CannotRun(Exception):
 
 
 class Wrong(Exception):
-    """The solution fails. `contract`: only by the contract of model_new.py, so that it is a note for any other solution."""
-
-    def __init__(self, message, contract=False):
-        super().__init__(message)
-        self.contract = contract
+    """The solution fails in one respect."""
 
 
-class DeviceLost(Wrong):
-    """The GPU's context does not survive the solution's error, so nothing more can be checked."""
+class Ended(Wrong):
+    """The child is gone, or its GPU context is: nothing more can be asked."""
 
 
 # ======================================================================================================================
@@ -121,49 +126,26 @@ class Problem:
         """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
         return (size,) if self.triangular else (size, max(1, size // 4), max(1, size // 2))
 
-    def tested(self, size):
-        every = [(N,) for N in TESTED_SIZES] if self.triangular else TESTED_SHAPES
-        return [dims for dims in every if max(dims) <= size and dims != self.headline(size)]
-
     def shapes(self, dims):
-        """Of A and B."""
+        """Of A, B and C."""
         if self.triangular:
-            return (dims[0], dims[0]), (dims[0], dims[0])
+            return ((dims[0], dims[0]),) * 3
         K, M, N = dims
-        return (K, M), (K, N)
+        return (K, M), (K, N), (M, N)
 
-    def factors(self, A, B):
-        """X and Y such that C = keep(X @ Y), with nothing in them that the problem does not read."""
-        return (self.keep(A), self.keep(B)) if self.triangular else (A.mT, B)
-
-    def gradient_factors(self, A, B, G):
-        """The same for dA and for dB, where G is the gradient with respect to C."""
+    def products(self, A, B, G=None):
+        """(name, X, Y) of each result, which is keep(X @ Y): C and, where G = dC is given, dA and dB. X and Y hold nothing that the
+        problem does not read."""
         if not self.triangular:
-            return (B, G.mT), (A, G)
-        A, B, G = self.keep(A), self.keep(B), self.keep(G)
-        return (G, B.mT), (A.mT, G)
-
-    def flops(self, dims):
-        """Useful floating-point operations: a multiplication and an addition for each term that exists."""
-        if self.triangular:
-            return dims[0] * (dims[0] + 1) * (dims[0] + 2) / 3
-        return 2 * math.prod(dims)
-
-    def elements(self, dims):
-        """How many elements of the inputs exist, and how many the result has (its zeros are written too)."""
-        if self.triangular:
-            return dims[0] * (dims[0] + 1), dims[0] ** 2
-        K, M, N = dims
-        return K * (M + N), M * N
+            return [("C", A.mT, B), *([("dA", B, G.mT), ("dB", A, G)] if G is not None else [])]
+        A, B = self.keep(A), self.keep(B)
+        return [("C", A, B), *([("dA", self.keep(G), B.mT), ("dB", A.mT, self.keep(G))] if G is not None else [])]
 
 
 PROBLEMS = {
-    p.name: p
-    for p in (
-        Problem("lower", 15, "C = tril(A) tril(B)", "", "", torch.tril),
-        Problem("upper", 14, "C = triu(A) triu(B)", "Upper", "_upper", torch.triu),
-        Problem("transposed_a", 16, "C = A.T B", "TransposedA", "_transposed_a", _everything),
-    )
+    "lower": Problem("lower", 15, "C = tril(A) tril(B)", "", "", torch.tril),
+    "upper": Problem("upper", 14, "C = triu(A) triu(B)", "Upper", "_upper", torch.triu),
+    "transposed_a": Problem("transposed_a", 16, "C = A.T B", "TransposedA", "_transposed_a", _everything),
 }
 
 
@@ -172,104 +154,22 @@ def label(dims):
 
 
 # ======================================================================================================================
-# 2. Loading
-# ======================================================================================================================
-
-
-@dataclass
-class Contender:
-    path: str
-    text: str
-    names: dict
-    model: torch.nn.Module
-    class_name: str
-
-    @property
-    def promises_contract(self):
-        return "tril_matmul" in self.names
-
-    @property
-    def sha256(self):
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-
-def read_text(path, option):
-    try:
-        with open(path, encoding="utf-8") as f:
-            return f.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotRun(f"{option} {path}: cannot be read ({error}); a Python file is accepted") from None
-
-
-def describe(error):
-    """An error and the line of the file at fault that raised it."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
-    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
-
-
-def load(path, text):
-    # No __file__ and no __name__, as in KernelBench. The file's name is given for tracebacks and inspect.getsource (Triton needs it).
-    names = {}
-    exec(compile(text, os.path.abspath(path), "exec"), names)
-    return names
-
-
-def build_model(names, path, option, class_names, arguments, device):
-    found = next((name for name in class_names if name in names), None)
-    if found is None:
-        raise CannotRun(f"{option} {path}: defines no class {' or '.join(dict.fromkeys(class_names))}")
-    return names[found](*arguments).to(device), found
-
-
-def load_reference(path, problem, device):
-    option = "--reference"
-    text = read_text(path, option)
-    try:
-        names = load(path, text)
-        if not any(callable(names.get(f"get_inputs{suffix}")) for suffix in (problem.suffix, "")):
-            raise CannotRun(f"{option} {path}: defines no function get_inputs")
-        arguments = names["get_init_inputs"]() if "get_init_inputs" in names else []
-        model, name = build_model(names, path, option, (f"{problem.prefix}Model", "Model"), arguments, device)
-    except (CannotRun, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise CannotRun(f"{option} {path}: raises while it is loaded: {describe(error)}") from error
-    return Contender(path, text, names, model, name), arguments
-
-
-def load_solution(path, text, problem, arguments, device):
-    option = "--solution"
-    try:
-        names = load(path, text)
-        model, name = build_model(names, path, option, (f"{problem.prefix}ModelNew", "ModelNew"), arguments, device)
-    except (CannotRun, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # SystemExit too: a solution may not end the referee
-        raise Wrong(f"the solution raises while it is loaded: {describe(error)}") from error
-    return Contender(path, text, names, model, name)
-
-
-# ======================================================================================================================
-# 3. Inputs
+# 2. Inputs
 # ======================================================================================================================
 
 
 class Draw:
-    """Random float64 matrices on the device. Each check draws from its own stream, so that a seed repeats it whatever else runs."""
+    """Random float64 matrices on a device, from a stream of their own: a seed repeats them whatever else is drawn."""
 
     def __init__(self, seed, name, device):
         self.device = device
-        self.generator = torch.Generator(device).manual_seed((seed ^ zlib.crc32(name.encode())) & 0x7FFFFFFFFFFFFFFF)
+        self.generator = torch.Generator(device).manual_seed((seed ^ zlib.crc32(str(name).encode()) << 20) & 0x7FFFFFFFFFFFFFFF)
 
     def uniform(self, *shape):
         return torch.rand(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
 
     def normal(self, *shape):
         return torch.randn(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
-
-    def integers(self, low, high, *shape):
-        return torch.randint(low, high + 1, shape, device=self.device, generator=self.generator).double()
 
     def decades(self, span, *shape):
         """10^U(-span, span)"""
@@ -279,69 +179,46 @@ class Draw:
 # Each makes A and B in float64 from a Draw, their shapes and the dtype; what the problem does not read is masked away afterwards.
 
 
-def _uniform(draw, a, b, dtype):
-    return draw.uniform(*a), draw.uniform(*b)
-
-
-def _normal(draw, a, b, dtype):
-    return draw.normal(*a), draw.normal(*b)
-
-
-def _signed(draw, a, b, dtype):
-    return 2 * draw.uniform(*a) - 1, 2 * draw.uniform(*b) - 1
+def _each(make):
+    """A and B alike: make(draw, shape)."""
+    return lambda draw, a, b, dtype: (make(draw, a), make(draw, b))
 
 
 def _integers(draw, a, b, dtype):
     # Terms up to limit^2, so that a sum of K of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
     bits = {torch.float64: 53, torch.float32: 24}.get(dtype)
     limit = 4 if bits is None else max(1, math.isqrt(2**bits // max(1, a[0])))
-    return draw.integers(-limit, limit, *a), draw.integers(-limit, limit, *b)
-
-
-def _sparse(draw, a, b, dtype):
-    return tuple(draw.normal(*shape) * (draw.uniform(*shape) < 0.02) for shape in (a, b))
-
-
-def _identity(draw, a, b, dtype):
-    return torch.eye(*a, dtype=torch.float64, device=draw.device), draw.normal(*b)
+    return tuple(torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit for shape in (a, b))
 
 
 def _elimination(draw, a, b, dtype):
     """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
-    made = []
+    made, span = [], 2 if dtype in (torch.float16, torch.bfloat16) else 8
     for place, (rows, cols) in ((3, a), (2, b)):
         X = torch.eye(rows, cols, dtype=torch.float64, device=draw.device)
         at = min(rows, cols) // place
-        X[at:, at] = draw.normal(rows - at) * draw.decades(2 if dtype in (torch.float16, torch.bfloat16) else 8, rows - at)
-        X[at, at:] = draw.normal(cols - at) * draw.decades(2 if dtype in (torch.float16, torch.bfloat16) else 8, cols - at)
+        X[at:, at] = draw.normal(rows - at) * draw.decades(span, rows - at)
+        X[at, at:] = draw.normal(cols - at) * draw.decades(span, cols - at)
         X[at, at] = 1
         made.append(X)
     return made
 
 
-def _unit(draw, a, b, dtype):
+def _unit(draw, shape):
     """Ones on the diagonal and multipliers of at most 1, as LU with pivoting leaves them."""
-    made = _signed(draw, a, b, dtype)
-    for X in made:
-        X.diagonal().fill_(1)
-    return made
+    X = 2 * draw.uniform(*shape) - 1
+    X.diagonal().fill_(1)
+    return X
 
 
-def _cholesky(draw, a, b, dtype):
-    """Factors L of Gaussian-kernel Gram matrices, whose pivots fall to the 1e-8 that keeps them positive definite."""
-    made = []
-    for rows, cols in (a, b):
-        x = draw.uniform(max(rows, cols)).cpu().sort().values
-        gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
-        gram.diagonal().add_(1e-8)
-        L = torch.linalg.cholesky(gram)
-        # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
-        made.append((L + L.tril(-1).mT)[:rows, :cols].to(draw.device))
-    return made
-
-
-def _lognormal(draw, a, b, dtype):
-    return torch.exp(3 * draw.normal(*a)), torch.exp(3 * draw.normal(*b))
+def _cholesky(draw, shape):
+    """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
+    x = draw.uniform(max(shape)).cpu().sort().values
+    gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
+    gram.diagonal().add_(1e-8)
+    L = torch.linalg.cholesky(gram)
+    # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
+    return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(draw.device)
 
 
 def _scaled(which, along, span):
@@ -362,11 +239,8 @@ def _graded(draw, a, b, dtype):
     return (A * grade if a[0] == a[1] == K else A * grade[:, None]), B / grade[:, None]
 
 
-def _about(scale_a, scale_b):
-    def make(draw, a, b, dtype):
-        return scale_a * (0.5 + draw.uniform(*a)) * draw.normal(*a).sign(), scale_b * (0.5 + draw.uniform(*b)) * draw.normal(*b).sign()
-
-    return make
+def _about(*scales):
+    return lambda draw, a, b, dtype: [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
 
 
 def _near_overflow(draw, a, b, dtype):
@@ -394,21 +268,24 @@ class Distribution:
     exact: bool = False  # every term and sum is representable: no error is allowed
     kernelbench: bool = False  # what KernelBench draws, so its criterion applies
 
+    def suits(self, dtype):
+        return dtype == torch.float32 if self.float32_only else not (self.wide and dtype in (torch.float16, torch.bfloat16))
+
 
 ORDINARY = {
-    "uniform": Distribution(_uniform, kernelbench=True),
-    "normal": Distribution(_normal),
-    "signed": Distribution(_signed),
+    "uniform": Distribution(_each(lambda draw, shape: draw.uniform(*shape)), kernelbench=True),
+    "normal": Distribution(_each(lambda draw, shape: draw.normal(*shape))),
+    "signed": Distribution(_each(lambda draw, shape: 2 * draw.uniform(*shape) - 1)),
 }
 HARD = {
     "integers": Distribution(_integers, exact=True),
-    "sparse": Distribution(_sparse),
-    "identity A": Distribution(_identity),
+    "sparse": Distribution(_each(lambda draw, shape: draw.normal(*shape) * (draw.uniform(*shape) < 0.02))),
+    "identity A": Distribution(lambda draw, a, b, dtype: (torch.eye(*a, dtype=torch.float64, device=draw.device), draw.normal(*b))),
     "elimination": Distribution(_elimination),
-    "unit diagonal": Distribution(_unit),
-    "Cholesky, near singular": Distribution(_cholesky),
+    "unit diagonal": Distribution(_each(_unit)),
+    "Cholesky, near singular": Distribution(_each(_cholesky)),
     "rows of A over 2 decades": Distribution(_scaled(0, "rows", 1)),
-    "lognormal, sigma 3": Distribution(_lognormal, wide=True),
+    "lognormal, sigma 3": Distribution(_each(lambda draw, shape: torch.exp(3 * draw.normal(*shape))), wide=True),
     "rows of A over 16 decades": Distribution(_scaled(0, "rows", 8), wide=True),
     "columns of A over 16": Distribution(_scaled(0, "columns", 8), wide=True),
     "rows of B over 16": Distribution(_scaled(1, "rows", 8), wide=True),
@@ -423,15 +300,8 @@ HARD = {
 }
 DISTRIBUTIONS = ORDINARY | HARD
 
-
-def suits(distribution, dtype):
-    if distribution.float32_only:
-        return dtype == torch.float32
-    return not (distribution.wide and dtype in (torch.float16, torch.bfloat16))
-
-
 # ======================================================================================================================
-# 4. Truth and errors
+# 3. Truth and errors
 # ======================================================================================================================
 
 
@@ -468,21 +338,25 @@ def exact_product(X, Y):
 
 
 def may_underflow(X, Y):
-    """Where keep(X @ Y) has a product under float32's smallest normal number, within a factor of 4; None if nowhere."""
-    if min(X.numel(), Y.numel()) == 0:
-        return None
+    """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
+    hits = torch.zeros(X.shape[0], Y.shape[1], dtype=torch.float64, device=X.device)
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
     (x_exponent, x_there), (y_exponent, y_there) = ((torch.frexp(Z.double())[1], Z != 0) for Z in (X, Y))
-    if not (bool(x_there.any()) and bool(y_there.any())):
-        return None
-    lowest_y = int(y_exponent[y_there].min())
-    hits = None
-    for e in torch.unique(x_exponent[x_there]).tolist():
-        if e + lowest_y - 2 < -126:
-            rows, cols = (x_exponent == e) & x_there, (y_exponent < -124 - e) & y_there
-            found = rows.float() @ cols.float() > 0.5
-            hits = found if hits is None else hits | found
+    if bool(x_there.any()) and bool(y_there.any()):
+        lowest_y = int(y_exponent[y_there].min())
+        for e in torch.unique(x_exponent[x_there]).tolist():
+            if e + lowest_y - 2 < -126:
+                rows, cols = (x_exponent == e) & x_there, (y_exponent < -124 - e) & y_there
+                hits[rows.float() @ cols.float() > 0.5] = 1.0
     return hits
+
+
+def one_sign(X):
+    return bool((X >= 0).all()) or bool((X <= 0).all())
+
+
+def narrow(dtype):
+    return dtype in (torch.float16, torch.bfloat16)
 
 
 @dataclass
@@ -493,7 +367,7 @@ class Truth:
     low: torch.Tensor | None
     magnitude: torch.Tensor  # |A||B|
     forgiven: torch.Tensor | float  # absolute: the rounding of 16-bit results, and what underflow may take
-    judged: torch.Tensor | None  # where no partial sum can overflow; None: everywhere
+    judged: torch.Tensor  # where no partial sum can overflow
     terms: int
     dtype: torch.dtype
     keep: Callable
@@ -501,26 +375,19 @@ class Truth:
 
     @classmethod
     def of(cls, X, Y, keep, exact=False):
-        dtype, terms = X.dtype, X.shape[-1]
-        info = torch.finfo(dtype)
-        high, low = exact_product(X, Y)
-        magnitude = keep(X.double().abs() @ Y.double().abs())
-        high, low = keep(high), None if low is None else keep(low)
+        dtype, terms, info = X.dtype, X.shape[-1], torch.finfo(X.dtype)
+        high, low = (None if part is None else keep(part) for part in exact_product(X, Y))
+        magnitude = high.abs() if one_sign(X) and one_sign(Y) else keep(X.double().abs() @ Y.double().abs())
         forgiven = 0.0
         if exact:  # what is left is one rounding to the result's dtype
             high = high.to(dtype).double()
         elif dtype == torch.float32:
-            hits = may_underflow(X, Y)
             tiny = (high != 0) & (high.abs() < info.smallest_normal)
-            if hits is not None:
-                forgiven = hits.double().mul_(terms * info.smallest_normal) + tiny.double().mul_(info.smallest_normal)
-            elif bool(tiny.any()):
-                forgiven = tiny.double().mul_(info.smallest_normal)
-        elif dtype != torch.float64:
+            forgiven = (may_underflow(X, Y) * terms + tiny) * info.smallest_normal
+        elif narrow(dtype):
             # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
             forgiven = (high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
-        judged = magnitude <= info.max
-        return cls(high, low, magnitude, forgiven, None if bool(judged.all()) else judged, terms, dtype, keep, exact)
+        return cls(high, low, magnitude, forgiven, magnitude <= info.max, terms, dtype, keep, exact)
 
     def errors(self, C):
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
@@ -529,119 +396,445 @@ class Truth:
             off -= self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
         relative = torch.where(self.magnitude > 0, off / self.magnitude, torch.where(off > 0, math.inf, 0.0))
-        relative = self.keep(relative) if relative.numel() else relative
-        return relative if self.judged is None else torch.where(self.judged, relative, 0.0)
+        return torch.where(self.judged, self.keep(relative), 0.0)
 
     def bound(self, reference_worst):
         """What the worst componentwise error may be; the manual derives it."""
         if self.exact:
             return 0.0
         root, u = math.sqrt(max(1, self.terms)), torch.finfo(self.dtype).eps / 2
-        if self.dtype in (torch.float16, torch.bfloat16):
-            floor, most = root * 2.0**-23, 2 * torch.finfo(self.dtype).eps
-        else:
-            floor, most = 1e-6 * (u / 2.0**-24), 16 * root * u
+        floor, most = (root * 2.0**-23, 4 * u) if narrow(self.dtype) else (1e-6 * (u / 2.0**-24), 16 * root * u)
         return max(floor, min(2 * reference_worst, most))
 
     def is_no_reference(self, worst):
         """Whether so large an error, on ordinary inputs, says that the reference computes something else (or in TF32)."""
         u = torch.finfo(self.dtype).eps / 2
-        return worst > (4 * u if self.dtype in (torch.float16, torch.bfloat16) else 16 * math.sqrt(max(1, self.terms)) * u)
+        return worst > (4 * u if narrow(self.dtype) else 16 * math.sqrt(max(1, self.terms)) * u)
 
 
 def worst_of(errors):
     """The largest error and its coordinates."""
-    if errors.numel() == 0:
-        return 0.0, None
     at = int(errors.argmax())
     return float(errors.flatten()[at]), divmod(at, errors.shape[1])
 
 
-@dataclass
-class Comparison:
-    reference_error: float
-    error: float
-    bound: float
-    unjudged: int
-    fault: str | None  # the worst element in words, where it is above the bound
-
-    @property
-    def numbers(self):
-        return {k: getattr(self, k) for k in ("reference_error", "error", "bound", "unjudged")}
-
-
-def compare(C, R, truth, name="C"):
-    """The solution's C and the reference's R against the truth."""
-    reference_error, _ = worst_of(truth.errors(R))
-    errors = truth.errors(C)
-    error, at = worst_of(errors)
-    bound = truth.bound(reference_error)
-    unjudged = 0 if truth.judged is None else int((~truth.judged).sum())
-    fault = None
-    if not error <= bound:
-        i, j = at
-        fault = (
-            f"worst element {name}[{i}, {j}] = {float(C[i, j]):.9g}, exact {float(truth.high[i, j]):.9g}, reference {float(R[i, j]):.9g};"
-            f" its error is {error:.2e} of (|A||B|)[{i}, {j}] = {float(truth.magnitude[i, j]):.3g}, allowed {bound:.2e}; the reference's"
-            f" worst error is {reference_error:.2e}; {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
-        )
-    return Comparison(reference_error, error, bound, unjudged, fault)
-
-
-def by_definition(problem, A, B):
-    """The product term by term in float64, with the terms that exist and no others: NaN and Inf stand where the sums put them."""
-    X, Y = (A.double(), B.double()) if problem.triangular else (A.mT.double(), B.double())
-    k = torch.arange(X.shape[1], device=A.device)
-    j = torch.arange(Y.shape[1], device=A.device)
-    rows = []
-    for i in range(X.shape[0]):
-        there = torch.ones(len(k), len(j), dtype=torch.bool, device=A.device)
-        if problem.name == "lower":
-            there = (k[:, None] <= i) & (k[:, None] >= j)
-        elif problem.name == "upper":
-            there = (k[:, None] >= i) & (k[:, None] <= j)
-        rows.append(torch.where(there, X[i, :, None] * Y, 0.0).sum(0))
-    return torch.stack(rows)
-
-
 # ======================================================================================================================
-# 5. Calls under poison
+# 4. Memory that processes share
 # ======================================================================================================================
 
 
-def poison(device, *results, thorough=True):
-    """Leave freed memory full of the byte 255 (a NaN in every floating-point dtype, -1 as an integer), so that what lands there and is
-    not written shows. `results`: the bytes of each result. `thorough`: also where small results and workspaces land."""
-    # Three blocks of exactly a result's size, for the result and what is as large; two larger ones, for padded copies and workspaces.
-    sizes = [size for size in set(results) for _ in range(3)] + [max(results) * 9 // 8, 2 * max(results)]
-    if thorough:
-        sizes += [1 << p for p in range(9, 21)] * 2
+class GpuMemory:
+    """Allocations of CUDA memory as other processes see them: by a handle of 64 bytes (CUDA driver API, IPC)."""
+
+    class Handle(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+
+    def __init__(self):
+        try:
+            self.driver = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise CannotRun(f"CUDA memory cannot be shared between processes: {error}") from None
+        self.driver.cuIpcOpenMemHandle_v2.argtypes = [ctypes.c_void_p, self.Handle, ctypes.c_uint]
+        self.opened = {}
+
+    def call(self, name, *arguments):
+        if status := getattr(self.driver, name)(*arguments):
+            text = ctypes.c_char_p()
+            self.driver.cuGetErrorString(status, ctypes.byref(text))
+            raise RuntimeError(f"{name} fails: {(text.value or b'CUDA error').decode()} ({status})")
+
+    def range(self, address):
+        """Base and bytes of the allocation that holds an address."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
+        return base.value, size.value
+
+    def export(self, address):
+        """(handle, offset) of an address."""
+        base, handle = self.range(address)[0], self.Handle()
+        self.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(base))
+        return bytes(handle.bytes).hex(), address - base
+
+    def open(self, handle, device):
+        """All of another process's allocation, as bytes (a tensor)."""
+        if handle not in self.opened:
+            address = ctypes.c_uint64()
+            self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), self.Handle.from_buffer_copy(bytes.fromhex(handle)), 1)
+            self.opened[handle] = address.value
+        base, size = self.range(self.opened[handle])
+        interface = {"shape": (size,), "typestr": "|u1", "data": (base, False), "version": 3}
+        return torch.as_tensor(types.SimpleNamespace(__cuda_array_interface__=interface), device=device)
+
+    def close(self):
+        """Gives back what open() has mapped."""
+        while self.opened:
+            self.call("cuIpcCloseMemHandle", ctypes.c_uint64(self.opened.popitem()[1]))
+
+
+class Slab:
+    """Memory in which the judge puts inputs and where the children read them. `place`: how a child finds it, for JSON."""
+
+    ALIGNMENT = 512  # bytes, as torch's own CUDA allocator has it
+
+    def __init__(self, device, size, place=None):
+        self.device, self.size = device, size
         if device.type == "cuda":
-            torch.cuda.empty_cache()  # hand back what is free now, or the allocator may choose that and not the poisoned blocks
-    blocks = [torch.empty(max(1, size), dtype=torch.uint8, device=device) for size in sizes]
-    for block in blocks:
-        block.fill_(255)
+            gpu = GpuMemory()
+            if place is None:
+                self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
+                self.place = gpu.export(self.bytes.data_ptr())
+            else:
+                self.bytes = gpu.open(place[0], device)[place[1] : place[1] + size]
+        else:
+            self.place = place
+            if place is None:
+                self.place = os.memfd_create("inputs")
+                os.ftruncate(self.place, size)
+            self.bytes = torch.frombuffer(mmap.mmap(self.place, size), dtype=torch.uint8)
+
+    def view(self, dtype, shape, offset):
+        return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
-@contextlib.contextmanager
-def poisoned(device, *results):
-    """Poisoned memory for one call. On a CPU freed memory often goes back to the system and returns as zeros, so there torch's own
-    debugging aid fills every tensor that is made without values."""
-    poison(device, *results)
-    if device.type == "cuda":
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+# ======================================================================================================================
+# 5. The child
+# ======================================================================================================================
+
+# Everything here runs in a child process, beside the solution, which may read and change all of it. The judge counts on none of it.
+
+
+def describe(error):
+    """An error and the line of the file at fault that raised it."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
+    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+class Moment:
+    """On a CPU, what torch.cuda.Event is on a GPU."""
+
+    def record(self):
+        self.time = time.perf_counter()
+
+    def elapsed_time(self, end):
+        return (end.time - self.time) * 1e3
+
+
+class Child:
+    """Answers the judge's requests: each is a method with its arguments, each answer a dict."""
+
+    def __init__(self, device, size, place):
+        self.device, self.cuda = torch.device(device), device.startswith("cuda")
+        if self.cuda:
+            torch.cuda.set_device(self.device)
+            torch.empty(1, device=self.device)  # the context, without which nothing can be opened
+            self.gpu = GpuMemory()
+        else:
+            # On a CPU freed memory often goes back to the system and returns as zeros: torch's own debugging aid fills every new tensor.
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.utils.deterministic.fill_uninitialized_memory = True
+            warnings.filterwarnings("ignore", message=".*deterministic.*")
+        self.slab = Slab(self.device, size, place)
+        torch.set_float32_matmul_precision("highest")
+
+    def load(self, path, text, classes, arguments):
+        """The file as KernelBench has it: no __file__, no __name__. Its name is for tracebacks and inspect.getsource (Triton needs it)."""
+        names = {}
+        exec(compile(text, path, "exec"), names)
+        found = next((name for name in classes if name in names), None)
+        if found is None:
+            return {"missing": f"defines no class {' or '.join(dict.fromkeys(classes))}"}
+        if arguments is None:
+            arguments = list(names["get_init_inputs"]()) if "get_init_inputs" in names else []
+        self.model = names[found](*arguments).to(self.device)
+        return {"class": found, "arguments": arguments}
+
+    def prepare(self, mode, dtype, shapes, inputs, poisoned):
+        """Makes ready for calls whose inputs will stand at these places of the slab. `shapes`: of each call's results. Drops the last
+        results, and poisons free memory, where blocks of these sizes will be wanted."""
+        self.mode, self.dtype, self.shapes, self.answers = mode, DTYPES[dtype], shapes, []
+        self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
+        if mode == "gradients":
+            self.operands = [(A.requires_grad_(), B.requires_grad_(), G) for A, B, G in self.operands]
+        event = functools.partial(torch.cuda.Event, enable_timing=True) if self.cuda else Moment
+        self.marks = [(event(), event()) for _ in inputs]
+        if self.cuda:
+            blocks = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in poisoned]
+            free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
+            for block in [*blocks, *(torch.empty(size, dtype=torch.uint8, device=self.device) for size in free)]:
+                block.fill_(255)
+            torch.cuda.synchronize(self.device)
+        return {}
+
+    def calls(self):
+        """The calls, one after the other; where their results lie, or what is wrong with them."""
+        call = getattr(self, self.mode)
+        with torch.set_grad_enabled(self.mode == "gradients"):
+            for operands, (start, end) in zip(self.operands, self.marks, strict=True):
+                start.record()
+                try:
+                    answer = call(*operands)
+                except BaseException as error:  # SystemExit too: the solution may not end the child
+                    answer = error
+                end.record()
+                self.answers.append(answer)
+        said = [self.locate(answer, shapes) for answer, shapes in zip(self.answers, self.shapes, strict=True)]
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+        return {"calls": said}
+
+    def times(self):
+        return {"ms": [start.elapsed_time(end) for start, end in self.marks]}
+
+    # ---- The modes: what a call is. ----------------------------------------------------------------------------------
+
+    def forward(self, A, B):
+        return (self.model(A, B),)
+
+    def gradients(self, A, B, G):
+        C = self.model(A, B)
+        if not C.requires_grad:
+            raise Wrong("the result does not require a gradient when the inputs do")
+        return C, *torch.autograd.grad(C, (A, B), G, allow_unused=True)
+
+    def on_a_side_stream(self, A, B):
+        """Inputs that are not there yet when the call is made, a result that is consumed at once; torch's streams do not wait for the
+        default stream."""
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            late = [torch.full_like(X, math.nan) for X in (A, B)]
+            self.model(*late)  # what a first call on a stream sets up takes time of its own
+            torch.cuda._sleep(100_000_000)  # clock cycles, about 0.05 s
+            late[0].copy_(A), late[1].copy_(B)
+            C = self.model(*late).clone()
+        side.synchronize()
+        return (C,)
+
+    def nothing(self, *operands):
+        """What stands for a call when the judge wants to know what a request takes by itself."""
+        made = [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in self.shapes[0]]
+        made[0][:1].zero_()  # a kernel, so that the GPU turns to this process
+        return made
+
+    def locate(self, answer, shapes):
+        """Where the results of one call lie, or what is wrong with them in the child's own eyes."""
+        if isinstance(answer, torch.OutOfMemoryError):
+            return {"no_memory": str(answer)}
+        if isinstance(answer, BaseException):
+            return {"wrong": str(answer) if isinstance(answer, Wrong) else f"the solution raises {describe(answer)}"}
+        results, slab = [], self.slab.bytes.data_ptr()
+        for name, X, shape in zip(("the result" if len(shapes) == 1 else "C", "dA", "dB"), answer, shapes, strict=False):
+            if type(X) is not torch.Tensor:
+                return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
+            is_, should = (list(X.shape), X.dtype, X.device, X.layout), (shape, self.dtype, self.device, torch.strided)
+            for what, x, y in zip(("shape", "dtype", "device", "layout"), is_, should, strict=True):
+                if x != y:
+                    return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
+            if slab <= X.data_ptr() < slab + self.slab.size:
+                return {"wrong": f"{name} shares memory with an input"}
+            place = self.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)
+            results.append([*place, list(X.stride())])
+        return {"results": results}
+
+
+def serve(requests, answers, device, size, place):
+    """A child's main function: reads requests, a JSON object a line, and writes answers."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
+    child = None
+    with os.fdopen(requests) as todo, os.fdopen(answers, "w") as done:
+        for line in todo:
+            request = json.loads(line)
+            try:
+                child = child or Child(device, size, place)
+                answer = getattr(child, request.pop("do"))(**request)
+            except BaseException as error:  # SystemExit too
+                answer = {"raises": describe(error)}
+            done.write(json.dumps(answer) + "\n")
+            done.flush()
+
+
+# ======================================================================================================================
+# 6. The judge's side of a child
+# ======================================================================================================================
+
+ANSWER_BYTES = 16 << 20  # of one answer at most
+RELAYED_LINES = 200  # of a child's standard error
+LOADING = 10  # times --timeout: a file may compile when it is loaded
+DOING = {"load": "it is loaded", "calls": "it answers a request"}
+
+
+def parents():
+    """{pid: parent's pid} of all processes that can be seen."""
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as f:
+            found[int(name)] = int(f.read().rpartition(")")[2].split()[1])
+    return found
+
+
+def send(number, pids, group=False):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            (os.killpg if group else os.kill)(pid, number)
+
+
+def printable(text, most=400):
+    """Without what could draw on a terminal."""
+    return "".join(c if c.isprintable() else " " for c in str(text))[:most]
+
+
+class Contender:
+    """A file and the child process that runs it, stopped but for the time in which it answers. `who`: 'solution' or 'reference'."""
+
+    def __init__(self, who, path, slab, relay):
+        self.who, self.path, self.slab, self.relay = who, path, slab, relay
+        self.relayed, self.last_words, self.strays, self.memory = 0, b"", set(), None
+        self.gpu = GpuMemory() if slab.device.type == "cuda" else None
+        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes a child of the judge, not of init
+        self.before = {pid for pid, parent in parents().items() if parent == os.getpid()}
+        self.stdout = tempfile.TemporaryFile()  # noqa: SIM115
+        todo, self.todo = os.pipe()
+        self.answers, done = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), "--child", json.dumps([todo, done, str(slab.device), slab.size, slab.place])],
+            stdin=subprocess.DEVNULL,
+            stdout=self.stdout,
+            stderr=subprocess.PIPE,
+            pass_fds=[todo, done] + ([slab.place] if slab.device.type == "cpu" else []),
+            start_new_session=True,  # a group of its own, and no terminal
+            # Without allocator settings whose memory other processes cannot open.
+            env={k: v for k, v in os.environ.items() if k not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")},
+        )
+        os.close(todo), os.close(done)
+        os.set_blocking(self.process.stderr.fileno(), False)
+        self.selector = selectors.DefaultSelector()
+        for channel in (self.answers, self.process.stderr):
+            self.selector.register(channel, selectors.EVENT_READ)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        send(signal.SIGKILL, self.family())
+        self.process.wait()
+        self.selector.close(), self.process.stderr.close(), self.stdout.close()
+        for fd in filter(None, (self.todo, self.answers, self.memory)):
+            os.close(fd)
+
+    def family(self):
+        """The child and all that it has started, also what has left its session and lost its parent: that is the judge's then."""
+        parent_of = parents()
+        found, size = {self.process.pid} | {pid for pid, parent in parent_of.items() if parent == os.getpid()} - self.before, 0
+        while size != len(found):
+            size = len(found)
+            found |= {pid for pid, parent in parent_of.items() if parent in found}
+        return found
+
+    # ---- Requests and answers. ---------------------------------------------------------------------------------------
+
+    def ask(self, do, limit, **arguments):
+        """The child's answer; Ended if there is none within `limit` seconds. The child runs in between, and only then."""
+        data = (json.dumps({"do": do, **arguments}) + "\n").encode()
+        send(signal.SIGCONT, self.strays)
+        send(signal.SIGCONT, [self.process.pid], group=True)
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                while data:  # more than a pipe holds is only the text of a file, of which no line runs yet
+                    data = data[os.write(self.todo, data) :]
+            answer = self.read_answer(do, limit)
+        finally:
+            send(signal.SIGSTOP, [self.process.pid], group=True)
+        try:
+            answer = dict(json.loads(answer))
+        except (ValueError, TypeError):
+            raise Ended(f"the {self.who}'s process answers the judge with something of its own: {printable(answer, 80)}") from None
+        if "raises" in answer:
+            raise Ended(f"the {self.who} raises {printable(answer['raises'])}")
+        if "missing" in answer:
+            raise CannotRun(f"--{self.who} {self.path}: {printable(answer['missing'])}")
+        return answer
+
+    def read_answer(self, do, limit):
+        """A line from the child; what it writes to standard error goes to `relay` meanwhile."""
+        line, deadline = b"", time.perf_counter() + limit
+        while not line.endswith(b"\n"):
+            ready = [key.fileobj for key, _ in self.selector.select(0.1)]
+            if self.answers in ready:
+                piece = os.read(self.answers, 1 << 20)
+                line += piece
+                if not piece or len(line) > ANSWER_BYTES:
+                    self.raise_ended(do)
+            elif self.process.poll() is not None:
+                self.raise_ended(do)
+            self.listen()
+            if time.perf_counter() > deadline:
+                raise Ended(f"the {self.who} hangs: no answer within {limit:.0f} s while {DOING.get(do, 'it prepares')}")
+        return line
+
+    def listen(self):
+        if piece := self.process.stderr.read(1 << 16):
+            *lines, self.last_words = (self.last_words + piece).split(b"\n")
+            for line in lines[: max(0, RELAYED_LINES - self.relayed)]:
+                self.relayed += 1
+                self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
+            self.last_words = self.last_words[-4096:]
+
+    def raise_ended(self, do):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        self.listen()
+        code = self.process.returncode
+        how = (
+            "closes its channel"
+            if code is None
+            else f"ends with status {code}"
+            if code >= 0
+            else f"is killed by {signal.Signals(-code).name}"
+        )
+        raise Ended(f"the {self.who}'s process {how} while {DOING.get(do, 'it prepares')}")
+
+    def printed(self):
+        """What the child has written to its standard output, or None."""
+        size = os.fstat(self.stdout.fileno()).st_size
+        return printable(repr(os.pread(self.stdout.fileno(), 80, 0).decode(errors="replace"))) if size else None
+
+    # ---- Results, taken out of the child's memory. -------------------------------------------------------------------
+
+    def fetch(self, result, shape, dtype):
+        """A copy of one result (a tensor), where the child has said that it lies; that is checked as far as it has to be true."""
+        try:
+            place, offset, strides = result
+            elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+            if min(offset, *strides) < 0 or elements > 64 * math.prod(shape) + 4096:
+                raise ValueError(f"offset {offset}, strides {strides}")
+            size = elements * dtype.itemsize
+            if self.gpu:
+                flat = self.gpu.open(place, self.slab.device)[offset : offset + size]
+            else:
+                flat = torch.frombuffer(self.read(place, size), dtype=torch.uint8)
+            return torch.as_strided(flat.view(dtype), shape, strides).clone(memory_format=torch.contiguous_format)
+        except (OSError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+            raise Wrong(f"the result cannot be read in the memory of the {self.who}'s process: {printable(error)}") from None
+
+    def read(self, address, size):
+        """Bytes of the child's memory."""
+        if self.memory is None:
+            self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDONLY)
+        buffer, done = bytearray(size), 0
+        while done < size:
+            got = os.preadv(self.memory, [memoryview(buffer)[done:]], address + done)
+            if not got:
+                raise OSError("its memory ends there")
+            done += got
+        return buffer
+
+
+# ======================================================================================================================
+# 7. The judgement: values
+# ======================================================================================================================
+
+MODES = {"forward": "", "gradients": ", gradients", "on_a_side_stream": ", on a side stream"}  # and how the table calls them
 
 
 def bits(X):
@@ -650,7 +843,7 @@ def bits(X):
 
 
 def same_bits(X, Y):
-    return X.shape == Y.shape and X.dtype == Y.dtype and torch.equal(bits(X), bits(Y))
+    return torch.equal(bits(X), bits(Y))
 
 
 def first_difference(X, Y):
@@ -658,13 +851,21 @@ def first_difference(X, Y):
     return f"[{i}, {j}]: {float(X[i, j]):.9g} and {float(Y[i, j]):.9g}"
 
 
-def share_memory(X, Y):
-    (a, a_bytes), (b, b_bytes) = ((Z.untyped_storage().data_ptr(), Z.untyped_storage().nbytes()) for Z in (X, Y))
-    return a_bytes > 0 and b_bytes > 0 and a < b + b_bytes and b < a + a_bytes
+@dataclass
+class Call:
+    """One call. `inputs`: A, B and, for gradients, G. `results`: C (and dA, dB), or what is wrong with them."""
 
+    name: str  # of the inputs' distribution
+    dims: tuple
+    inputs: list
+    mode: str = "forward"
+    copy_of: "Call | None" = None  # whose inputs are the same
+    results: "list | Wrong | None" = None
+    row: dict = field(default_factory=dict)
 
-def leaves(*matrices):
-    return [X.detach().clone().requires_grad_() for X in matrices]
+    @property
+    def nbytes(self):
+        return sum(X.nbytes + Slab.ALIGNMENT for X in self.inputs)
 
 
 @dataclass
@@ -674,539 +875,277 @@ class Run:
     problem: Problem
     size: int
     dtype: torch.dtype
-    device: torch.device
+    slab: Slab
     seed: int
-    reference: Contender
-    solution: Contender
+    timeout: float
     report: "Report"
+    reference: Contender | None = None
+    solution: Contender | None = None
     timings: dict = field(default_factory=dict)
+    drawn: int = 0
 
-    @property
-    def cuda(self):
-        return self.device.type == "cuda"
+    def __post_init__(self):
+        self.random = random.Random(self.seed)
+        self.cuda = self.slab.device.type == "cuda"
+        self.dims = self.problem.headline(self.size)
+        self.dtype_name = str(self.dtype).removeprefix("torch.")
+        self.quiet = self.probe()  # seconds, before any line of the solution has run
 
-    @property
-    def dims(self):
-        return self.problem.headline(self.size)
-
-    @property
-    def hard_sizes(self):
-        """Where hard inputs are tried: on a GPU at two sizes, since fast paths begin somewhere; small enough for a CPU on one."""
+    def wait(self):
         if self.cuda:
-            return [N for N in (1000, 2048) if self.size >= N] or [self.size]
-        return [min(257, self.size)]
+            torch.cuda.synchronize(self.slab.device)
 
-    def small(self, *most):
-        """The dimensions for small sizes, each once, none above --size."""
-        return list(dict.fromkeys(self.problem.headline(min(size, self.size)) for size in most))
+    def probe(self):
+        """Seconds that next to nothing takes on the GPU."""
+        took = []
+        for _ in range(9 if self.cuda else 0):
+            begun = time.perf_counter()
+            self.slab.bytes[:1].clone()
+            self.wait()
+            took.append(time.perf_counter() - begun)
+        return statistics.median(took or [0.0])
 
-    def fill_unread(self, X, junk):
-        """X where a matrix of the problem exists, `junk` (a number or a matrix) elsewhere."""
-        return torch.where(self.problem.keep(torch.ones_like(X)) != 0, X, junk)
+    # ---- Requests. ---------------------------------------------------------------------------------------------------
 
-    def inputs(self, name, dims, purpose=""):
-        shapes = self.problem.shapes(dims)
-        draw = Draw(self.seed, f"{self.problem.name} {name} {label(dims)} {purpose}", self.device)
-        return [self.problem.keep(X).to(self.dtype).contiguous() for X in DISTRIBUTIONS[name].make(draw, *shapes, self.dtype)]
+    def call(self, name, dims, mode="forward"):
+        """A call with fresh inputs, of which each matrix has a random sign."""
+        self.drawn += 1
+        draw = Draw(self.seed, self.drawn, self.slab.device)
+        *operands, result = self.problem.shapes(dims)
+        inputs = [self.problem.keep(X * self.random.choice((1, -1))) for X in DISTRIBUTIONS[name].make(draw, *operands, self.dtype)]
+        inputs += [draw.normal(*result)] if mode == "gradients" else []
+        return Call(name, dims, [X.to(self.dtype).contiguous() for X in inputs], mode)
 
-    def result_shape(self, A, B):
-        return (A.shape[-1] if not self.problem.triangular else A.shape[-2], B.shape[-1])
+    def result_shapes(self, call):
+        *operands, result = self.problem.shapes(call.dims)
+        return [list(shape) for shape in ([result, *operands] if call.mode == "gradients" else [result])]
 
-    def truth(self, A, B, exact=False):
-        return Truth.of(*self.problem.factors(A, B), self.problem.keep, exact)
+    def places(self, calls):
+        """Shape and offset in the slab of each call's inputs, in random order."""
+        wanted = [(c, i) for c, call in enumerate(calls) for i in range(len(call.inputs))]
+        self.random.shuffle(wanted)
+        places, at = [[None] * len(call.inputs) for call in calls], 0
+        for c, i in wanted:
+            X = calls[c].inputs[i]
+            places[c][i] = (list(X.shape), at)
+            at += -(-X.nbytes // Slab.ALIGNMENT) * Slab.ALIGNMENT
+        return places
 
-    def solve(self, A, B, grad=False):
-        """The solution's product, in poisoned memory, checked for form."""
-        shape = self.result_shape(A, B)
-        with poisoned(self.device, math.prod(shape) * A.element_size()):
-            C = self.guarded(lambda: self.solution.model(A, B), grad)
-        self.check_form(C, A, B, shape)
-        return C
-
-    @functools.cached_property
-    def differentiable(self):
-        """Whether the result requires a gradient when an input does."""
-        (dims,) = self.small(65)
-        try:
-            return self.solve(*leaves(*self.inputs("normal", dims, "differentiable")), grad=True).requires_grad
-        except DeviceLost:
-            raise
-        except Wrong:  # KernelBench calls a solution without gradients only
-            return False
-
-    def guarded(self, call, grad=False):
-        """Call the solution; whatever it raises is its own fault."""
-        try:
-            with torch.set_grad_enabled(grad):
-                value = call()
-            if self.cuda:
-                torch.cuda.synchronize(self.device)  # a kernel's fault surfaces here, not in the referee's own next call
-            return value
-        except (KeyboardInterrupt, torch.cuda.OutOfMemoryError):  # who took the memory cannot be told: the run is not made
-            raise
-        except BaseException as error:
-            lost = False
-            if self.cuda:
-                try:
-                    torch.cuda.synchronize(self.device)
-                except Exception:
-                    lost = True
-            message = f"the solution raises {describe(error)}"
-            raise (DeviceLost if lost else Wrong)(message) from error
-
-    def check_form(self, C, A, B, shape):
-        if type(C) is not torch.Tensor:
-            raise Wrong(f"the result is a {type(C).__module__}.{type(C).__qualname__}, not a plain torch.Tensor")
-        for what, is_, should in (
-            ("shape", tuple(C.shape), tuple(shape)),
-            ("dtype", C.dtype, A.dtype),
-            ("device", C.device, A.device),
-            ("layout", C.layout, torch.strided),
-        ):
-            if is_ != should:
-                raise Wrong(f"the result's {what} is {is_}, and should be {should}")
-        for name, X in (("A", A), ("B", B)):
-            if share_memory(C, X):
-                raise Wrong(f"the result shares memory with the input {name}")
-
-    def refer(self, A, B, grad=False):
-        try:
-            torch.set_float32_matmul_precision("highest")  # the solution may have changed it
-            with torch.set_grad_enabled(grad):
-                return self.reference.model(A, B)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:
-            raise CannotRun(f"--reference {self.reference.path}: raises {describe(error)}") from error
-
-    def explain(self, A, B):
-        """Which path the solution says it takes, where it can say."""
-        if "explain" not in self.solution.names:
-            return None
-        try:
-            said = dict(self.guarded(lambda: self.solution.names["explain"](A, B, problem=self.problem.name)))
-        except DeviceLost:
-            raise
-        except (Wrong, TypeError, ValueError) as error:
-            return {"path": f"explain failed: {error}"}
-        return {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in said.items()}
-
-
-# ======================================================================================================================
-# 6. Checks of the result
-# ======================================================================================================================
-
-
-def check_zeros(run, C):
-    beyond = run.fill_unread(torch.zeros_like(C), C) != 0
-    if bool(beyond.any()):
-        i, j = (int(v) for v in beyond.nonzero()[0])
-        side = "above" if run.problem.name == "lower" else "below"
-        raise Wrong(f"C[{i}, {j}] = {float(C[i, j]):.9g} {side} the diagonal, where exact zeros belong")
-
-
-def check_row(run, name, A, B, row):
-    """One input: form, inputs unmodified, every element, zeros, KernelBench's criterion. Fills `row` with what it finds."""
-    distribution = DISTRIBUTIONS[name]
-    kept = [A.clone(), B.clone()]
-    C = run.solve(A, B)
-    for which, X, before in (("A", A, kept[0]), ("B", B, kept[1])):
-        if not same_bits(X, before):
-            raise Wrong(f"the input {which} is modified, first at {first_difference(before, X)}")
-    row.update(explained=run.explain(A, B))
-    R = run.refer(A, B)
-    truth = run.truth(A, B, distribution.exact)
-    found = compare(C, R, truth)
-    row.update(found.numbers)
-    if name in ORDINARY and truth.is_no_reference(found.reference_error):
-        raise CannotRun(
-            f"--reference {run.reference.path}: its componentwise error on {name} inputs is {found.reference_error:.1e};"
-            f" it does not compute {run.problem.formula} in {run.dtype}, or it is made to use TF32"
-        )
-    if found.fault:
-        raise Wrong(found.fault)
-    check_zeros(run, C)
-    if distribution.kernelbench:
-        tolerance = 1e-2 if run.dtype in (torch.float16, torch.bfloat16) else 1e-4
-        if not torch.allclose(C, R, atol=tolerance, rtol=tolerance):
-            raise Wrong(f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}")
-        row["kernelbench"] = tolerance
-
-
-def rows_to_check(run):
-    """(distribution, dimensions) of the table's rows. Small sizes take the ordinary distributions in turn."""
-    names = list(ORDINARY)
-    for n, dims in enumerate(run.problem.tested(run.size)):
-        yield names[n % len(names)], dims
-        if n % len(names):
-            yield "uniform", dims  # so that KernelBench's own criterion meets every size
-    for name in ORDINARY:
-        yield name, run.dims
-    for size in run.hard_sizes:
-        for name, distribution in HARD.items():
-            if suits(distribution, run.dtype):
-                yield name, run.problem.headline(size)
-
-
-def table_of_inputs(run):
-    report = run.report
-    report.stage("every element on fresh inputs")
-    report.line()
-    report.line(f"{'input':<26} {'size':>14}  {'reference':>9}  {'solution':>9}  {'allowed':>9}  verdict  path")
-    for name, dims in rows_to_check(run):
-        report.progress(f"{name}, {label(dims)}")
-        row = {"size": label(dims)}
-        verdict, detail = run_check(run, lambda name=name, dims=dims, row=row: check_row(run, name, *run.inputs(name, dims), row))
-        report.row(name, row, verdict, detail)
-    report.line("errors are the worst |C - truth| / (|A||B|), for 16-bit types what remains of it beyond the result's rounding")
-
-
-def check_own_inputs(run):
-    """What the reference's get_inputs() gives, as KernelBench calls it."""
-    names, problem = run.reference.names, run.problem
-    get_inputs = names.get(f"get_inputs{problem.suffix}", names.get("get_inputs"))
-    try:
-        inputs = list(get_inputs())
-    except Exception as error:
-        raise CannotRun(f"--reference {run.reference.path}: get_inputs() raises {describe(error)}") from error
-    if len(inputs) != 2 or not all(isinstance(X, torch.Tensor) and X.dim() == 2 for X in inputs):
-        raise CannotRun(f"--reference {run.reference.path}: get_inputs() does not give two matrices")
-    A, B = (X.to(run.device, run.dtype) for X in inputs)
-    dims = (A.shape[0],) if problem.triangular else (A.shape[0], A.shape[1], B.shape[1])
-    if (tuple(A.shape), tuple(B.shape)) != problem.shapes(dims):
-        raise CannotRun(f"--reference {run.reference.path}: get_inputs() gives shapes {tuple(A.shape)}, {tuple(B.shape)}")
-    if max(dims) > run.size:
-        return None
-    if not bool(A.isfinite().all() & B.isfinite().all()):
-        raise CannotRun(f"--reference {run.reference.path}: get_inputs() gives NaN or Inf in {run.dtype}")
-    row = {}
-    check_row(run, "uniform", A, B, row)
-    return f"{label(dims)}: error {row['error']:.1e}, the reference's {row['reference_error']:.1e}, KernelBench's allclose holds"
-
-
-# ======================================================================================================================
-# 7. Checks of conduct
-# ======================================================================================================================
-
-# Each takes the run, returns what it saw in words (None: does not apply) and raises Wrong.
-
-
-def require(run, C, A, B, when):
-    """C is right, by every element."""
-    found = compare(C, run.refer(A, B), run.truth(A, B))
-    if found.fault:
-        raise Wrong(f"{when}: {found.fault}")
-    check_zeros(run, C)
-
-
-def check_repeats(run):
-    done = []
-    for dims, runs in ({run.dims: 3} | dict.fromkeys(run.small(257), 10)).items():
-        A, B = run.inputs("normal", dims, "repeats")
-        first = run.solve(A, B)
-        for n in range(1, runs):
-            again = run.solve(A, B)
-            if not same_bits(first, again):
-                raise Wrong(f"{label(dims)}: run {n + 1} differs from the first at C{first_difference(again, first)}")
-        done.append(f"{runs} runs at {label(dims)}")
-    return ", ".join(done)
-
-
-def check_follows(run):
-    """Results follow when the inputs change behind the same pointers, and no result is taken back."""
-    rounds = 6
-    for dims in run.small(257, *((1000,) if run.cuda else ())):
-        A, B = run.inputs("normal", dims, "follows")
-        earlier = []
-        for n in range(rounds):
-            if n == 1 or n == 4:  # everything, without a trace in the tensors' version counters
-                for X, new in zip((A, B), run.inputs("signed", dims, f"follows {n}"), strict=True):
-                    X.data.copy_(new)
-            elif n:  # one element, so that no sample of the content tells; the corner that every problem reads
-                X = A if n % 2 else B
-                row = X.shape[0] - 1 if run.problem.name != "upper" else 0
-                X[row, X.shape[1] // 2] += 16
-            C = run.solve(A, B)
-            require(run, C, A, B, f"{label(dims)}, call {n + 1} with the same pointers and new content")
-            for m, (result, copy) in enumerate(earlier):
-                if share_memory(C, result):
-                    raise Wrong(f"{label(dims)}: the result of call {n + 1} shares memory with that of call {m + 1}")
-                if not same_bits(result, copy):
-                    raise Wrong(f"{label(dims)}: call {n + 1} overwrites the result of call {m + 1}")
-            earlier.append((C, C.clone()))
-    return f"{rounds} calls with the same pointers; each result right, apart and left alone"
-
-
-def check_unread(run):
-    """What fills the other triangle makes no difference."""
-    if not run.problem.triangular:
-        return None
-    for dims in run.small(257, 1000):
-        A, B = run.inputs("normal", dims, "unread")
-        C = run.solve(A, B)
-        for junk in (math.nan, math.inf, 1.0):
-            D = run.solve(run.fill_unread(A, junk), run.fill_unread(B, junk))
-            if not same_bits(C, D):
-                raise Wrong(f"{label(dims)}: with {junk} in the other triangle of the inputs C changes, first at {first_difference(D, C)}")
-    return "NaN, Inf and 1 in the other triangle change no bit"
-
-
-def check_specials(run):
-    """NaN and Inf come out where the sum over the terms that exist puts them, and nowhere else."""
-    seen = 0
-    for dims in run.small(65, 200, *((1000,) if run.cuda else ())):
-        for special in ((math.nan,), (math.inf, -math.inf), (math.nan, math.inf, -math.inf)):
-            A, B = run.inputs("normal", dims, f"specials {len(special)}")
-            draw = Draw(run.seed, f"places {dims} {special}", run.device)
-            for X in (A, B):
-                for value in special:
-                    i, j = int(draw.integers(0, X.shape[0] - 1, 1)), int(draw.integers(0, X.shape[1] - 1, 1))
-                    if run.problem.triangular:
-                        i, j = (max(i, j), min(i, j)) if run.problem.name == "lower" else (min(i, j), max(i, j))
-                    X[i, j] = value
-            T = by_definition(run.problem, A, B)
-            C = run.solve(A, B).double()
-            finite = T.isfinite()
-            pattern = (C.isnan() == T.isnan()) & (torch.where(finite, 0.0, T.nan_to_num()) == torch.where(finite, 0.0, C.nan_to_num()))
-            # What is finite needs to be right as well: with the special values replaced by zeros its terms are the same.
-            calm = [torch.where(X.isfinite(), X, 0.0) for X in (A, B)]
-            truth = run.truth(*calm)
-            bound = truth.bound(worst_of(truth.errors(run.refer(*calm)))[0])
-            good = pattern & (~finite | (truth.errors(C) <= bound))
-            if not bool(good.all()):
-                i, j = (int(v) for v in (~good).nonzero()[0])
-                raise Wrong(
-                    f"{label(dims)}, inputs with {', '.join(map(str, special))}: C[{i}, {j}] = {float(C[i, j]):.9g},"
-                    f" and the sum of its terms is {float(T[i, j]):.9g}"
+    def request(self, contender, mode, calls, limit):
+        """Asks for these calls and takes their results. Returns the seconds from outside."""
+        shapes, places = [self.result_shapes(call) for call in calls], self.places(calls)
+        poisoned = [math.prod(shape) * self.dtype.itemsize for made in shapes for shape in made]
+        poisoned += [max(poisoned) * 9 // 8, 2 * max(poisoned), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
+        contender.ask("prepare", limit, mode=mode, dtype=self.dtype_name, shapes=shapes, inputs=places, poisoned=poisoned)
+        inputs = [
+            (X, self.slab.view(X.dtype, *place))
+            for call, each in zip(calls, places, strict=True)
+            for X, place in zip(call.inputs, each, strict=True)
+        ]
+        for X, shared in inputs:  # while the child stands still
+            shared.copy_(X)
+        self.wait()
+        if contender is self.solution and self.cuda and all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
+            raise Ended("the solution leaves the GPU at work while none of its calls is being answered")
+        begun = time.perf_counter()
+        said = contender.ask("calls", limit).get("calls")
+        took = time.perf_counter() - begun
+        if not isinstance(said, list) or len(said) != len(calls):
+            raise Ended(f"the {contender.who}'s process does not answer for each call")
+        results = []
+        for call, each, made in zip(calls, said, shapes, strict=True):
+            if isinstance(each, dict) and isinstance(each.get("results"), list) and len(each["results"]) == len(made):
+                call.results = [None] * len(made)
+                results += [(call, i, each["results"][i], made[i]) for i in range(len(made))]
+            elif isinstance(each, dict) and "no_memory" in each:
+                raise CannotRun(
+                    f"not enough memory on {self.slab.device} for the {contender.who}: {printable(each['no_memory'])}; try a smaller --size"
                 )
-            seen += int((~finite).sum())
-    return f"{seen} NaN and Inf, each where the sum puts it"
+            else:
+                call.results = Wrong(printable(each.get("wrong") if isinstance(each, dict) else each))
+        self.random.shuffle(results)  # what is taken first cannot be known, so all has to be there when the child says that it is
+        for n, (call, i, result, shape) in enumerate(results):
+            try:
+                X = contender.fetch(result, shape, self.dtype)
+                if isinstance(call.results, list):
+                    call.results[i] = X
+            except Wrong as wrong:
+                call.results = wrong
+            if n == 0 and self.cuda:
+                self.wait()
+                took = time.perf_counter() - begun
+        if self.cuda:
+            contender.gpu.close()
+        contender.strays = contender.family() - {contender.process.pid}
+        send(signal.SIGSTOP, contender.strays)  # (looking for them takes milliseconds: after the clock)
+        modified = [(X, shared) for X, shared in inputs if not same_bits(X, shared)]
+        for call in calls:
+            if found := [
+                f"the input {'ABG'[i]} is modified, first at {first_difference(X, shared)}"
+                for i, own in enumerate(call.inputs)
+                for X, shared in modified
+                if X is own
+            ]:
+                call.results = Wrong(found[0])
+        return took
 
-
-def check_strides(run):
-    (dims,) = run.small(257)
-    A, B = run.inputs("normal", dims, "strides")
-    wide = torch.full((A.shape[0], 2 * A.shape[1] + 3), math.nan, dtype=A.dtype, device=A.device)
-    wide[:, 3::2] = A
-    for how, X, Y in (
-        ("transposed views", A.mT.contiguous().mT, B.mT.contiguous().mT),
-        ("every other column of a slice", wide[:, 3::2], B),
-    ):
-        require(run, run.solve(X, Y), A, B, how)
-    return "transposed views and strided slices"
-
-
-def check_empty(run):
-    shapes = [(0,)] if run.problem.triangular else [(0, 5, 7), (5, 0, 7), (5, 7, 0)]
-    for dims in shapes:
-        a, b = run.problem.shapes(dims)
-        A, B = (torch.zeros(shape, dtype=run.dtype, device=run.device) for shape in (a, b))
-        C = run.solve(A, B)
-        if bool((C != 0).any()):
-            raise Wrong(f"{label(dims)}: an empty sum is not zero")
-    return "sizes of 0"
-
-
-def check_side_stream(run):
-    """Everything happens on the current stream, in order: inputs that are not there yet when the call is made, a result that is
-    consumed at once. Streams of torch do not wait for the default stream."""
-    if not run.cuda:
-        return None
-    (dims,) = run.small(1000)
-    old, new = run.inputs("signed", dims, "old"), run.inputs("normal", dims, "new")
-    A, B = (X.clone() for X in old)
-    side = torch.cuda.Stream(run.device)
-    side.wait_stream(torch.cuda.current_stream(run.device))
-    with torch.cuda.stream(side), torch.no_grad():
-        run.guarded(lambda: run.solution.model(A, B))  # what a first call on a stream sets up takes time of its own
-        poison(run.device, math.prod(run.result_shape(A, B)) * A.element_size())
-        torch.cuda.synchronize(run.device)
-        torch.cuda._sleep(200_000_000)  # clock cycles, about 0.1 s
-        slept = torch.cuda.Event()
-        slept.record(side)
-        A.copy_(new[0]), B.copy_(new[1])
+    def refer(self, calls, mode):
+        """The reference's results for the same inputs (a list for each call), and how long it took."""
+        asked = [Call(c.name, c.dims, c.inputs, c.mode) for c in calls]
         try:
-            C = run.solution.model(A, B)
-            waited = slept.query()
-            consumed = C.clone()
-        except Exception as error:
-            raise Wrong(f"on a side stream the solution raises {describe(error)}") from error
-    side.synchronize()
-    run.check_form(C, A, B, run.result_shape(A, B))
-    require(run, consumed, *new, "on a side stream, with inputs made there just before")
-    torch.cuda.synchronize(run.device)
-    if waited:
-        raise Wrong("the call synchronises the host with the GPU", contract=True)
-    return f"{label(dims)}: inputs and result in the order of the stream, and the host never waits"
+            took = self.request(self.reference, mode, asked, LOADING * self.timeout)
+            for call in asked:
+                if isinstance(call.results, Wrong):
+                    raise call.results
+        except Wrong as wrong:
+            raise CannotRun(f"--reference {self.reference.path}: {wrong}") from None
+        return [call.results for call in asked], took
+
+    # ---- One call's results against the truth. -----------------------------------------------------------------------
+
+    def examine(self, call, reference=None):
+        """Raises Wrong if one of the call's results is; notes the errors in call.row. Without the reference's results it asks for them,
+        but only where they could loosen the bound."""
+        if isinstance(call.results, Wrong):
+            raise call.results
+        distribution = DISTRIBUTIONS[call.name]
+        for i, (name, X, Y) in enumerate(self.problem.products(*call.inputs)):
+            C, truth = call.results[i], Truth.of(X, Y, self.problem.keep, distribution.exact and call.mode != "gradients")
+            errors = truth.errors(C)
+            error, (row, column) = worst_of(errors)
+            if reference is None and not error <= truth.bound(0.0):
+                reference = self.refer([call], call.mode)[0][0]
+            reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
+            if reference and call.name in ORDINARY and truth.is_no_reference(reference_error):
+                raise CannotRun(
+                    f"--reference {self.reference.path}: its componentwise error of {name} on {call.name} inputs is {reference_error:.1e};"
+                    f" it does not compute {self.problem.formula} in {self.dtype_name}, or it is made to use TF32"
+                )
+            bound = truth.bound(reference_error or 0.0)
+            if not call.row or not error / max(bound, 1e-300) <= call.row["error"] / max(call.row["bound"], 1e-300):
+                call.row |= {"error": error, "reference_error": reference_error, "bound": bound}
+            call.row["unjudged"] = call.row.get("unjudged", 0) + int((~truth.judged).sum())
+            if not error <= bound:
+                raise Wrong(
+                    f"worst element {name}[{row}, {column}] = {float(C[row, column]):.9g}, exact {float(truth.high[row, column]):.9g},"
+                    f" reference {float(reference[i][row, column]):.9g}; its error is {error:.2e} of (|A||B|)[{row}, {column}] ="
+                    f" {float(truth.magnitude[row, column]):.3g}, allowed {bound:.2e}; {int((errors > bound).sum())} of {errors.numel()}"
+                    " elements are above the bound"
+                )
+        C = call.results[0]
+        beyond = torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0
+        if bool(beyond.any()):
+            i, j = (int(v) for v in beyond.nonzero()[0])
+            raise Wrong(f"C[{i}, {j}] = {float(C[i, j]):.9g} beyond the diagonal, where exact zeros belong")
+        tolerance = 1e-2 if narrow(self.dtype) else 1e-4
+        if distribution.kernelbench and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
+            raise Wrong(f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}")
+
+    # ---- Which calls. ------------------------------------------------------------------------------------------------
+
+    def some_sizes(self, most):
+        """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
+        edges, found = [1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))], []
+        for low, high in zip(edges, edges[1:], strict=False):
+            size = self.random.randint(low, high - 1)
+            if self.random.random() < 0.5:
+                step = 1 << self.random.randint(0, max(0, low.bit_length() - 2))
+                size = size // step * step + self.random.choice((-1, 0, 1))
+            found.append(min(max(1, size), most))
+        return found
+
+    def some_dims(self, most):
+        if self.problem.triangular:
+            return [(size,) for size in self.some_sizes(most)]
+        columns = [self.some_sizes(most) for _ in range(3)]  # K, M and N, each in an order of its own
+        for column in columns:
+            self.random.shuffle(column)
+        return list(zip(*columns, strict=True))
+
+    def near(self, size):
+        """The headline's dimensions at --size or somewhat below `size`."""
+        size = min(size, self.size)
+        return self.problem.headline(self.random.randint(max(1, size * 7 // 8), size))
+
+    def calls_to_judge(self, gradients):
+        """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
+        ordinary = lambda: self.random.choice(("uniform", "normal", "signed", "uniform"))  # noqa: E731
+        calls = [self.call(ordinary(), dims) for _ in range(2 if self.cuda else 1) for dims in self.some_dims(self.size)]
+        calls += [self.call(name, self.dims) for name in ORDINARY]
+        # Hard inputs: on a GPU at two sizes, since fast paths begin somewhere; small enough for a CPU on one.
+        for size in (1100, 2048) if self.cuda else (300,):
+            calls += [self.call(name, self.near(size)) for name, distribution in HARD.items() if distribution.suits(self.dtype)]
+        if gradients:
+            dims = self.some_dims(min(300, self.size))[:: 1 if self.cuda else 2] + [self.near(1500 if self.cuda else 300)]
+            calls += [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
+        if self.cuda:
+            calls.append(self.call("normal", self.near(1000), "on_a_side_stream"))
+        calls.append(self.call("normal", self.near(300)))
+        for call, copies in ((calls[-1], 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)):
+            calls += [Call(call.name, call.dims, call.inputs, copy_of=call) for _ in range(copies)]
+        self.random.shuffle(calls)
+        return calls
+
+    def groups(self, calls):
+        """(mode, calls) of each request: a random number of one mode, as many as the slab holds."""
+        for mode in MODES:
+            waiting = [call for call in calls if call.mode == mode]
+            while waiting:
+                group, room = [], self.slab.size
+                for _ in range(self.random.randint(1, 6)):
+                    if waiting and waiting[-1].nbytes <= room:
+                        room -= waiting[-1].nbytes
+                        group.append(waiting.pop())
+                yield mode, group
 
 
-def check_graph(run):
-    if not run.cuda:
-        return None
-    (dims,) = run.small(1000)
-    A, B = run.inputs("normal", dims, "graph")
-    new = run.inputs("signed", dims, "graph")
-
-    def capture():
-        side = torch.cuda.Stream(run.device)
-        side.wait_stream(torch.cuda.current_stream(run.device))
-        with torch.cuda.stream(side):
-            run.solution.model(A, B)
-        torch.cuda.synchronize(run.device)
-        generator = torch.cuda.default_generators[run.device.index]
-        spare = generator.clone_state()
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                C = run.solution.model(A, B)
-        except BaseException:
-            generator.graphsafe_set_state(spare)  # a capture that failed left the other state in the belief that it goes on
-            raise
-        return graph, C
-
-    graph, C = run.guarded(capture)
-    run.check_form(C, A, B, run.result_shape(A, B))
-    A.copy_(new[0]), B.copy_(new[1])
-    run.guarded(graph.replay)
-    require(run, C.clone(), *new, "replayed from a CUDA graph with new inputs")
-    return f"{label(dims)}: captured once, replayed with new inputs"
-
-
-def check_other_device(run):
-    if not run.cuda or torch.cuda.device_count() < 2:
-        return None
-    (dims,) = run.small(257)
-    A, B = run.inputs("normal", dims, "other device")
-    other = next(d for d in range(torch.cuda.device_count()) if d != run.device.index)
-    with torch.cuda.device(other):
-        C = run.guarded(lambda: run.solution.model(A, B))
-    run.check_form(C, A, B, run.result_shape(A, B))
-    require(run, C, A, B, f"with cuda:{other} current")
-    return f"inputs on {run.device} while cuda:{other} is current"
-
-
-def check_memory(run):
-    """Peak memory of a call beyond its inputs and its result, in matrices of the result's size."""
-    if not run.cuda:
-        return None
-    A, B = run.inputs("uniform", run.dims, "memory")
-    most = 0
-    for _ in range(2):  # the first call may set up what later ones use
-        torch.cuda.synchronize(run.device)
-        torch.cuda.reset_peak_memory_stats(run.device)
-        before = torch.cuda.memory_allocated(run.device)
-        C = run.guarded(lambda: run.solution.model(A, B))
-        run.check_form(C, A, B, run.result_shape(A, B))
-        most = max(most, torch.cuda.max_memory_allocated(run.device) - before - C.untyped_storage().nbytes())
-        del C
-    matrices = most / max(1, math.prod(run.result_shape(A, B)) * A.element_size())
-    run.report.facts["extra_memory_matrices"] = matrices
-    if run.problem.triangular and run.size >= EXTRA_MEMORY_FROM and matrices > EXTRA_MEMORY:
-        raise Wrong(
-            f"{matrices:.3f} matrices of the result's size beyond inputs and result; at most {EXTRA_MEMORY} are allowed", contract=True
-        )
-    return f"{matrices:.3f} matrices of the result's size ({most / 1e6:.1f} MB) beyond inputs and result, at {label(run.dims)}"
-
-
-# ---- Gradients -------------------------------------------------------------------------------------------------------
-
-
-def compare_gradients(run, A, B, G, got):
-    """dA and dB of the solution against float64, with the reference's for comparison, whose inputs are A = keep(P)."""
-    P = leaves(A, B)
-    R = run.refer(run.problem.keep(P[0]), run.problem.keep(P[1]), grad=True)
-    wanted = torch.autograd.grad(R, P, G)
-    found = []
-    for name, d, r, (X, Y) in zip(("dA", "dB"), got, wanted, run.problem.gradient_factors(A, B, G), strict=True):
-        if d is None or d.shape != r.shape or d.dtype != r.dtype:
-            raise Wrong(f"{name} is {None if d is None else (tuple(d.shape), d.dtype)}, and should be {(tuple(r.shape), r.dtype)}")
-        comparison = compare(d, r, Truth.of(X, Y, run.problem.keep), name)
-        if comparison.fault:
-            raise Wrong(f"{label(A.shape)}: {comparison.fault}")
-        found.append(comparison)
-    return found
-
-
-def check_gradients(run):
-    if not run.differentiable:
-        raise Wrong("the result does not require a gradient when the inputs do", contract=True)
-    found, leak = [], None
-    for dims in run.small(1, 65, 257, *((1000,) if run.cuda else ())):
-        for name in ("normal", "uniform"):
-            A, B = run.inputs(name, dims, "gradients")
-            if run.solution.promises_contract:
-                A, B = run.fill_unread(A, 3.0), run.fill_unread(B, 3.0)
-            G = Draw(run.seed, f"gradient {name} {label(dims)}", run.device).normal(*run.result_shape(A, B)).to(run.dtype)
-            P = leaves(A, B)
-            C = run.solve(*P, grad=True)
-            with poisoned(run.device, A.nbytes, B.nbytes):
-                got = run.guarded(lambda C=C, P=P, G=G: torch.autograd.grad(C, P, G), grad=True)
-            found += compare_gradients(run, A, B, G, got)
-            for which, d in zip(("dA", "dB"), got, strict=True):
-                if bool((run.fill_unread(torch.zeros_like(d), d) != 0).any()):
-                    leak = f"{label(dims)}: {which} is not zero in the triangle that is not read"
-    if leak:
-        raise Wrong(leak, contract=True)
-    worst, reference = max(c.error for c in found), max(c.reference_error for c in found)
-    return f"{len(found)} gradients against float64: worst error {worst:.1e}, the reference's {reference:.1e}"
-
-
-# name, function, whether the check is about the contract of model_new.py alone
-CONDUCT = (
-    ("the reference's own inputs", check_own_inputs, False),
-    ("bitwise the same on every run", check_repeats, False),
-    ("results follow the inputs", check_follows, False),
-    ("work on the current stream", check_side_stream, False),
-    ("the other triangle is not read", check_unread, True),
-    ("NaN and Inf stay in their sums", check_specials, True),
-    ("any strides", check_strides, True),
-    ("empty matrices", check_empty, True),
-    ("CUDA graph capture", check_graph, True),
-    ("another current GPU", check_other_device, True),
-    ("extra memory", check_memory, False),
-    ("gradients", check_gradients, False),
-)
-
-
-def run_check(run, function, contract=False):
-    """The verdict of one check, and what it saw."""
+def verdict_of(function, *arguments):
+    """('ok', None), or 'WRONG' and what is wrong."""
     try:
-        return "ok", function()
-    except DeviceLost:
+        function(*arguments)
+        return "ok", None
+    except Ended:
         raise
     except Wrong as wrong:
-        excused = (contract or wrong.contract) and not run.solution.promises_contract
-        return "note" if excused else "WRONG", str(wrong)
+        return "WRONG", str(wrong)
 
 
-def list_of_conduct(run):
-    run.report.stage("conduct")
-    run.report.line()
-    for name, function, contract in CONDUCT:
-        run.report.progress(name)
-        verdict, detail = run_check(run, lambda function=function: function(run), contract)
-        if verdict != "ok" or detail is not None:
-            run.report.check(name, verdict, detail)
+def judge_values(run, gradients):
+    report, calls, done = run.report, run.calls_to_judge(gradients), 0
+    repeated = [call for call in calls if call.copy_of]
+    try:
+        for mode, group in run.groups(calls):
+            report.progress(f"judging {len(calls)} calls on fresh inputs, {done} done")
+            references, took = run.refer(group, mode)
+            run.request(run.solution, mode, group, run.timeout + took)
+            for call, reference in zip(group, references, strict=True):
+                report.row(call, *verdict_of(run.examine, call, reference))
+                if not call.copy_of and all(other.copy_of is not call for other in repeated):
+                    call.results = None  # memory
+            done += len(group)
+    finally:
+        report.table()
+    pairs = [(call, call.copy_of) for call in repeated if isinstance(call.results, list) and isinstance(call.copy_of.results, list)]
+    differ = [
+        f"{label(one.dims)}: two calls with the same inputs differ at C{first_difference(one.results[0], other.results[0])}"
+        for one, other in pairs
+        if not same_bits(one.results[0], other.results[0])
+    ]
+    report.check(
+        "the same bits for the same inputs", "WRONG" if differ else "ok", differ or f"{len(pairs)} calls were made twice, among the others"
+    )
 
 
 # ======================================================================================================================
-# 8. Timing
+# 8. The judgement: time
 # ======================================================================================================================
 
-# Measured on an H200 (design.md, section 2): bytes/s of a copy, FLOP/s that cuBLAS sustains in float16 and, from its 2261 us for a
-# float64 product of 4096, in float64. The H100 SXM has the same chip and clocks; its memory is NVIDIA's figure, not measured.
-MACHINES = {
-    "NVIDIA H200": {"memory": 4.23e12, "float16": 776e12, "float64": 2 * 4096**3 / 2261e-6},
-    "NVIDIA H100 80GB HBM3": {"memory": 3.35e12, "float16": 776e12, "float64": 2 * 4096**3 / 2261e-6},
-}
-# How many tensor-core products make one of the dtype: float32 as two halves of float16 each, three of the four products.
-TENSOR_PRODUCTS = {
-    torch.float32: ("float16", 3),
-    torch.float16: ("float16", 1),
-    torch.bfloat16: ("float16", 1),
-    torch.float64: ("float64", 1),
-}
-WARM_UP = 3
+ROUNDS = 4  # requests of either contender, in turns
+REQUEST_SECONDS = {"cuda": 15e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
+CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
+MOST_CALLS = 96  # in one request
+TOLERANCE = (0.02, 0.05)  # between the child's clock and the judge's, relative: what is always, and what is never exceeded
+FAR = 1.25  # 90th percentile over median
 
 
 def percentile(samples, q):
@@ -1216,213 +1155,230 @@ def percentile(samples, q):
     return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
 
 
-def summary(samples):
-    return {
-        "median_us": statistics.median(samples) * 1e6,
-        "best_us": min(samples) * 1e6,
-        "p10_us": percentile(samples, 0.1) * 1e6,
-        "p90_us": percentile(samples, 0.9) * 1e6,
-        "samples_us": [s * 1e6 for s in samples],
-    }
+def spread(samples):
+    """Median, 10th and 90th percentile of a list of microseconds."""
+    return {name: percentile(samples, q) for name, q in (("median_us", 0.5), ("p10_us", 0.1), ("p90_us", 0.9))}
 
 
-def take_turns(run, calls, A, trials, results):
-    """Time calls {name: function} in turns; `results` are the bytes of each tensor that a call makes. Returns {name: seconds} and the
-    last two outputs of each, with the sign that A had."""
-    seconds, outputs = {name: [] for name in calls}, {name: deque(maxlen=2) for name in calls}
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=run.device) if run.cuda else None
-    sign, begun = 1, time.perf_counter()
-    for turn in range(WARM_UP + trials):
-        if not run.cuda and turn >= WARM_UP + 3 and time.perf_counter() - begun > CPU_SECONDS * len(calls):
-            break
-        run.report.progress(f"turn {turn + 1}")
-        A.data.neg_()  # a result that was kept from an earlier call has the wrong sign
-        sign = -sign
-        for name, call in calls.items():
-            torch.set_float32_matmul_precision("highest")
-            poison(run.device, *results, thorough=False)
-            if run.cuda:
-                flush.fill_(turn & 127)
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                out = call()
-                end.record()
-                torch.cuda.synchronize(run.device)
-                took = start.elapsed_time(end) * 1e-3
-            else:
-                start = time.perf_counter()
-                out = call()
-                took = time.perf_counter() - start
-            if turn >= WARM_UP:
-                seconds[name].append(took)
-            outputs[name].append((sign, out))
-            del out
-    return seconds, outputs
+class Stopwatch:
+    """Times contenders in one mode, 'forward' or 'gradients', at the headline's size, with fresh uniform inputs in every call."""
+
+    def __init__(self, run, mode, trials):
+        self.run, self.mode, self.trials = run, mode, trials
+        self.target = REQUEST_SECONDS[run.slab.device.type]
+        sample = run.call("uniform", run.dims, mode)
+        self.overhead = min(self.ask_reference([sample], "nothing") for _ in range(9))
+        self.reference_seconds = self.ask_reference([sample], mode)
+        for _ in range(2):
+            begun = time.perf_counter()
+            run.examine(sample)
+            run.wait()
+            examined = time.perf_counter() - begun
+        self.most = min(MOST_CALLS, run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
+        if run.cuda:  # inputs here and results twice, here and in the child, in 0.4 of what is free
+            results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
+            self.most = min(self.most, int(0.4 * torch.cuda.mem_get_info(run.slab.device)[0] / (sample.nbytes + 2 * results)))
+
+    def ask_reference(self, calls, mode):
+        took = self.run.request(self.run.reference, mode, calls, LOADING * self.run.timeout)
+        if wrong := [call.results for call in calls if isinstance(call.results, Wrong)]:
+            raise CannotRun(f"--reference {self.run.reference.path}: {wrong[0]}")
+        return took
+
+    def request(self, contender, estimate):
+        """One timed request, of calls that take about so many seconds each: (number, seconds from outside, microseconds of each by the
+        child's clock). Raises Wrong if one of its results is."""
+        run, least = self.run, -(-self.trials // ROUNDS)
+        most = max(1, min(self.most, max(round(self.target / estimate), least)))
+        calls = [run.call("uniform", run.dims, self.mode) for _ in range(run.random.randint(-(-most * 3 // 4), most))]
+        if contender is run.reference:
+            took = self.ask_reference(calls, self.mode)
+        else:
+            took = run.request(contender, self.mode, calls, run.timeout + len(calls) * self.reference_seconds)
+        ms = contender.ask("times", run.timeout).get("ms")
+        if contender is run.solution:
+            for call in calls:
+                run.examine(call)
+        believable = isinstance(ms, list) and len(ms) == len(calls) and all(type(t) is float and t >= 0 for t in ms)
+        return len(calls), took, [t * 1e3 for t in ms] if believable else []
+
+    def measure(self, *contenders, rounds=ROUNDS):
+        """The times of each contender, in turns."""
+        seen, estimates = {c: [] for c in contenders}, {}
+        for contender in contenders:  # warms them up, and tells how many calls a request can have
+            number, took, _ = [self.request(contender, self.target / 2) for _ in range(3)][-1]
+            estimates[contender] = max((took - self.overhead) / number, self.target / MOST_CALLS / 4)
+        for n in range(rounds):
+            self.run.report.progress(f"timing, round {n + 1} of {rounds}")
+            for contender in self.run.random.sample(contenders, len(contenders)):
+                seen[contender].append(self.request(contender, estimates[contender]))
+        return [self.summary(each) for each in seen.values()]
+
+    def summary(self, requests):
+        """`outside`: how the time of n calls has grown from that of a request which computes nothing, for each call."""
+        outside = [(took - self.overhead) / number * 1e6 for number, took, _ in requests]
+        inside = [us for _, _, each in requests for us in each]
+        return {
+            "outside_us": max(statistics.median(outside), 1e-3),
+            "outside_noise_us": (max(outside) - min(outside)) / 2,
+            "inside": spread(inside or [0.0]),
+            "calls": sum(number for number, _, _ in requests),
+            "requests": [(number, took * 1e6) for number, took, _ in requests],
+        }
 
 
-def check_timing(run, trials):
-    A, B = run.inputs("uniform", run.dims, "timing")
-    T = run.truth(A, B)
-    R = run.refer(A, B)
-    calls = {"reference": lambda: run.reference.model(A, B), "solution": lambda: run.solution.model(A, B)}
-    with torch.no_grad():
-        seconds, outputs = run.guarded(lambda: take_turns(run, calls, A, trials, [R.nbytes]))
-    run.timings["forward"] = {name: summary(s) for name, s in seconds.items()}
-    run.timings["forward"]["ratio"] = ratio_of(run.timings["forward"])
-    for n, (sign, C) in enumerate(outputs["solution"]):
-        run.check_form(C, A, B, R.shape)
-        found = compare(sign * C, R, T)
-        if found.fault:
-            raise Wrong(
-                f"the output of a timed call (the {('last but one', 'last')[n + 2 - len(outputs['solution'])]}) is wrong: {found.fault}"
-            )
-        check_zeros(run, C)
-    return "the outputs of the last two timed calls are right in every element"
+def settle(alone, reference, solution):
+    """Which clock counts, and the ratio by it. `alone`: the reference before the solution was loaded."""
+
+    def off(times):
+        return abs(times["inside"]["median_us"] / times["outside_us"] - 1)
+
+    # What the reference's clocks disagree by is the noise. The solution's own noise is no excuse: it could be made.
+    noise = max(max(off(times), times["outside_noise_us"] / times["outside_us"]) for times in (alone, reference))
+    tolerance = min(max(noise, TOLERANCE[0]), TOLERANCE[1])
+    clock = "inside" if max(map(off, (alone, reference, solution))) <= tolerance else "outside"
+    for times in (alone, reference, solution):
+        times["us"] = times["inside"]["median_us"] if clock == "inside" else times["outside_us"]
+    best = min(alone["us"], reference["us"])
+    times = {"alone": alone, "reference": reference, "solution": solution}
+    return times | {"clock": clock, "tolerance": tolerance, "reference_us": best, "ratio": best / solution["us"]}
 
 
-def check_timing_backward(run, trials):
-    A, B = run.inputs("uniform", run.dims, "timing backward")
-    G = Draw(run.seed, "timing backward", run.device).normal(*run.result_shape(A, B)).to(run.dtype)
-    P = leaves(A, B)
+def judge_time(run, stopwatch, alone):
+    what = {"forward": "forward", "gradients": "forward + backward"}[stopwatch.mode]
 
-    def both(model):
-        return lambda: torch.autograd.grad(model(*P), P, G)
+    def measure():
+        run.timings[stopwatch.mode] = settle(alone, *stopwatch.measure(run.reference, run.solution))
 
-    calls = {"reference": both(run.reference.model), "solution": both(run.solution.model)}
-    seconds, outputs = run.guarded(lambda: take_turns(run, calls, P[0], trials, [G.nbytes, A.nbytes, B.nbytes]), grad=True)
-    run.timings["forward_backward"] = {name: summary(s) for name, s in seconds.items()}
-    run.timings["forward_backward"]["ratio"] = ratio_of(run.timings["forward_backward"])
-    sign, got = outputs["solution"][-1]
-    compare_gradients(run, sign * A, B, G, got)
-    return "the gradients of the last timed call are right in every element"
-
-
-def ratio_of(timing):
-    return timing["reference"]["median_us"] / timing["solution"]["median_us"]
-
-
-def table_of_times(run, trials):
-    report = run.report
-    report.stage("timing")
-    report.line()
-    how = "CUDA events, cold L2" if run.cuda else "process clock"
-    report.line(f"times at {label(run.dims)}, {how}: median [10th, 90th percentile], in microseconds")
-    for name, key, check in (("forward", "forward", check_timing), ("forward + backward", "forward_backward", check_timing_backward)):
-        if key == "forward_backward" and not run.differentiable:
-            continue
-        verdict, detail = run_check(run, lambda check=check: check(run, trials))
-        if key in run.timings:
-            t = run.timings[key]
-            each = "   ".join(
-                f"{n} {t[n]['median_us']:.1f} [{t[n]['p10_us']:.1f}, {t[n]['p90_us']:.1f}]" for n in ("reference", "solution")
-            )
-            work = run.problem.flops(run.dims) * (3 if key == "forward_backward" else 1)
-            t["flops"] = work / (t["solution"]["median_us"] * 1e-6)
-            report.line(f"  {name:<20}{each}   {t['ratio']:.2f}x   {t['flops'] / 1e12:.3g} TFLOP/s of useful work")
-            if not run.cuda:
-                report.line(f"  {'':<20}best: reference {t['reference']['best_us']:.1f}   solution {t['solution']['best_us']:.1f}")
-        report.check(f"timed calls, {name}", verdict, detail)
-    if "forward" in run.timings:
-        show_limits(run)
-        show_proof(run)
-
-
-def show_limits(run):
-    """The roofline: what the machine would need for the useful operations, and for the bytes that must move."""
-    machine = MACHINES.get(torch.cuda.get_device_name(run.device)) if run.cuda else None
-    if machine is None:
-        run.report.line("  the limits of this machine are not known: no share is given")
-        return
-    unit, products = TENSOR_PRODUCTS[run.dtype]
-    read, written = (n * torch.finfo(run.dtype).bits // 8 for n in run.problem.elements(run.dims))
-    tensor_us = products * run.problem.flops(run.dims) / machine[unit] * 1e6
-    memory_us = (read + written) / machine["memory"] * 1e6
-    took = run.timings["forward"]["solution"]["median_us"]
-    run.timings["limits"] = {"tensor_us": tensor_us, "memory_us": memory_us, "share": max(tensor_us, memory_us) / took}
-    tensor = f"{tensor_us:.1f} us ({products} {unit} product{'s' * (products > 1)} at {machine[unit] / 1e12:.0f} TFLOP/s)"
-    memory = f"{memory_us:.1f} us ({machine['memory'] / 1e12:.2f} TB/s)"
-    share = f"{max(tensor_us, memory_us) / took:.0%} of the higher limit"
-    run.report.line(f"  roofline: tensor cores {tensor}, memory {memory}; the solution's {took:.1f} us are {share}")
-    # Even with every store absorbed by the L2, each input element has to come from memory; 15 % is between a copy and the datasheet.
-    floor_us = read / (1.15 * machine["memory"]) * 1e6
-    fine = took >= floor_us
+    verdict, detail = verdict_of(measure)
+    times = run.timings.get(stopwatch.mode)
     run.report.check(
-        "not faster than memory",
-        "ok" if fine else "WRONG",
-        f"{took:.1f} us; reading the inputs once takes at least {floor_us:.1f} us" + ("" if fine else ": the work cannot have been done"),
+        f"timed calls, {what}",
+        verdict,
+        detail or f"{times['solution']['calls']} calls, each with inputs of its own, right in every element",
     )
-
-
-def show_proof(run):
-    """KernelBench marks more than 10x as excessive; say what stands behind such a number, and only what was found to hold."""
-    ratio = run.timings["forward"]["ratio"]
-    if ratio <= 10:
-        return
-    run.report.line(f"  {ratio:.1f}x: KernelBench marks more than 10x as an excessive speedup. What this run found behind it:")
-    held = {c["name"] for c in run.report.checks if c["verdict"] == "ok" and c["kind"] == "check"}
-    rows = [c for c in run.report.checks if c["kind"] == "row"]
-    if rows and all(c["verdict"] == "ok" for c in rows):
-        run.report.line(
-            f"    - every element of {len(rows)} fresh products within the bound of float64's, and the other triangle exactly zero"
-        )
-    for name, words in (
-        ("timed calls, forward", "timed calls in poisoned memory with A negated before each, and their own outputs checked in full"),
-        ("results follow the inputs", "results follow when the inputs change behind the same pointers; nothing is kept or shared"),
-        ("work on the current stream", "the work is in the order of the current stream: events measure all of it"),
-        ("not faster than memory", "the time is above what memory needs to deliver the inputs"),
-    ):
-        if name in held:
-            run.report.line(f"    - {words}")
-    share = run.timings.get("limits", {}).get("share", math.inf)
-    if share <= 1:
-        run.report.line(f"    - the machine's own limit is {1 / share:.2f} times faster still: nothing impossible is claimed")
+    if times:
+        run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
 
 
 # ======================================================================================================================
 # 9. Report
 # ======================================================================================================================
 
+EXAMPLES = 3  # of one finding
+
+
+def duration(us):
+    return f"{us:.1f} us" if us < 100 else f"{us:.0f} us" if us < 1000 else f"{us / 1e3:.2f} ms" if us < 1e5 else f"{us / 1e6:.2f} s"
+
 
 class Report:
     """Prints what is found as it is found, on stdout; what is being done, on stderr; and keeps everything for --json."""
 
     def __init__(self):
-        self.checks, self.facts = [], {}
+        self.rows, self.checks, self.said = [], [], None
         self.live = sys.stderr.isatty()
         self.begun = time.perf_counter()
-        self.current = ""
-
-    def stage(self, name):
-        self.current = name
-        if not self.live:
-            print(f"check.py: {name} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr, flush=True)
 
     def progress(self, what):
+        stage, seconds = what.split(",")[0], time.perf_counter() - self.begun
         if self.live:
-            print(f"\r\x1b[K{self.current}: {what} ({time.perf_counter() - self.begun:.0f} s)"[:150], end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{what} ({seconds:.0f} s)"[:150], end="", file=sys.stderr, flush=True)
+        elif stage != self.said:
+            print(f"check.py: {stage} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+        self.said = stage
+
+    def relay(self, line):
+        """What a child writes to its standard error."""
+        print(("\r\x1b[K" if self.live else "") + line, file=sys.stderr, flush=True)
 
     def line(self, text=""):
         if self.live:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         print(text, flush=True)
 
-    def row(self, name, row, verdict, detail):
-        self.checks.append({"kind": "row", "name": name, "verdict": verdict, "detail": detail, **row})
-        numbers = "  ".join(f"{row[k]:9.1e}" if k in row else f"{'-':>9}" for k in ("reference_error", "error", "bound"))
-        said = row.get("explained") or {}
-        path = " ".join([str(said.get("path", "")), *(f"{k}={v}" for k, v in said.items() if k != "path")])
-        if row.get("unjudged"):
-            path += f" ({row['unjudged']} elements may overflow)"
-        self.line(f"{name:<26} {row['size']:>14}  {numbers}  {verdict:<7}  {path}".rstrip())
-        if detail:
+    def examples(self, details):
+        for detail in details[:EXAMPLES]:
             self.line(f"    {detail}")
+        if len(details) > EXAMPLES:
+            self.line(f"    ... and {len(details) - EXAMPLES} more")
+
+    def row(self, call, verdict, detail):
+        """One call that was judged."""
+        self.rows.append(
+            {"input": call.name + MODES[call.mode], "size": label(call.dims), "verdict": verdict, "detail": detail, **call.row}
+        )
+
+    def table(self):
+        """The rows so far, a line for each kind of input."""
+        self.line(f"\n{'input':<36} {'calls':>5}  {'sizes':>14}  {'reference':>9}  {'solution':>9}  {'allowed':>9}  verdict")
+        for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
+            if not (rows := [row for row in self.rows if row["input"] == name]):
+                continue
+            sizes = sorted({row["size"] for row in rows}, key=lambda size: [int(n) for n in size.split("x")])
+            span = sizes[0] if len(sizes) == 1 else f"{len(sizes)} shapes" if "x" in sizes[0] else f"{sizes[0]} to {sizes[-1]}"
+            worst = max(rows, key=lambda row: row["error"] / max(row["bound"], 1e-300) if "error" in row else -1.0)
+            numbers = "  ".join(f"{worst[k]:9.1e}" if k in worst else f"{'-':>9}" for k in ("reference_error", "error", "bound"))
+            wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["verdict"] == "WRONG"]
+            unjudged = sum(row.get("unjudged", 0) for row in rows)
+            verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + (f" ({unjudged} elements may overflow)" if unjudged else "")
+            self.line(f"{name:<36} {len(rows):>5}  {span:>14}  {numbers}  {verdict}")
+            self.examples(wrong)
+        self.line(
+            "errors: the worst |C - truth| / (|A||B|) of the row that comes nearest to what is allowed; of 16-bit types, what is left\n"
+            "of it beyond the result's rounding\n"
+        )
 
     def check(self, name, verdict, detail):
-        self.checks.append({"kind": "check", "name": name, "verdict": verdict, "detail": detail})
-        self.line(f"{verdict:<6} {name}" + (f": {detail}" if detail else ""))
+        details = detail if isinstance(detail, list) else [detail]
+        self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
+        self.line(f"{verdict:<6} {name}: {details[0]}")
+        self.examples(details[1:])
 
-    def faults(self):
-        return [c for c in self.checks if c["verdict"] == "WRONG"]
+    def times(self, what, timing, clock):
+        for who in ("reference", "solution"):
+            times, inside = timing[who], timing[who]["inside"]
+            low, high = duration(inside["p10_us"]), duration(inside["p90_us"])
+            self.line(
+                f"       {what:<20} {who:<10} {duration(times['us']):>8}; by {clock} {duration(inside['median_us'])} [{low}, {high}],"
+                f" from outside {duration(times['outside_us'])}; {times['calls']} calls"
+            )
+        counts = f"the median of {clock}" if timing["clock"] == "inside" else "the time from outside"
+        self.line(f"       {what:<20} {timing['ratio']:.2f}x, by {counts}")
+        if timing["clock"] == "outside":
+            self.check(
+                f"clocks, {what}",
+                "note",
+                f"{clock} and the judge's disagree by more than {timing['tolerance']:.0%}, so the time from outside counts. Where calls"
+                " are short that is what the host does between them, and a user waits for that too; else somebody tells the time wrong",
+            )
+        for who in ("reference", "solution"):
+            far = timing[who]["inside"]["p90_us"] / max(timing[who]["inside"]["median_us"], 1e-3)
+            if far > FAR:
+                self.check(
+                    f"spread, {what}",
+                    "note",
+                    f"one in ten of the {who}'s calls takes {far:.2f} times the median or more: the machine is used by others, or the time"
+                    " depends on more than the size",
+                )
+        alone, turns = timing["alone"]["us"], timing["reference"]["us"]
+        if alone < turns * (1 - TOLERANCE[1]):
+            self.check(
+                f"the reference, {what}",
+                "note",
+                f"took {duration(alone)} before the solution was loaded and {duration(turns)} beside it; the former counts",
+            )
+
+    def findings(self):
+        """[(what, detail)] of all that is wrong, the first of each kind."""
+        found = {}
+        for row in self.rows:
+            if row["verdict"] == "WRONG":
+                found.setdefault(f"{row['input']} inputs", f"{row['size']}: {row['detail']}")
+        for check in self.checks:
+            if check["verdict"] == "WRONG":
+                found.setdefault(check["name"], check["detail"])
+        return list(found.items())
 
 
 def plain(value):
@@ -1436,76 +1392,49 @@ def plain(value):
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def git_state():
-    """The commit of check.py's folder and whether it has changes; nothing where there is no repository or no git."""
-    state = {}
-    for key, arguments in (("commit", ["rev-parse", "HEAD"]), ("dirty", ["status", "--porcelain"])):
-        try:
-            done = subprocess.run(["git", "-C", HERE, *arguments], capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            return {}
-        if done.returncode:
-            return {}
-        state[key] = done.stdout.strip() if key == "commit" else bool(done.stdout.strip())
-    return state
-
-
-def machine_state(device):
-    cuda = device.type == "cuda"
-    properties = torch.cuda.get_device_properties(device) if cuda else None
-    return {
-        "device": str(device),
-        "device_name": properties.name if cuda else platform.processor() or platform.machine(),
-        "capability": f"{properties.major}.{properties.minor}" if cuda else None,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-def write_atomically(path, text):
-    """Write beside the file and rename, so that nobody ever reads half a file."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=f".{os.path.basename(path)}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
-        os.chmod(temporary, 0o644)  # mkstemp makes files that nobody else may read
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def check_writable(path, option):
-    """Found out before the long work."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise CannotRun(f"{option} {path}: there is no folder {folder}; a file in an existing folder is accepted")
-    if os.path.isdir(path):
-        raise CannotRun(f"{option} {path}: is a folder; the name of a file is accepted")
-    try:
-        handle, temporary = tempfile.mkstemp(dir=folder)
-    except OSError as error:
-        raise CannotRun(f"{option} {path}: the folder {folder} is not writable ({error})") from None
-    os.close(handle)
-    os.unlink(temporary)
-
-
 # ======================================================================================================================
 # 10. Command line
 # ======================================================================================================================
 
 
-def whole_number(least, most):
+def read_text(path, option):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotRun(f"{option} {path}: cannot be read ({error}); a Python file is accepted") from None
+
+
+def write_atomically(path, text, option):
+    """Writes beside the file and renames, so that nobody ever reads half a file; with text = None only finds out whether that works."""
+    if os.path.isdir(path):
+        raise CannotRun(f"{option} {path}: is a folder; the name of a file is accepted")
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(path)}.")
+    except OSError as error:
+        raise CannotRun(f"{option} {path}: {folder} is not an existing folder that can be written ({error})") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            f.write(text or "")
+        os.chmod(temporary, 0o644)  # mkstemp makes files that nobody else may read
+        if text is not None:
+            os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def number(kind, least, most, what):
+    """An argparse type."""
+
     def parse(text):
         try:
-            value = int(text)
+            value = kind(text)
         except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is given; a whole number from {least} to {most} is accepted")
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is given; {what} from {least} to {most} is accepted")
         return value
 
     return parse
@@ -1529,15 +1458,17 @@ def device_of(text):
 
 
 def parse(argv):
+    examples = __doc__[__doc__.index("    python check.py") : __doc__.index("\n\nFiles.")]
     parser = argparse.ArgumentParser(
         prog="check.py",
-        description="Judge a solution against a reference: right, honest, and how fast. The manual is check.py's docstring.",
+        description="Judges a solution: is it right, is it honest, and how fast is it? The head of check.py is the manual.\n\n" + examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add, whole = parser.add_argument, "a whole number"
     add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower)")
     add("--solution", metavar="FILE", default=os.path.join(HERE, "model_new.py"), help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", default=os.path.join(HERE, "reference_model.py"), help="default: reference_model.py")
-    add("--size", metavar="N", type=whole_number(1, 1 << 20), help="size of the headline; larger tests are left out. transposed_a: K")
+    add("--size", metavar="N", type=number(int, 1, 1 << 20, whole), help="the largest size, which is timed (of transposed_a: K)")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add(
         "--device",
@@ -1545,24 +1476,26 @@ def parse(argv):
         default="cuda" if torch.cuda.is_available() else "cpu",
         help="cpu, cuda or cuda:1 (default: a GPU if any)",
     )
-    add("--seed", metavar="S", type=whole_number(0, 2**63 - 1), help="repeat a run's random inputs (default: a new seed each run)")
-    add("--trials", metavar="T", type=whole_number(1, 100_000), default=30, help="timed calls (default: 30)")
-    add("--no-timing", action="store_true", help="only check")
+    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1, whole), help="repeat a run (default: a new one, told at the end)")
+    seconds = "seconds a request may take beyond the reference's (default: 20); loading: ten times that"
+    add("--timeout", metavar="T", type=number(float, 0.1, 1e6, "a number of seconds"), default=20.0, help=seconds)
+    add("--trials", metavar="T", type=number(int, 1, 100_000, whole), help="calls to be timed at least (default: 30, on a CPU 8)")
+    add("--no-timing", action="store_true", help="judge values only")
+    add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     add("--json", metavar="FILE", help="record everything there")
     add("--export", metavar="FILE", help="write the solution as a KernelBench file of --problem, and do nothing else")
     options = parser.parse_args(argv)
-    if options.size is None:
-        narrow = options.dtype in ("float16", "bfloat16")
-        # A CPU takes seconds for a dense 16-bit product of 1024.
-        options.size = (8192 if options.problem == "transposed_a" else 4096) if options.device.type == "cuda" else 512 if narrow else 2048
+    cuda = options.device.type == "cuda"
+    if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024
+        options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 512 if narrow(DTYPES[options.dtype]) else 2048
+    options.trials = options.trials or (30 if cuda else 8)
     return options
 
 
 def export(path, solution_path, problem):
     """The solution's own text, and the names that KernelBench looks for."""
     text = read_text(solution_path, "--solution")
-    check_writable(path, "--export")
-    if os.path.exists(path):
+    if os.path.exists(path) and not os.path.isdir(path):
         raise CannotRun(f"--export {path}: exists already, and is not overwritten; a new name is accepted")
     try:
         tree = ast.parse(text)
@@ -1571,126 +1504,154 @@ def export(path, solution_path, problem):
     defined = {n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
     defined |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     needed = (f"{problem.prefix}ModelNew", f"get_inputs{problem.suffix}", "get_init_inputs")
-    missing = [name for name in needed if name not in defined]
-    if missing:
+    if missing := [name for name in needed if name not in defined]:
         raise CannotRun(f"--solution {solution_path}: defines no {', '.join(missing)}, which problem {problem.name} needs")
     if problem.prefix:
         text = text.rstrip("\n") + (
             f"\n\n\n# ---- KernelBench level 1, problem {problem.number}: the names that it looks for. ----\n"
             f"ModelNew = {needed[0]}  # noqa: F811\nget_inputs = {needed[1]}  # noqa: F811\n"
         )
-    write_atomically(path, text)
+    write_atomically(path, text, "--export")
     print(f"wrote {path}: {os.path.basename(solution_path)} as KernelBench level 1, problem {problem.number} ({problem.formula})")
     return 0
 
 
-def referee(options):
-    device, problem, dtype = options.device, PROBLEMS[options.problem], DTYPES[options.dtype]
-    if options.json:
-        check_writable(options.json, "--json")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
-    report = Report()
-    state = machine_state(device)
-    found_precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    solution_text = read_text(options.solution, "--solution")  # a missing file is found before the reference is run
-    torch.manual_seed(seed)
-
-    report.line(
-        f"{problem.formula} (KernelBench level 1, problem {problem.number}), {label(problem.headline(options.size))}, {options.dtype}"
+def new_slab(options):
+    """Room for as many calls as one request can have, as far as memory allows, and at least for one with its gradient."""
+    one = sum(
+        math.prod(shape) * DTYPES[options.dtype].itemsize + Slab.ALIGNMENT
+        for shape in PROBLEMS[options.problem].shapes(PROBLEMS[options.problem].headline(options.size))
     )
-    on = f"{device} ({state['device_name']}" + (
-        f", compute capability {state['capability']}, CUDA {state['cuda']})" if state["capability"] else ")"
-    )
-    report.line(f"on {on}, torch {state['torch']}, Python {state['python']}, {state['threads']} threads")
-    report.line(f"seed {seed} (--seed {seed} repeats these inputs)")
-    report.line(f"float32 matmul precision was {found_precision!r}; this run sets 'highest', so that the reference uses no TF32")
-    reference, arguments = load_reference(options.reference, problem, device)
-    report.line(f"reference {reference.path}: {reference.class_name}")
+    most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if options.device.type == "cuda" else 2 << 30
+    return Slab(options.device, max(one, min(MOST_CALLS * one, most), 64 << 20))
 
-    record = {
-        "problem": problem.name,
-        "dims": problem.headline(options.size),
-        "seed": seed,
-        "options": {k: str(v) if isinstance(v, torch.device) else v for k, v in vars(options).items()},
-        "machine": state,
-        "git": git_state(),
-        "precision_found": found_precision,
-        "reference": {"path": reference.path, "class": reference.class_name, "sha256": reference.sha256},
-        "solution": {"path": options.solution, "sha256": hashlib.sha256(solution_text.encode()).hexdigest()},
-    }
-    timings = {}
+
+def load(run, who, path, text, arguments=None):
+    """The answer of a contender (run.reference or run.solution) that is to load this text."""
+    classes = (f"{run.problem.prefix}Model", "Model") if who == "reference" else (f"{run.problem.prefix}ModelNew", "ModelNew")
+    answer = getattr(run, who).ask(
+        "load", LOADING * run.timeout, path=os.path.abspath(path), text=text, classes=classes, arguments=arguments
+    )
+    run.report.line(f"{who:<10}{path}: {printable(answer.get('class'))}")
+    return answer.get("arguments")
+
+
+def differentiable(run):
+    """Whether the reference is."""
     try:
-        report.stage("loading the solution")
-        solution = load_solution(options.solution, solution_text, problem, arguments, device)
-        record["solution"]["class"] = solution.class_name
-        record["solution"]["promises_contract"] = solution.promises_contract
-        promise = "promises the contract" if solution.promises_contract else "has no tril_matmul, so what only the contract asks is a note"
-        report.line(f"solution  {solution.path}: {solution.class_name}; it {promise}")
-        if torch.get_float32_matmul_precision() != "highest":
-            report.check("precision", "note", f"the solution sets the float32 matmul precision to {torch.get_float32_matmul_precision()!r}")
-        run = Run(problem, options.size, dtype, device, seed, reference, solution, report, timings)
-        table_of_inputs(run)
-        list_of_conduct(run)
-        if not options.no_timing:
-            table_of_times(run, options.trials)
-    except Wrong as wrong:  # outside a check: while loading, or the GPU is lost
-        lost = isinstance(wrong, DeviceLost)
-        report.check(
-            "running" if lost else "loading",
-            "WRONG",
-            f"{wrong}" + ("; the GPU does not recover, and nothing more is checked" if lost else ""),
-        )
+        run.refer([run.call("normal", run.problem.headline(min(16, run.size)), "gradients")], "gradients")
+        return True
+    except CannotRun as reason:
+        run.report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
+        return False
 
-    faults = report.faults()
-    seconds = time.perf_counter() - report.begun
-    report.line()
-    report.line(
-        f"{len(report.checks)} checks, {sum(c['verdict'] == 'note' for c in report.checks)} notes, {len(faults)} wrong, {seconds:.0f} s: "
-        + ("all holds" if not faults else "WRONG: " + "; ".join(dict.fromkeys(c["name"] for c in faults)))
-    )
+
+def referee(options):
+    problem = PROBLEMS[options.problem]
+    if not os.path.exists("/proc/self/mem"):
+        raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
     if options.json:
-        paths = sorted({str((c.get("explained") or {}).get("path")) for c in report.checks if c.get("explained")})
-        record |= {
-            "verdict": "wrong" if faults else "ok",
+        write_atomically(options.json, None, "--json")  # found out before the long work
+    if options.device.type == "cuda":
+        torch.cuda.set_device(options.device)
+    texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
+    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
+    report, slab = Report(), new_slab(options)
+    run = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report)
+    name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    dimensions = "N" if problem.triangular else "K x M x N"
+    report.line(
+        f"{problem.formula} (KernelBench level 1, problem {problem.number}), {options.dtype}, up to {dimensions} = {label(run.dims)}"
+    )
+    report.line(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
+    with contextlib.ExitStack() as stack:
+        report.progress("loading the reference")
+        run.reference = stack.enter_context(Contender("reference", options.reference, slab, report.relay))
+        try:
+            arguments = load(run, "reference", options.reference, texts["reference"])
+        except Wrong as wrong:
+            raise CannotRun(f"--reference {options.reference}: {wrong}") from None
+        gradients = not options.forward_only and differentiable(run)
+        try:
+            # Before any line of the solution has run: nothing that it does can slow this down.
+            modes = [] if options.no_timing else ["forward", "gradients"] if gradients else ["forward"]
+            stopwatches = [Stopwatch(run, mode, options.trials) for mode in modes]
+            alone = [stopwatch.measure(run.reference, rounds=2)[0] for stopwatch in stopwatches]
+            report.progress("loading the solution")
+            run.solution = stack.enter_context(Contender("solution", options.solution, slab, report.relay))
+            load(run, "solution", options.solution, texts["solution"], arguments)
+            judge_values(run, gradients)
+            for stopwatch, before in zip(stopwatches, alone, strict=True):
+                judge_time(run, stopwatch, before)
+        except Wrong as wrong:  # the child has ended
+            report.check("running", "WRONG", f"{wrong}; nothing more can be judged")
+        if run.solution and (printed := run.solution.printed()):
+            report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {printed}")
+    findings, seconds = report.findings(), time.perf_counter() - report.begun
+    told = sentence(run, options, gradients, findings)
+    report.line(f"\nseed {seed}, {seconds:.0f} s; --seed {seed} repeats this run")
+    if options.json:
+        record = {
+            "problem": problem.name,
+            "dims": run.dims,
+            "options": {k: str(v) if isinstance(v, torch.device) else v for k, v in vars(options).items()},
+            "device": name,
+            "torch": torch.__version__,
+            "seed": seed,
+            "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()},
+            "verdict": "wrong" if findings else "ok",
+            "sentence": told,
+            "ratio": run.timings.get("forward", {}).get("ratio"),
+            "rows": report.rows,
             "checks": report.checks,
-            "facts": report.facts,
-            "timings": timings,
-            "ratio": timings.get("forward", {}).get("ratio"),
-            "paths": paths,
+            "timings": run.timings,
             "seconds": seconds,
         }
-        write_atomically(options.json, json.dumps(plain(record), indent=1, allow_nan=False) + "\n")
+        write_atomically(options.json, json.dumps(plain(record), indent=1, allow_nan=False) + "\n", "--json")
         report.line(f"wrote {options.json}")
-    return 1 if faults else 0
+    report.line(told)
+    return 1 if findings else 0
+
+
+def sentence(run, options, gradients, findings):
+    """What was found, for somebody who reads nothing else."""
+    name = os.path.basename(options.solution)
+    if findings:
+        more = f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
+        return f"WRONG: {name} is convicted. {findings[0][0]}: {findings[0][1]}{more}"
+    calls = len(run.report.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
+    told = f"all holds: {name} computes {run.problem.formula} right in all of {calls} calls with inputs of their own"
+    told += ", gradients included" if gradients else "; gradients were not looked at"
+    if not run.timings:
+        return f"{told}; its time was not measured"
+    times = run.timings["forward"]
+    told += f"; at {label(run.dims)} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}:"
+    return f"{told} {times['ratio']:.2f}x" + (f" (forward and backward {run.timings['gradients']['ratio']:.2f}x)" if gradients else "")
 
 
 def main(argv=None):
     """Returns the exit status. `argv` is sys.argv[1:] where it is not given."""
     try:
         options = parse(argv)
+        return export(options.export, options.solution, PROBLEMS[options.problem]) if options.export else referee(options)
     except SystemExit as stop:  # argparse has said what is wrong
         return stop.code or 0
-    precision, current = torch.get_float32_matmul_precision(), torch.cuda.current_device() if torch.cuda.is_available() else None
-    try:
-        if options.export:
-            return export(options.export, options.solution, PROBLEMS[options.problem])
-        return referee(options)
     except CannotRun as reason:
         print(f"check.py: {reason}", file=sys.stderr)
         return 2
-    except torch.cuda.OutOfMemoryError as error:
-        print(
-            f"check.py: not enough memory on {options.device} for --size {options.size} ({error}); a smaller size may fit", file=sys.stderr
-        )
+    except torch.OutOfMemoryError as error:
+        print(f"check.py: not enough memory for --size {options.size} ({error}); a smaller size may fit", file=sys.stderr)
         return 2
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        if current is not None:
-            torch.cuda.set_device(current)
+    except KeyboardInterrupt:
+        print("check.py: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more when it ends
+        return 141
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--child"]:
+        serve(*json.loads(sys.argv[2]))
+    else:
+        sys.exit(main())
