@@ -557,7 +557,7 @@ class Child:
         if mode == "gradients":
             self.operands = [(A.requires_grad_(), B.requires_grad_(), G) for A, B, G in self.operands]
         event = functools.partial(torch.cuda.Event, enable_timing=True) if self.cuda else Moment
-        self.marks = [(event(), event()) for _ in inputs]
+        self.marks = [event() for _ in range(len(inputs) + 1)]
         if self.cuda:
             blocks = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in poisoned]
             free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
@@ -569,9 +569,10 @@ class Child:
     def calls(self):
         """The calls, one after the other; where their results lie, or what is wrong with them."""
         call = getattr(self, self.mode)
+        start, *ends = self.marks
         with torch.set_grad_enabled(self.mode == "gradients"):
-            for operands, (start, end) in zip(self.operands, self.marks, strict=True):
-                start.record()
+            start.record()
+            for operands, end in zip(self.operands, ends, strict=True):
                 try:
                     answer = call(*operands)
                 except BaseException as error:  # SystemExit too: the solution may not end the child
@@ -579,12 +580,13 @@ class Child:
                 end.record()
                 self.answers.append(answer)
         said = [self.locate(answer, shapes) for answer, shapes in zip(self.answers, self.shapes, strict=True)]
+        said = json.dumps({"calls": said})  # while the GPU is at work
         if self.cuda:
             torch.cuda.synchronize(self.device)
-        return {"calls": said}
+        return said
 
     def times(self):
-        return {"ms": [start.elapsed_time(end) for start, end in self.marks]}
+        return {"ms": [start.elapsed_time(end) for start, end in zip(self.marks, self.marks[1:], strict=False)]}
 
     # ---- The modes: what a call is. ----------------------------------------------------------------------------------
 
@@ -650,7 +652,7 @@ def serve(requests, answers, device, size, place):
                 answer = getattr(child, request.pop("do"))(**request)
             except BaseException as error:  # SystemExit too
                 answer = {"raises": describe(error)}
-            done.write(json.dumps(answer) + "\n")
+            done.write((answer if isinstance(answer, str) else json.dumps(answer)) + "\n")
             done.flush()
 
 
@@ -949,31 +951,16 @@ class Run:
             raise Ended("the solution leaves the GPU at work while none of its calls is being answered")
         begun = time.perf_counter()
         said = contender.ask("calls", limit).get("calls")
-        took = time.perf_counter() - begun
         if not isinstance(said, list) or len(said) != len(calls):
             raise Ended(f"the {contender.who}'s process does not answer for each call")
-        results = []
-        for call, each, made in zip(calls, said, shapes, strict=True):
-            if isinstance(each, dict) and isinstance(each.get("results"), list) and len(each["results"]) == len(made):
-                call.results = [None] * len(made)
-                results += [(call, i, each["results"][i], made[i]) for i in range(len(made))]
-            elif isinstance(each, dict) and "no_memory" in each:
-                raise CannotRun(
-                    f"not enough memory on {self.slab.device} for the {contender.who}: {printable(each['no_memory'])}; try a smaller --size"
-                )
-            else:
-                call.results = Wrong(printable(each.get("wrong") if isinstance(each, dict) else each))
-        self.random.shuffle(results)  # what is taken first cannot be known, so all has to be there when the child says that it is
-        for n, (call, i, result, shape) in enumerate(results):
-            try:
-                X = contender.fetch(result, shape, self.dtype)
-                if isinstance(call.results, list):
-                    call.results[i] = X
-            except Wrong as wrong:
-                call.results = wrong
-            if n == 0 and self.cuda:
-                self.wait()
-                took = time.perf_counter() - begun
+        # What is taken first cannot be known, so all has to be there when the child says that it is. A GPU may be at work even then: the
+        # clock runs until the first result is here.
+        order = self.random.sample(range(len(calls)), len(calls))
+        took = None if self.cuda else time.perf_counter() - begun
+        for n in order:
+            self.take(contender, calls[n], said[n], shapes[n])
+            self.wait()
+            took = took or time.perf_counter() - begun
         if self.cuda:
             contender.gpu.close()
         contender.strays = contender.family() - {contender.process.pid}
@@ -988,6 +975,22 @@ class Run:
             ]:
                 call.results = Wrong(found[0])
         return took
+
+    def take(self, contender, call, said, shapes):
+        """The results of one call, out of the child's memory, as far as what was said of them is believable."""
+        said = said if isinstance(said, dict) else {"wrong": said}
+        if "no_memory" in said:
+            raise CannotRun(
+                f"not enough memory on {self.slab.device} for the {contender.who}: {printable(said['no_memory'])}; try a smaller --size"
+            )
+        places = said.get("results")
+        if not isinstance(places, list) or len(places) != len(shapes):
+            call.results = Wrong(printable(said.get("wrong")))
+            return
+        try:
+            call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, shapes, strict=True)]
+        except Wrong as wrong:
+            call.results = wrong
 
     def refer(self, calls, mode):
         """The reference's results for the same inputs (a list for each call), and how long it took."""
@@ -1141,7 +1144,7 @@ def judge_values(run, gradients):
 # ======================================================================================================================
 
 ROUNDS = 4  # requests of either contender, in turns
-REQUEST_SECONDS = {"cuda": 15e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
+REQUEST_SECONDS = {"cuda": 30e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
 MOST_CALLS = 96  # in one request
 TOLERANCE = (0.02, 0.05)  # between the child's clock and the judge's, relative: what is always, and what is never exceeded
@@ -1167,7 +1170,7 @@ class Stopwatch:
         self.run, self.mode, self.trials = run, mode, trials
         self.target = REQUEST_SECONDS[run.slab.device.type]
         sample = run.call("uniform", run.dims, mode)
-        self.overhead = min(self.ask_reference([sample], "nothing") for _ in range(9))
+        self.overhead = statistics.median(self.ask_reference([sample], "nothing") for _ in range(9))
         self.reference_seconds = self.ask_reference([sample], mode)
         for _ in range(2):
             begun = time.perf_counter()
@@ -1216,10 +1219,10 @@ class Stopwatch:
 
     def summary(self, requests):
         """`outside`: how the time of n calls has grown from that of a request which computes nothing, for each call."""
-        outside = [(took - self.overhead) / number * 1e6 for number, took, _ in requests]
+        outside = [(took - min(self.overhead, took / 2)) / number * 1e6 for number, took, _ in requests]
         inside = [us for _, _, each in requests for us in each]
         return {
-            "outside_us": max(statistics.median(outside), 1e-3),
+            "outside_us": statistics.median(outside),
             "outside_noise_us": (max(outside) - min(outside)) / 2,
             "inside": spread(inside or [0.0]),
             "calls": sum(number for number, _, _ in requests),
