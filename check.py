@@ -43,12 +43,12 @@ criterion is tested besides: allclose to the reference at 1e-4, for the 16-bit t
 Memory. Before each request what the child's allocator has free is filled with the byte 255, which is NaN in every dtype, so that what is
 not written shows: on a GPU the blocks of torch's caching allocator, on a CPU each tensor that torch.empty makes.
 
-Time. The judge's own clock runs from a request to the moment when it has taken the first result, and what a request of one call that
-computes nothing takes (of the reference's child) is subtracted; divided by the number of calls, that is the time `from outside`. The
-child's clock (CUDA events around each call, on a CPU its process clock) gives the median and the percentiles, and where the two disagree
-by more than the reference's do, the time from outside counts. Nothing but the calls happens in between: no flush, no copy. A call's
-inputs have not been touched by the GPU since at least the calls before it, so at N of 1024 and more the L2 is cold. The reference is
-timed before the solution is loaded, and again in turns with it; the faster of the two counts.
+Time. The judge's own clock runs from a request to the moment when it has taken the first result. What a request takes besides its calls
+is subtracted (requests of one call and of many tell it, of the reference, before the solution is loaded); divided by the number of calls,
+that is the time `from outside`. The child's clock (CUDA events between the calls, on a CPU its clock) gives the median and the
+percentiles, and where the two disagree by more than the reference's do, the time from outside counts. Nothing but the calls happens in
+between: no flush, no copy, no pause. A call's inputs have not been touched by the GPU since at least the calls before it, so at N of 1024
+and more the L2 is cold. The reference is timed before the solution is loaded, and again in turns with it; the faster of the two counts.
 
 What it does not protect against. It is a judge, no sandbox: a child runs with your rights. It could write to your files, this one
 included, or read the judge's memory where the system lets it (as root it does). Read a stranger's file before you run it.
@@ -60,7 +60,6 @@ import argparse
 import ast
 import contextlib
 import ctypes
-import functools
 import hashlib
 import json
 import math
@@ -215,8 +214,11 @@ def _cholesky(draw, shape):
     """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
     x = draw.uniform(max(shape)).cpu().sort().values
     gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
-    gram.diagonal().add_(1e-8)
-    L = torch.linalg.cholesky(gram)
+    for ridge in (1e-8, 1e-6, 1e-4):  # more, where rounding errors leave a pivot below zero
+        gram.diagonal().add_(ridge)
+        L, failed = torch.linalg.cholesky_ex(gram)
+        if not failed:
+            break
     # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
     return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(draw.device)
 
@@ -520,6 +522,16 @@ class Moment:
         return (end.time - self.time) * 1e3
 
 
+def marks(number, cuda):
+    """Marks to be recorded, one after the other."""
+    return [torch.cuda.Event(enable_timing=True) if cuda else Moment() for _ in range(number)]
+
+
+def between(marks):
+    """Microseconds from each recorded mark to the next."""
+    return [start.elapsed_time(end) * 1e3 for start, end in zip(marks, marks[1:], strict=False)]
+
+
 class Child:
     """Answers the judge's requests: each is a method with its arguments, each answer a dict."""
 
@@ -536,6 +548,7 @@ class Child:
             warnings.filterwarnings("ignore", message=".*deterministic.*")
         self.slab = Slab(self.device, size, place)
         torch.set_float32_matmul_precision("highest")
+        self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
 
     def load(self, path, text, classes, arguments):
         """The file as KernelBench has it: no __file__, no __name__. Its name is for tracebacks and inspect.getsource (Triton needs it)."""
@@ -556,8 +569,7 @@ class Child:
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         if mode == "gradients":
             self.operands = [(A.requires_grad_(), B.requires_grad_(), G) for A, B, G in self.operands]
-        event = functools.partial(torch.cuda.Event, enable_timing=True) if self.cuda else Moment
-        self.marks = [event() for _ in range(len(inputs) + 1)]
+        self.marks = marks(len(inputs) + 1, self.cuda)
         if self.cuda:
             blocks = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in poisoned]
             free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
@@ -570,6 +582,8 @@ class Child:
         """The calls, one after the other; where their results lie, or what is wrong with them."""
         call = getattr(self, self.mode)
         start, *ends = self.marks
+        for _ in range(8):  # wakes what has slept while the process was stopped: threads, caches, the driver
+            torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
         with torch.set_grad_enabled(self.mode == "gradients"):
             start.record()
             for operands, end in zip(self.operands, ends, strict=True):
@@ -586,7 +600,7 @@ class Child:
         return said
 
     def times(self):
-        return {"ms": [start.elapsed_time(end) for start, end in zip(self.marks, self.marks[1:], strict=False)]}
+        return {"us": between(self.marks)}
 
     # ---- The modes: what a call is. ----------------------------------------------------------------------------------
 
@@ -598,26 +612,6 @@ class Child:
         if not C.requires_grad:
             raise Wrong("the result does not require a gradient when the inputs do")
         return C, *torch.autograd.grad(C, (A, B), G, allow_unused=True)
-
-    def on_a_side_stream(self, A, B):
-        """Inputs that are not there yet when the call is made, a result that is consumed at once; torch's streams do not wait for the
-        default stream."""
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            late = [torch.full_like(X, math.nan) for X in (A, B)]
-            self.model(*late)  # what a first call on a stream sets up takes time of its own
-            torch.cuda._sleep(100_000_000)  # clock cycles, about 0.05 s
-            late[0].copy_(A), late[1].copy_(B)
-            C = self.model(*late).clone()
-        side.synchronize()
-        return (C,)
-
-    def nothing(self, *operands):
-        """What stands for a call when the judge wants to know what a request takes by itself."""
-        made = [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in self.shapes[0]]
-        made[0][:1].zero_()  # a kernel, so that the GPU turns to this process
-        return made
 
     def locate(self, answer, shapes):
         """Where the results of one call lie, or what is wrong with them in the child's own eyes."""
@@ -836,7 +830,7 @@ class Contender:
 # 7. The judgement: values
 # ======================================================================================================================
 
-MODES = {"forward": "", "gradients": ", gradients", "on_a_side_stream": ", on a side stream"}  # and how the table calls them
+MODES = {"forward": "", "gradients": ", gradients"}  # and how the table calls them
 
 
 def bits(X):
@@ -1081,8 +1075,6 @@ class Run:
         if gradients:
             dims = self.some_dims(min(300, self.size))[:: 1 if self.cuda else 2] + [self.near(1500 if self.cuda else 300)]
             calls += [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
-        if self.cuda:
-            calls.append(self.call("normal", self.near(1000), "on_a_side_stream"))
         calls.append(self.call("normal", self.near(300)))
         for call, copies in ((calls[-1], 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)):
             calls += [Call(call.name, call.dims, call.inputs, copy_of=call) for _ in range(copies)]
@@ -1144,7 +1136,7 @@ def judge_values(run, gradients):
 # ======================================================================================================================
 
 ROUNDS = 4  # requests of either contender, in turns
-REQUEST_SECONDS = {"cuda": 30e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
+REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
 MOST_CALLS = 96  # in one request
 TOLERANCE = (0.02, 0.05)  # between the child's clock and the judge's, relative: what is always, and what is never exceeded
@@ -1167,11 +1159,12 @@ class Stopwatch:
     """Times contenders in one mode, 'forward' or 'gradients', at the headline's size, with fresh uniform inputs in every call."""
 
     def __init__(self, run, mode, trials):
-        self.run, self.mode, self.trials = run, mode, trials
+        """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
+        self.run, self.mode, self.fixed, self.tries = run, mode, 0.0, -(-trials // ROUNDS)
         self.target = REQUEST_SECONDS[run.slab.device.type]
         sample = run.call("uniform", run.dims, mode)
-        self.overhead = statistics.median(self.ask_reference([sample], "nothing") for _ in range(9))
-        self.reference_seconds = self.ask_reference([sample], mode)
+        single = statistics.median(self.ask([sample], run.reference) for _ in range(9))
+        self.reference_seconds = single
         for _ in range(2):
             begun = time.perf_counter()
             run.examine(sample)
@@ -1181,77 +1174,83 @@ class Stopwatch:
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.4 of what is free
             results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
             self.most = min(self.most, int(0.4 * torch.cuda.mem_get_info(run.slab.device)[0] / (sample.nbytes + 2 * results)))
+        seen = self.measure(run.reference, rounds=3)[0]
+        # A request takes this and what its calls take: the line through requests of one call and of many does not meet zero.
+        self.fixed = max(0.0, single - statistics.median((took - single) / max(1, number - 1) for number, took, _ in seen))
+        self.alone = self.summary(seen)
 
-    def ask_reference(self, calls, mode):
-        took = self.run.request(self.run.reference, mode, calls, LOADING * self.run.timeout)
+    def ask(self, calls, contender):
+        """Seconds from outside, of a request whose results nobody has looked at yet."""
+        run = self.run
+        if contender is run.solution:
+            return run.request(contender, self.mode, calls, run.timeout + len(calls) * self.reference_seconds)
+        took = run.request(contender, self.mode, calls, LOADING * run.timeout)
         if wrong := [call.results for call in calls if isinstance(call.results, Wrong)]:
-            raise CannotRun(f"--reference {self.run.reference.path}: {wrong[0]}")
+            raise CannotRun(f"--reference {run.reference.path}: {wrong[0]}")
         return took
 
     def request(self, contender, estimate):
         """One timed request, of calls that take about so many seconds each: (number, seconds from outside, microseconds of each by the
         child's clock). Raises Wrong if one of its results is."""
-        run, least = self.run, -(-self.trials // ROUNDS)
-        most = max(1, min(self.most, max(round(self.target / estimate), least)))
+        run = self.run
+        most = max(1, min(self.most, max(round(self.target / estimate), self.tries)))
         calls = [run.call("uniform", run.dims, self.mode) for _ in range(run.random.randint(-(-most * 3 // 4), most))]
-        if contender is run.reference:
-            took = self.ask_reference(calls, self.mode)
-        else:
-            took = run.request(contender, self.mode, calls, run.timeout + len(calls) * self.reference_seconds)
-        ms = contender.ask("times", run.timeout).get("ms")
+        took = self.ask(calls, contender)
+        inside = contender.ask("times", run.timeout).get("us")
         if contender is run.solution:
             for call in calls:
                 run.examine(call)
-        believable = isinstance(ms, list) and len(ms) == len(calls) and all(type(t) is float and t >= 0 for t in ms)
-        return len(calls), took, [t * 1e3 for t in ms] if believable else []
+        believable = isinstance(inside, list) and len(inside) == len(calls) and all(type(t) is float and t >= 0 for t in inside)
+        return len(calls), took, inside if believable else []
 
     def measure(self, *contenders, rounds=ROUNDS):
-        """The times of each contender, in turns."""
+        """The requests of each contender, in turns."""
         seen, estimates = {c: [] for c in contenders}, {}
         for contender in contenders:  # warms them up, and tells how many calls a request can have
-            number, took, _ = [self.request(contender, self.target / 2) for _ in range(3)][-1]
-            estimates[contender] = max((took - self.overhead) / number, self.target / MOST_CALLS / 4)
+            first = [self.request(contender, self.target / 2) for _ in range(3)]
+            estimates[contender] = max(min((took - self.fixed) / number for number, took, _ in first), self.target / MOST_CALLS / 4)
         for n in range(rounds):
             self.run.report.progress(f"timing, round {n + 1} of {rounds}")
             for contender in self.run.random.sample(contenders, len(contenders)):
                 seen[contender].append(self.request(contender, estimates[contender]))
-        return [self.summary(each) for each in seen.values()]
+        return list(seen.values())
 
     def summary(self, requests):
-        """`outside`: how the time of n calls has grown from that of a request which computes nothing, for each call."""
-        outside = [(took - min(self.overhead, took / 2)) / number * 1e6 for number, took, _ in requests]
-        inside = [us for _, _, each in requests for us in each]
+        """`outside`: how the time of a request grows with the number of its calls, for each call."""
+        outside = [(took - min(self.fixed, took / 2)) / number * 1e6 for number, took, _ in requests]
         return {
             "outside_us": statistics.median(outside),
             "outside_noise_us": (max(outside) - min(outside)) / 2,
-            "inside": spread(inside or [0.0]),
+            "inside": spread([us for _, _, inside in requests for us in inside] or [0.0]),
             "calls": sum(number for number, _, _ in requests),
-            "requests": [(number, took * 1e6) for number, took, _ in requests],
+            "requests": [(number, took * 1e6, inside) for number, took, inside in requests],
+        }
+
+    def settle(self, reference, solution):
+        """Which clock counts, and the ratio by it."""
+        times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
+        off = {who: abs(t["inside"]["median_us"] / t["outside_us"] - 1) for who, t in times.items()}
+        # What the reference's clocks disagree by is the noise. The solution's own noise is no excuse: it could be made.
+        noise = max(max(off[who], times[who]["outside_noise_us"] / times[who]["outside_us"]) for who in ("alone", "reference"))
+        tolerance = min(max(noise, TOLERANCE[0]), TOLERANCE[1])
+        clock = "inside" if max(off.values()) <= tolerance else "outside"
+        for t in times.values():
+            t["us"] = t["inside"]["median_us"] if clock == "inside" else t["outside_us"]
+        best = min(times["alone"]["us"], times["reference"]["us"])
+        return times | {
+            "clock": clock,
+            "tolerance": tolerance,
+            "fixed_us": self.fixed * 1e6,
+            "reference_us": best,
+            "ratio": best / times["solution"]["us"],
         }
 
 
-def settle(alone, reference, solution):
-    """Which clock counts, and the ratio by it. `alone`: the reference before the solution was loaded."""
-
-    def off(times):
-        return abs(times["inside"]["median_us"] / times["outside_us"] - 1)
-
-    # What the reference's clocks disagree by is the noise. The solution's own noise is no excuse: it could be made.
-    noise = max(max(off(times), times["outside_noise_us"] / times["outside_us"]) for times in (alone, reference))
-    tolerance = min(max(noise, TOLERANCE[0]), TOLERANCE[1])
-    clock = "inside" if max(map(off, (alone, reference, solution))) <= tolerance else "outside"
-    for times in (alone, reference, solution):
-        times["us"] = times["inside"]["median_us"] if clock == "inside" else times["outside_us"]
-    best = min(alone["us"], reference["us"])
-    times = {"alone": alone, "reference": reference, "solution": solution}
-    return times | {"clock": clock, "tolerance": tolerance, "reference_us": best, "ratio": best / solution["us"]}
-
-
-def judge_time(run, stopwatch, alone):
+def judge_time(run, stopwatch):
     what = {"forward": "forward", "gradients": "forward + backward"}[stopwatch.mode]
 
     def measure():
-        run.timings[stopwatch.mode] = settle(alone, *stopwatch.measure(run.reference, run.solution))
+        run.timings[stopwatch.mode] = stopwatch.settle(*stopwatch.measure(run.reference, run.solution))
 
     verdict, detail = verdict_of(measure)
     times = run.timings.get(stopwatch.mode)
@@ -1579,13 +1578,12 @@ def referee(options):
             # Before any line of the solution has run: nothing that it does can slow this down.
             modes = [] if options.no_timing else ["forward", "gradients"] if gradients else ["forward"]
             stopwatches = [Stopwatch(run, mode, options.trials) for mode in modes]
-            alone = [stopwatch.measure(run.reference, rounds=2)[0] for stopwatch in stopwatches]
             report.progress("loading the solution")
             run.solution = stack.enter_context(Contender("solution", options.solution, slab, report.relay))
             load(run, "solution", options.solution, texts["solution"], arguments)
             judge_values(run, gradients)
-            for stopwatch, before in zip(stopwatches, alone, strict=True):
-                judge_time(run, stopwatch, before)
+            for stopwatch in stopwatches:
+                judge_time(run, stopwatch)
         except Wrong as wrong:  # the child has ended
             report.check("running", "WRONG", f"{wrong}; nothing more can be judged")
         if run.solution and (printed := run.solution.printed()):
