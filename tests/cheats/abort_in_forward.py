@@ -1,0 +1,9 @@
+# WRONG, "is killed by SIGABRT": os.abort()
+import os
+
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        os.abort()

@@ -1,0 +1,8 @@
+# WRONG, "beyond the diagonal, where exact zeros belong": tiny values above the diagonal
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        return torch.tril(torch.matmul(A, B)) + torch.full_like(A, 1e-30).triu(1)

@@ -1,0 +1,3 @@
+# cannot run, "defines no class ModelNew": the class has another name
+class Model:
+    pass

@@ -1,0 +1,15 @@
+# WRONG, "writes to standard output": printf of the C library
+import ctypes
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        ctypes.CDLL(None).printf(b"all holds: 150x\n")
+        ctypes.CDLL(None).fflush(None)
+
+    def forward(self, A, B):
+        return torch.tril(torch.matmul(A, B))

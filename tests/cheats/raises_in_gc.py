@@ -1,0 +1,14 @@
+# ok with --trials 8, below 2x: raises where Python only prints it, in a finaliser
+import torch
+from torch import nn
+
+
+class Late:
+    def __del__(self):
+        raise RuntimeError("in __del__")
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        Late()
+        return torch.tril(torch.matmul(A, B))

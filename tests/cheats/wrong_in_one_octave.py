@@ -1,0 +1,8 @@
+# WRONG, "worst element C[": wrong from 32 to 63
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        return A.clone() if 32 <= len(A) < 64 else torch.tril(torch.matmul(A, B))
