@@ -1226,7 +1226,7 @@ class Stopwatch:
             "outside_noise_us": (max(outside) - min(outside)) / 2,
             "inside": spread([us for _, _, inside in requests for us in inside] or [0.0]),
             "calls": sum(number for number, _, _ in requests),
-            "requests": [(number, took * 1e6, inside) for number, took, inside in requests],
+            "requests": [(number, took * 1e6) for number, took, _ in requests],
         }
 
     def settle(self, reference, solution):
@@ -1356,7 +1356,7 @@ class Report:
         self.line(f"       {what:<20} {timing['ratio']:.2f}x, by {counts}")
         if timing["clock"] == "outside":
             apart = f"{clock} and the judge's disagree by more than {timing['tolerance']:.0%}, so the judge's counts"
-            self.check(f"clocks, {what}", "note", f"{apart}: where calls are short it holds what the host does between them, as for a user")
+            self.check(f"clocks, {what}", "note", f"{apart}: where calls are short it holds what the host and the judge do between them")
         for who in ("reference", "solution"):
             far = timing[who]["inside"]["p90_us"] / max(timing[who]["inside"]["median_us"], 1e-3)
             if far > FAR:
@@ -1586,6 +1586,7 @@ def referee(options):
             "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()},
             "verdict": "wrong" if report.findings else "ok",
             "sentence": told,
+            "calls": calls_judged(run),
             "ratio": run.timings.get("forward", {}).get("ratio"),
             "rows": report.rows,
             "checks": report.checks,
@@ -1598,14 +1599,17 @@ def referee(options):
     return 1 if report.findings else 0
 
 
+def calls_judged(run):
+    return len(run.report.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
+
+
 def sentence(run, options, gradients):
     """What was found, for somebody who reads nothing else."""
     name, findings = os.path.basename(options.solution), run.report.findings
     for what, detail in findings.items():
         more = f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
         return f"WRONG: {name} is convicted. {what}: {detail}{more}"
-    calls = len(run.report.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
-    told = f"all holds: {name} computes {run.problem.formula} right in all of {calls} calls with inputs of their own"
+    told = f"all holds: {name} computes {run.problem.formula} right in all of {calls_judged(run)} calls with inputs of their own"
     told += ", gradients included" if gradients else "; gradients were not looked at"
     if not run.timings:
         return f"{told}; its time was not measured"
