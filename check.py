@@ -361,6 +361,12 @@ def narrow(dtype):
     return dtype in (torch.float16, torch.bfloat16)
 
 
+def allowed(dtype, terms):
+    """The componentwise errors that a solution may have in any case, and that no reference can excuse. The manual derives them."""
+    root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
+    return (root * 2.0**-23, 4 * u) if narrow(dtype) else (1e-6 * (u / 2.0**-24), 16 * root * u)
+
+
 @dataclass
 class Truth:
     """What a product should be, and by what an element may be off. All float64 (m, n)."""
@@ -401,17 +407,9 @@ class Truth:
         return torch.where(self.judged, self.keep(relative), 0.0)
 
     def bound(self, reference_worst):
-        """What the worst componentwise error may be; the manual derives it."""
-        if self.exact:
-            return 0.0
-        root, u = math.sqrt(max(1, self.terms)), torch.finfo(self.dtype).eps / 2
-        floor, most = (root * 2.0**-23, 4 * u) if narrow(self.dtype) else (1e-6 * (u / 2.0**-24), 16 * root * u)
-        return max(floor, min(2 * reference_worst, most))
-
-    def is_no_reference(self, worst):
-        """Whether so large an error, on ordinary inputs, says that the reference computes something else (or in TF32)."""
-        u = torch.finfo(self.dtype).eps / 2
-        return worst > (4 * u if narrow(self.dtype) else 16 * math.sqrt(max(1, self.terms)) * u)
+        """What the worst componentwise error may be."""
+        floor, most = allowed(self.dtype, self.terms)
+        return 0.0 if self.exact else max(floor, min(2 * reference_worst, most))
 
 
 def worst_of(errors):
@@ -579,10 +577,10 @@ class Child:
         return {}
 
     def calls(self):
-        """The calls, one after the other; where their results lie, or what is wrong with them."""
+        """The calls, one after the other; says where their results lie, or what is wrong with them, while the GPU is at work."""
         call = getattr(self, self.mode)
         start, *ends = self.marks
-        for _ in range(8):  # wakes what has slept while the process was stopped: threads, caches, the driver
+        for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
             torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
         with torch.set_grad_enabled(self.mode == "gradients"):
             start.record()
@@ -593,11 +591,9 @@ class Child:
                     answer = error
                 end.record()
                 self.answers.append(answer)
-        said = [self.locate(answer, shapes) for answer, shapes in zip(self.answers, self.shapes, strict=True)]
-        said = json.dumps({"calls": said})  # while the GPU is at work
+        yield {"calls": [self.locate(answer, shapes) for answer, shapes in zip(self.answers, self.shapes, strict=True)]}
         if self.cuda:
             torch.cuda.synchronize(self.device)
-        return said
 
     def times(self):
         return {"us": between(self.marks)}
@@ -635,7 +631,8 @@ class Child:
 
 
 def serve(requests, answers, device, size, place):
-    """A child's main function: reads requests, a JSON object a line, and writes answers."""
+    """A child's main function: reads requests, a JSON object a line, and answers each with another one, and an empty line when all is
+    done."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
     child = None
     with os.fdopen(requests) as todo, os.fdopen(answers, "w") as done:
@@ -643,11 +640,12 @@ def serve(requests, answers, device, size, place):
             request = json.loads(line)
             try:
                 child = child or Child(device, size, place)
-                answer = getattr(child, request.pop("do"))(**request)
+                answers = getattr(child, request.pop("do"))(**request)
+                for answer in [answers] if isinstance(answers, dict) else answers:
+                    print(json.dumps(answer), file=done, flush=True)
             except BaseException as error:  # SystemExit too
-                answer = {"raises": describe(error)}
-            done.write((answer if isinstance(answer, str) else json.dumps(answer)) + "\n")
-            done.flush()
+                print(json.dumps({"raises": describe(error)}), file=done)
+            print(file=done, flush=True)
 
 
 # ======================================================================================================================
@@ -741,10 +739,6 @@ class Contender:
             answer = self.read_answer(do, limit)
         finally:
             send(signal.SIGSTOP, [self.process.pid], group=True)
-        try:
-            answer = dict(json.loads(answer))
-        except (ValueError, TypeError):
-            raise Ended(f"the {self.who}'s process answers the judge with something of its own: {printable(answer, 80)}") from None
         if "raises" in answer:
             raise Ended(f"the {self.who} raises {printable(answer['raises'])}")
         if "missing" in answer:
@@ -752,21 +746,30 @@ class Contender:
         return answer
 
     def read_answer(self, do, limit):
-        """A line from the child; what it writes to standard error goes to `relay` meanwhile."""
-        line, deadline = b"", time.perf_counter() + limit
-        while not line.endswith(b"\n"):
+        """The object that the child answers with; what it writes to standard error goes to `relay` meanwhile."""
+        data, answer, deadline = b"", None, time.perf_counter() + limit
+        while not data.endswith(b"\n\n"):
             ready = [key.fileobj for key, _ in self.selector.select(0.1)]
             if self.answers in ready:
                 piece = os.read(self.answers, 1 << 20)
-                line += piece
-                if not piece or len(line) > ANSWER_BYTES:
+                data += piece
+                if not piece or len(data) > ANSWER_BYTES:
                     self.raise_ended(do)
+                if b"\n" in piece and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
+                    answer = self.parse(data)
             elif self.process.poll() is not None:
                 self.raise_ended(do)
             self.listen()
             if time.perf_counter() > deadline:
                 raise Ended(f"the {self.who} hangs: no answer within {limit:.0f} s while {DOING.get(do, 'it prepares')}")
-        return line
+        return answer
+
+    def parse(self, data):
+        """The last object of what the child has said so far."""
+        try:
+            return dict(json.loads([line for line in data[: data.rindex(b"\n")].split(b"\n") if line][-1]))
+        except (ValueError, TypeError, IndexError):
+            raise Ended(f"the {self.who}'s process answers the judge with something of its own: {printable(data, 80)}") from None
 
     def listen(self):
         if piece := self.process.stderr.read(1 << 16):
@@ -1013,7 +1016,7 @@ class Run:
             if reference is None and not error <= truth.bound(0.0):
                 reference = self.refer([call], call.mode)[0][0]
             reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
-            if reference and call.name in ORDINARY and truth.is_no_reference(reference_error):
+            if reference and call.name in ORDINARY and reference_error > allowed(self.dtype, truth.terms)[1]:
                 raise CannotRun(
                     f"--reference {self.reference.path}: its componentwise error of {name} on {call.name} inputs is {reference_error:.1e};"
                     f" it does not compute {self.problem.formula} in {self.dtype_name}, or it is made to use TF32"
@@ -1138,7 +1141,7 @@ def judge_values(run, gradients):
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
-MOST_CALLS = 96  # in one request
+MOST_CALLS = 256  # in one request
 TOLERANCE = (0.02, 0.05)  # between the child's clock and the judge's, relative: what is always, and what is never exceeded
 FAR = 1.25  # 90th percentile over median
 
@@ -1171,9 +1174,9 @@ class Stopwatch:
             run.wait()
             examined = time.perf_counter() - begun
         self.most = min(MOST_CALLS, run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
-        if run.cuda:  # inputs here and results twice, here and in the child, in 0.4 of what is free
+        if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
-            self.most = min(self.most, int(0.4 * torch.cuda.mem_get_info(run.slab.device)[0] / (sample.nbytes + 2 * results)))
+            self.most = min(self.most, int(0.6 * torch.cuda.mem_get_info(run.slab.device)[0] / (sample.nbytes + 2 * results)))
         seen = self.measure(run.reference, rounds=3)[0]
         # A request takes this and what its calls take: the line through requests of one call and of many does not meet zero.
         self.fixed = max(0.0, single - statistics.median((took - single) / max(1, number - 1) for number, took, _ in seen))
@@ -1223,7 +1226,7 @@ class Stopwatch:
             "outside_noise_us": (max(outside) - min(outside)) / 2,
             "inside": spread([us for _, _, inside in requests for us in inside] or [0.0]),
             "calls": sum(number for number, _, _ in requests),
-            "requests": [(number, took * 1e6, inside) for number, took, inside in requests],
+            "requests": [(number, took * 1e6) for number, took, _ in requests],
         }
 
     def settle(self, reference, solution):
@@ -1279,6 +1282,7 @@ class Report:
 
     def __init__(self):
         self.rows, self.checks, self.said = [], [], None
+        self.findings = {}  # what is wrong: the first of each kind
         self.live = sys.stderr.isatty()
         self.begun = time.perf_counter()
 
@@ -1307,9 +1311,10 @@ class Report:
 
     def row(self, call, verdict, detail):
         """One call that was judged."""
-        self.rows.append(
-            {"input": call.name + MODES[call.mode], "size": label(call.dims), "verdict": verdict, "detail": detail, **call.row}
-        )
+        name, size = call.name + MODES[call.mode], label(call.dims)
+        self.rows.append({"input": name, "size": size, "verdict": verdict, "detail": detail, **call.row})
+        if verdict == "WRONG":
+            self.findings.setdefault(f"{name} inputs", f"{size}: {detail}")
 
     def table(self):
         """The rows so far, a line for each kind of input."""
@@ -1334,6 +1339,8 @@ class Report:
     def check(self, name, verdict, detail):
         details = detail if isinstance(detail, list) else [detail]
         self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
+        if verdict == "WRONG":
+            self.findings.setdefault(name, details[0])
         self.line(f"{verdict:<6} {name}: {details[0]}")
         self.examples(details[1:])
 
@@ -1348,39 +1355,17 @@ class Report:
         counts = f"the median of {clock}" if timing["clock"] == "inside" else "the time from outside"
         self.line(f"       {what:<20} {timing['ratio']:.2f}x, by {counts}")
         if timing["clock"] == "outside":
-            self.check(
-                f"clocks, {what}",
-                "note",
-                f"{clock} and the judge's disagree by more than {timing['tolerance']:.0%}, so the time from outside counts. Where calls"
-                " are short that is what the host does between them, and a user waits for that too; else somebody tells the time wrong",
-            )
+            apart = f"{clock} and the judge's disagree by more than {timing['tolerance']:.0%}, so the judge's counts"
+            self.check(f"clocks, {what}", "note", f"{apart}: where calls are short it holds what the host and the judge do between them")
         for who in ("reference", "solution"):
             far = timing[who]["inside"]["p90_us"] / max(timing[who]["inside"]["median_us"], 1e-3)
             if far > FAR:
-                self.check(
-                    f"spread, {what}",
-                    "note",
-                    f"one in ten of the {who}'s calls takes {far:.2f} times the median or more: the machine is used by others, or the time"
-                    " depends on more than the size",
-                )
+                slow = f"one in ten of the {who}'s calls takes {far:.2f} times the median or more"
+                self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
         alone, turns = timing["alone"]["us"], timing["reference"]["us"]
         if alone < turns * (1 - TOLERANCE[1]):
-            self.check(
-                f"the reference, {what}",
-                "note",
-                f"took {duration(alone)} before the solution was loaded and {duration(turns)} beside it; the former counts",
-            )
-
-    def findings(self):
-        """[(what, detail)] of all that is wrong, the first of each kind."""
-        found = {}
-        for row in self.rows:
-            if row["verdict"] == "WRONG":
-                found.setdefault(f"{row['input']} inputs", f"{row['size']}: {row['detail']}")
-        for check in self.checks:
-            if check["verdict"] == "WRONG":
-                found.setdefault(check["name"], check["detail"])
-        return list(found.items())
+            took = f"took {duration(alone)} before the solution was loaded and {duration(turns)} beside it"
+            self.check(f"the reference, {what}", "note", f"{took}; the former counts")
 
 
 def plain(value):
@@ -1588,8 +1573,7 @@ def referee(options):
             report.check("running", "WRONG", f"{wrong}; nothing more can be judged")
         if run.solution and (printed := run.solution.printed()):
             report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {printed}")
-    findings, seconds = report.findings(), time.perf_counter() - report.begun
-    told = sentence(run, options, gradients, findings)
+    seconds, told = time.perf_counter() - report.begun, sentence(run, options, gradients)
     report.line(f"\nseed {seed}, {seconds:.0f} s; --seed {seed} repeats this run")
     if options.json:
         record = {
@@ -1600,8 +1584,9 @@ def referee(options):
             "torch": torch.__version__,
             "seed": seed,
             "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()},
-            "verdict": "wrong" if findings else "ok",
+            "verdict": "wrong" if report.findings else "ok",
             "sentence": told,
+            "calls": calls_judged(run),
             "ratio": run.timings.get("forward", {}).get("ratio"),
             "rows": report.rows,
             "checks": report.checks,
@@ -1611,17 +1596,20 @@ def referee(options):
         write_atomically(options.json, json.dumps(plain(record), indent=1, allow_nan=False) + "\n", "--json")
         report.line(f"wrote {options.json}")
     report.line(told)
-    return 1 if findings else 0
+    return 1 if report.findings else 0
 
 
-def sentence(run, options, gradients, findings):
+def calls_judged(run):
+    return len(run.report.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
+
+
+def sentence(run, options, gradients):
     """What was found, for somebody who reads nothing else."""
-    name = os.path.basename(options.solution)
-    if findings:
+    name, findings = os.path.basename(options.solution), run.report.findings
+    for what, detail in findings.items():
         more = f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
-        return f"WRONG: {name} is convicted. {findings[0][0]}: {findings[0][1]}{more}"
-    calls = len(run.report.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
-    told = f"all holds: {name} computes {run.problem.formula} right in all of {calls} calls with inputs of their own"
+        return f"WRONG: {name} is convicted. {what}: {detail}{more}"
+    told = f"all holds: {name} computes {run.problem.formula} right in all of {calls_judged(run)} calls with inputs of their own"
     told += ", gradients included" if gradients else "; gradients were not looked at"
     if not run.timings:
         return f"{told}; its time was not measured"

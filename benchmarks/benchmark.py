@@ -15,16 +15,18 @@ Suites, for a CUDA GPU:
     determinism  the same input many times: is the result bitwise the same
     build        seconds that an import takes, cold and warm
 
-and three that run only if asked for: `limits`, what the parts of a product take by themselves, as cuBLAS and torch do them, `profile`, what
-ncu (Nsight Compute) says of the kernels of one product at N = 4096, and `cpu`, for the CPU, which is the default where there is no GPU.
+and four that run only if asked for: `check`, check.py's own judgements, `limits`, what the parts of a product take by themselves, as
+cuBLAS and torch do them, `profile`, what ncu (Nsight Compute) says of the kernels of one product at N = 4096, and `cpu`, for the CPU,
+which is the default where there is no GPU.
 
 How GPU time is measured: by events around one call, after 256 MB were written so that the L2 holds none of the input; reference
 and solution take turns, so that both see the same clocks; the median is what the ratio is made of, and the 10th and 90th
-percentiles stand beside it. The host does not wait between calls, hence these are times of the GPU; `host` has the rest.
+percentiles stand beside it. The host does not wait between calls, hence these are times of the GPU; `host` has the rest. check.py
+writes nothing in between and gives each call inputs and memory of its own: its times are some 3 to 4 % longer.
 
 How errors are measured: against the product in float64, normwise (Frobenius) and componentwise (the worst |C - truth| / (|A| |B|)),
-on random rows and columns where all of them would be too many. A float64 product is compared with check.py's exact sums. A time whose
-result is not right is reported as a failure.
+on random rows and columns where all of them would be too many. Inputs, exact float64 sums and what an error may be are check.py's. A
+time whose result is not right is reported as a failure.
 
 Each suite writes DIR/<suite>.json after every row. The exit status is 0, or 1 if anything failed, or 2 for bad arguments.
 """
@@ -61,13 +63,19 @@ ROW_SECONDS = 1.0  # of measuring, for one row; large sizes get fewer trials
 WARM_SECONDS = 0.1  # before a row: an idle GPU runs at a fraction of its clock
 FULL_ERROR_EDGE = 8192  # up to here every element is compared
 SAMPLED_LINES = 256  # rows and columns that are compared beyond
-CONTRACT = 1e-6  # of float32: componentwise error at most this or twice the reference's
 
 FORWARD_SIZES = (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384)
 PORTABLE_SIZES = (512, 1024, 2048, 4096)
 BACKWARD_SIZES = (1024, 2048, 4096)
 LIMITS_SIZES = (1024, 2048, 4096, 8192)
 CPU_SIZES = (512, 1024, 2048)
+CHECKS = (  # problem, dtype, TRIL_MATMUL_PATH
+    ("lower", "float32", "auto"),
+    ("upper", "float32", "auto"),
+    ("transposed_a", "float32", "auto"),
+    ("lower", "float64", "auto"),
+    ("lower", "float32", "portable"),
+)
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
 DETERMINISM_RUNS = ((1000, 1000), (4096, 1000))  # N, runs
@@ -79,49 +87,19 @@ WARM_IMPORTS = 3
 # ---- Inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _ten_to_uniform(*shape, device):
-    return torch.pow(10.0, torch.rand(*shape, device=device) * 16 - 8)
+HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # of check.py's
 
 
-# name -> (A, B) of the given shapes, float32, before a triangle is cut out
-INPUTS = {
-    "uniform": lambda a, b, device: (torch.rand(a, device=device), torch.rand(b, device=device)),
-    "normal": lambda a, b, device: (torch.randn(a, device=device), torch.randn(b, device=device)),
-    "lognormal, sigma 3": lambda a, b, device: (
-        torch.randn(a, device=device).mul_(3).exp_(),
-        torch.randn(b, device=device).mul_(3).exp_(),
-    ),
-    "rows of A times 10^U(-8,8)": lambda a, b, device: (
-        torch.randn(a, device=device).mul_(_ten_to_uniform(a[-2], 1, device=device)),
-        torch.randn(b, device=device),
-    ),
-    "columns of A times 10^U(-8,8)": lambda a, b, device: (
-        torch.randn(a, device=device).mul_(_ten_to_uniform(1, a[-1], device=device)),
-        torch.randn(b, device=device),
-    ),
-}
-HARD_INPUTS = [name for name in INPUTS if name not in ("uniform", "normal")]
-
-CLASSES = {  # problem -> reference, solution
-    "lower": ("Model", "ModelNew"),
-    "upper": ("UpperModel", "UpperModelNew"),
-    "transposed_a": ("TransposedAModel", "TransposedAModelNew"),
-}
+def classes(problem):
+    """The names of a problem's classes in the reference and in the solution."""
+    return tuple(check.PROBLEMS[problem].prefix + name for name in ("Model", "ModelNew"))
 
 
 def make_inputs(problem, a_shape, b_shape, dtype, inputs, device, seed):
-    """A and B of a problem. The triangular ones hold zeros outside their triangle, because the reference reads those."""
-    torch.manual_seed(seed)
-    A, B = INPUTS[inputs](a_shape, b_shape, device)
-    if dtype == torch.float64:  # float32 values alone would leave half the digits empty
-        A, B = (V.double() * (1 + torch.rand(V.shape, dtype=dtype, device=device) * 2**-24) for V in (A, B))
-    else:
-        A, B = A.to(dtype), B.to(dtype)
-    if problem == "lower":
-        A.tril_(), B.tril_()
-    elif problem == "upper":
-        A.triu_(), B.triu_()
-    return A, B
+    """A and B of a problem, as check.py draws them. The triangular ones hold zeros outside their triangle, because the reference reads
+    those."""
+    draw = check.Draw(seed, inputs, torch.device(device))
+    return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.DISTRIBUTIONS[inputs].make(draw, a_shape, b_shape, dtype)]
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
@@ -161,17 +139,12 @@ def product_errors(X, Y, results):
 
 
 def error_limit(dtype, terms, reference_worst):
-    """The componentwise error that a result may have: the contract for float32, a guard against plain mistakes for the others."""
-    own = CONTRACT if dtype == torch.float32 else math.sqrt(terms) * torch.finfo(dtype).eps
-    return max(own, 2 * reference_worst)
+    """The componentwise error that a result may have: what check.py allows, and the rounding of a 16-bit result."""
+    rounding = torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0
+    return max(check.allowed(dtype, terms)[0], 2 * reference_worst) + rounding
 
 
 # ---- Time ------------------------------------------------------------------------------------------------------------
-
-
-def spread(times):
-    """Median, 10th and 90th percentile of a list of microseconds."""
-    return {name: check.percentile(times, q) for name, q in (("median_us", 0.5), ("p10_us", 0.1), ("p90_us", 0.9))}
 
 
 class Bench:
@@ -194,8 +167,12 @@ class Bench:
         return load(self.solution_file)
 
     @functools.cached_property
+    def _flushed(self):
+        return torch.empty(FLUSH_BYTES // 4 if self.on_gpu else 0, dtype=torch.int32, device=self.device)
+
     def _flush(self):
-        return torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=self.device)
+        """So that the L2 holds none of the input."""
+        self._flushed.fill_(1)
 
     def synchronize(self):
         if self.on_gpu:
@@ -215,32 +192,24 @@ class Bench:
             call()  # loads kernels, chooses cuBLAS's algorithm, fills the allocator's cache
         estimate = sum(self._timed(call) for call in calls)
         trials = max(MIN_TRIALS, min(self.trials, int(self.row_seconds / estimate)))
-        if not self.on_gpu:
-            return self._alternate_cpu(calls, trials), trials
-        until = time.perf_counter() + WARM_SECONDS - estimate
+        until = time.perf_counter() + (WARM_SECONDS - estimate if self.on_gpu else 0)
         while time.perf_counter() < until:
             for call in calls:
-                self._flush.fill_(1)
+                self._flush()
                 call()
             self.synchronize()
-        pairs = [[(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls] for _ in range(trials)]
-        for pair in pairs:
-            for call, (start, end) in zip(calls, pair, strict=True):
-                self._flush.fill_(1)
-                start.record()
-                call()
-                end.record()
-        self.synchronize()
-        return [spread([pair[c][0].elapsed_time(pair[c][1]) * 1e3 for pair in pairs]) for c in range(len(calls))], trials
-
-    def _alternate_cpu(self, calls, trials):
-        times = [[] for _ in calls]
+        marks = check.marks(2 * trials * len(calls) + 1, self.on_gpu)
+        following = iter(marks)
+        next(following).record()
         for _ in range(trials):
-            for call, mine in zip(calls, times, strict=True):
-                start = time.perf_counter()
+            for call in calls:
+                self._flush()
+                next(following).record()
                 call()
-                mine.append((time.perf_counter() - start) * 1e6)
-        return [{**spread(mine), "best_us": min(mine)} for mine in times]
+                next(following).record()
+        self.synchronize()
+        times = check.between(marks)[1::2]  # without the flushes
+        return [{**check.spread(mine), "best_us": min(mine)} for mine in (times[c :: len(calls)] for c in range(len(calls)))], trials
 
     def extra_bytes(self, call):
         """Device memory that a call takes at its peak beyond its result; None on the CPU, where torch does not count it."""
@@ -291,7 +260,7 @@ def _commit():
     commit = _output_of("git", "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return None
-    changed = _output_of("git", "status", "--porcelain", "--", "model_new.py", "reference_model.py", "benchmarks/benchmark.py")
+    changed = _output_of("git", "status", "--porcelain", "--", "model_new.py", "reference_model.py", "check.py", "benchmarks/benchmark.py")
     return commit + (" with changes" if changed else "")
 
 
@@ -407,7 +376,7 @@ def measure_forward(bench, record, group, problem, dims, dtype=torch.float32, in
         shape = f"{batch} x {N} x {N}"
     dtype_name = str(dtype).removeprefix("torch.")
     with record.row(f"{problem} {shape} {dtype_name} {inputs}"):
-        reference_name, solution_name = CLASSES[problem]
+        reference_name, solution_name = classes(problem)
         reference_model, solution_model = getattr(bench.reference, reference_name)(), getattr(bench.solution, solution_name)()
         a_shape = (K, M) if problem == "transposed_a" else (M, K)
         A, B = make_inputs(problem, (*lead, *a_shape), (*lead, K, N), dtype, inputs, bench.device, bench.seed)
@@ -567,7 +536,7 @@ def suite_host(bench, record):
                         if round_ >= 2:  # the first two warm up
                             times[name].append(seconds / HOST_CALLS * 1e6)
             bench.synchronize()
-            spreads = {name: spread(mine) for name, mine in times.items()}
+            spreads = {name: check.spread(mine) for name, mine in times.items()}
             row = {"mode": mode, "N": HOST_N, "calls": HOST_CALLS, "trials": bench.trials, **spreads}
             row["ours_minus_matmul_us"] = spreads["tril_matmul"]["median_us"] - spreads["torch.matmul"]["median_us"]
             record.add(row, f"{mode:<32}" + "".join(f"{us(spreads[name]):>30}" for name in functions))
@@ -630,6 +599,24 @@ def suite_build(bench, record):
                         raise RuntimeError(f"the import failed with status {done.returncode}:\n{done.stderr[-4000:]}")
                     row = {"state": state, **json.loads(done.stdout.splitlines()[-1])}
                     record.add(row, f"{state:<10}{row['torch_s']:>18.2f}{row['import_s']:>22.2f}{row['first_call_s']:>16.2f}")
+
+
+def suite_check(bench, record):
+    """What check.py says, each time in processes of its own."""
+    for problem, dtype, path in CHECKS:
+        with record.row(f"check {problem} {dtype} {path}"), tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "check.json"
+            command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
+            command += ["--solution", str(bench.solution_file), "--json", str(file)]
+            command += ["--size", str(max(bench.sizes))] if bench.sizes else []
+            environ = {**os.environ, "TRIL_MATMUL_PATH": path}
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600)
+            if done.returncode not in (0, 1):
+                raise RuntimeError(f"check.py ended with status {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            found = json.loads(file.read_text())
+            record.add({"path": path, "dtype": dtype, **found}, found["sentence"])
+            if found["verdict"] != "ok":
+                record.fail(f"check {problem} {dtype} {path}: {found['sentence']}")
 
 
 def _one_after_the_other(first, second):
@@ -723,7 +710,7 @@ GPU_SUITES = {
     "determinism": suite_determinism,
     "build": suite_build,
 }
-SUITES = {**GPU_SUITES, "limits": suite_limits, "profile": suite_profile, "cpu": suite_cpu}
+SUITES = {**GPU_SUITES, "check": suite_check, "limits": suite_limits, "profile": suite_profile, "cpu": suite_cpu}
 
 
 def run_suite(name, bench, folder, commit=None):

@@ -8,9 +8,9 @@ A table stands between two marker lines, and all between them is replaced:
     <!-- table: NAME -->
     <!-- end: NAME -->
 
-NAME is one of forward, hard, dtypes (all three from forward.json), portable, batch, backward, problems, host, build, determinism,
-limits, profile, history (a record kept by hand while the kernel was made) and cpu. A marker whose record is missing, cut short or has rows
-that could not be measured is an error: no table without a record.
+NAME is one of forward, hard, dtypes (all three from forward.json), portable, batch, backward, problems, check, host, build,
+determinism, limits, profile, history (a record kept by hand while the kernel was made) and cpu. A marker whose record is missing, cut
+short or has rows that could not be measured is an error: no table without a record.
 """
 
 import argparse
@@ -119,6 +119,26 @@ def problems(rows):
     return markdown(["KernelBench level 1, problem", "size", *TIMES_HEAD], cells) if rows else None
 
 
+def check(rows):
+    """What check.py found. Its times are its own: every call has fresh inputs."""
+    head = ["check.py", "calls judged", "verdict", "forward: reference, µs", "ours, µs", "ratio", "with backward: reference, µs"]
+
+    def side(timing):
+        return [*(microseconds(us) for us in (timing["reference_us"], timing["solution"]["us"])), ratio(timing["ratio"])]
+
+    cells = [
+        [
+            f"{row['problem']}, {row['dtype']}{', portable kernel' * (row['path'] == 'portable')} ({'×'.join(map(str, row['dims']))})",
+            row["calls"],
+            row["verdict"],
+            *side(row["timings"]["forward"]),
+            *side(row["timings"]["gradients"]),
+        ]
+        for row in rows
+    ]
+    return markdown([*head, "ours, µs", "ratio"], cells) if rows else None
+
+
 def host(rows):
     head = ["host time a call, µs", "torch.matmul", "tril(matmul)", "ours", "ours − torch.matmul"]
     columns = ("torch.matmul", "tril(matmul)", "tril_matmul")
@@ -195,6 +215,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "batch": ("batch.json", comparison("batch", "batch", lambda row: row["shape"].replace(" x ", "×"))),
     "backward": ("backward.json", comparison("backward", "N, forward and backward", lambda row: row["N"])),
     "problems": ("problems.json", problems),
+    "check": ("check.json", check),
     "host": ("host.json", host),
     "build": ("build.json", build),
     "determinism": ("determinism.json", determinism),

@@ -43,6 +43,7 @@ def module(name):
 def suites(monkeypatch):
     loaded = module("benchmark")
     monkeypatch.setattr(loaded, "BATCHES", ((3, 40),))
+    monkeypatch.setattr(loaded, "CHECKS", (("lower", "float32", "auto"),))
     monkeypatch.setattr(loaded, "TRANSPOSED_A_SHAPES", ((50, 30, 40),))
     monkeypatch.setattr(loaded, "HOST_CALLS", 3)
     monkeypatch.setattr(loaded, "WARM_IMPORTS", 1)
@@ -79,23 +80,20 @@ def ncu_output():
     return "\n".join(lines)
 
 
-def run_all(suites, stand_in, folder):
-    """Every suite at toy sizes, on the CPU: what they measure there means nothing, but all of their code runs."""
+def run_suites(suites, stand_in, folder, *names):
+    """Suites at toy sizes, on the CPU: what they measure there means nothing, but all of their code runs."""
     answer, real = subprocess.CompletedProcess([], 0, stdout=ncu_output(), stderr=""), subprocess.run
-    for name in suites.SUITES:
+    for name in names:
         bench = suites.Bench("cpu", stand_in, trials=5, sizes=[24, 40])
         with pytest.MonkeyPatch.context() as patch:
             if name == "profile":  # the profiler itself is NVIDIA's
                 patch.setattr(suites.subprocess, "run", lambda command, **rest: answer if command[0] == "ncu" else real(command, **rest))
             assert suites.run_suite(name, bench, folder, commit="abc123") == []
-    history = json.loads((folder / "profile.json").read_text())
-    history["rows"] = [{"version": "first", "prediction": "110", "measured": "235", "said": "why"}]
-    (folder / "history.json").write_text(json.dumps(history))
-    return folder
 
 
 def test_the_last_call_is_what_the_profile_tells(suites, stand_in, tmp_path):
-    (row,) = json.loads((run_all(suites, stand_in, tmp_path) / "profile.json").read_text())["rows"]
+    run_suites(suites, stand_in, tmp_path, "profile")
+    (row,) = json.loads((tmp_path / "profile.json").read_text())["rows"]
     assert row == {"kernel": "hopper_product", "duration": [152000.0, "ns"], "l2_hit_rate": [71.75, "%"]}
 
 
@@ -125,7 +123,11 @@ def test_cpu_suite_in_a_shell(tmp_path):
 
 
 def test_every_suite_and_every_table(suites, tables, stand_in, tmp_path):
-    results = run_all(suites, stand_in, tmp_path / "results")
+    results = tmp_path / "results"
+    run_suites(suites, stand_in, results, *suites.SUITES)
+    history = json.loads((results / "profile.json").read_text())
+    history["rows"] = [{"version": "first", "prediction": "110", "measured": "235", "said": "why"}]
+    (results / "history.json").write_text(json.dumps(history))
     assert {path.stem for path in results.iterdir()} == {*suites.SUITES, "history"}
     page = tmp_path / "page.md"
     page.write_text("".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in tables.TABLES))

@@ -34,6 +34,8 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import check
+
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 FEWER_EXAMPLES = settings(max_examples=12, deadline=None, derandomize=True)
 
@@ -345,22 +347,9 @@ def single(T, *entries):
     return T
 
 
-def cholesky(N):
-    """The factor of a kernel matrix that float32 can hardly tell from a singular one."""
-    x = torch.arange(N, dtype=torch.float64) / N
-    return torch.linalg.cholesky(torch.exp(-0.5 * (x[:, None] - x[None]) ** 2 / 0.2**2) + 1e-9 * torch.eye(N, dtype=torch.float64))
-
-
-def elimination(N, at, seed):
-    """A Gauss transform: the identity, and multipliers below one pivot."""
-    k = int(at * N)
-    L = torch.eye(N, dtype=torch.float64)
-    L[k + 1 :, k] = powers_of_ten(-6, 6, N - k - 1, seed=seed) * torch.randn(N - k - 1, generator=generator_of(seed), dtype=torch.float64)
-    return L
-
-
-def grade(N):
-    return 10.0 ** torch.linspace(-15, 15, N, dtype=torch.float64)
+def drawn(name):
+    """A hard input of check.py's."""
+    return lambda N: check.HARD[name].make(check.Draw(1, name, torch.device("cpu")), (N, N), (N, N), torch.float32)
 
 
 def denormals(N, seed, share):
@@ -371,42 +360,25 @@ def denormals(N, seed, share):
 
 # Each gives two matrices, of which the product's structure picks a triangle (the lower one of what is given). No product of two of their
 # elements leaves the range of float32.
-HARD = {
-    "uniform": lambda N: (gaussian(N, 1).abs() % 1, gaussian(N, 2).abs() % 1),
-    "normal": lambda N: (gaussian(N, 1), gaussian(N, 2)),
-    "lognormal": lambda N: (torch.exp(3 * gaussian(N, 1)), torch.exp(3 * gaussian(N, 2))),
+HARD = {name: drawn(name) for name in check.HARD if name != "about 1e-20"} | {
     "signed lognormal": lambda N: (signed(torch.exp(3 * gaussian(N, 1)), 3), signed(torch.exp(3 * gaussian(N, 2)), 4)),
-    "rows of X scaled": lambda N: (gaussian(N, 1) * powers_of_ten(-8, 8, N, 1, seed=3), gaussian(N, 2)),
-    "columns of X scaled": lambda N: (gaussian(N, 1) * powers_of_ten(-8, 8, 1, N, seed=3), gaussian(N, 2)),
-    "rows of Y scaled": lambda N: (gaussian(N, 1), gaussian(N, 2) * powers_of_ten(-8, 8, N, 1, seed=3)),
-    "columns of Y scaled": lambda N: (gaussian(N, 1), gaussian(N, 2) * powers_of_ten(-8, 8, 1, N, seed=3)),
     "both scaled": lambda N: (
         gaussian(N, 1) * powers_of_ten(-8, 8, N, 1, seed=3),
         gaussian(N, 2) * powers_of_ten(-8, 8, 1, N, seed=4),
     ),
-    "rows graded": lambda N: (gaussian(N, 1) * grade(N)[:, None], gaussian(N, 2)),
-    "graded against each other": lambda N: (gaussian(N, 1) * grade(N), gaussian(N, 2) / grade(N)[:, None]),
-    "large and small": lambda N: (gaussian(N, 1) * 1e18, gaussian(N, 2) * 1e-20),
-    "a huge element": lambda N: (single(gaussian(N, 1), (0.9, 0.3, 1e25)), single(gaussian(N, 2), (0.5, 0.1, -1e10))),
-    "a tiny element": lambda N: (single(gaussian(N, 1), (0.9, 0.3, 1e-25)), single(gaussian(N, 2), (0.4, 0.4, -1e-9))),
+    "rows graded": lambda N: (gaussian(N, 1) * 10.0 ** torch.linspace(-15, 15, N, dtype=torch.float64)[:, None], gaussian(N, 2)),
     "huge and tiny elements": lambda N: (
         single(gaussian(N, 1), (0.9, 0.3, 1e15), (0.9, 0.31, 1e-15), (0.1, 0.1, 1e-12), (0.99, 0.0, -1e16)),
         single(gaussian(N, 2), (0.3, 0.2, 1e-16), (0.31, 0.2, 1e16), (0.99, 0.99, 1e12)),
     ),
-    "near-singular factors": lambda N: (cholesky(N), cholesky(N)),
-    "a near-singular factor": lambda N: (cholesky(N), gaussian(N, 2)),
-    "elimination matrices": lambda N: (elimination(N, 0.2, 1), elimination(N, 0.6, 2)),
-    "elimination of a matrix": lambda N: (elimination(N, 0.2, 1), gaussian(N, 2)),
+    "a near-singular factor": lambda N: (drawn("Cholesky, near singular")(N)[0], gaussian(N, 2)),
+    "elimination of a matrix": lambda N: (drawn("elimination")(N)[0], gaussian(N, 2)),
     "denormals": lambda N: (denormals(N, 1, 1.0), 1e25 * (1 + gaussian(N, 2).abs())),
     "some denormals": lambda N: (denormals(N, 1, 0.3), 1e15 * (1 + gaussian(N, 2).abs())),
     "the whole range": lambda N: (signed(powers_of_ten(-37, 34, N, N, seed=1), 2), 1 + (gaussian(N, 2) % 1)),
     "the upper end": lambda N: (signed(3.4e38 * (1 - gaussian(N, 1).abs() % 0.5), 2), 1e-6 * gaussian(N, 2)),
     "the lower end": lambda N: (signed(1.2e-38 * (1 + gaussian(N, 1).abs()), 2), 1e33 * (1 + gaussian(N, 2).abs())),
     "both ends": lambda N: (signed(3.4e38 * (1 - gaussian(N, 1).abs() % 0.5), 2), signed(1.2e-38 * (1 + gaussian(N, 2).abs()), 3)),
-    "sparse": lambda N: (
-        gaussian(N, 1) * (torch.rand(N, N, generator=generator_of(3)) < 0.02),
-        gaussian(N, 2) * (torch.rand(N, N, generator=generator_of(4)) < 0.02),
-    ),
 }
 HARD_SIZES = [("cpu", 300), *(pytest.param("cuda", N, marks=needs_cuda) for N in (300, 1000, 2048))]
 HARD_FAMILY = [(NN, LOWER), (NT, LOWER), (TN, LOWER), (NN, UPPER), (TN, DENSE)]
