@@ -697,8 +697,6 @@ class Contender:
             stderr=subprocess.PIPE,
             pass_fds=[todo, done] + ([slab.place] if slab.device.type == "cpu" else []),
             start_new_session=True,  # a group of its own, and no terminal
-            # Without allocator settings whose memory other processes cannot open.
-            env={k: v for k, v in os.environ.items() if k not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")},
         )
         os.close(todo), os.close(done)
         os.set_blocking(self.process.stderr.fileno(), False)
@@ -784,13 +782,8 @@ class Contender:
             self.process.wait(5)
         self.listen()
         code = self.process.returncode
-        how = (
-            "closes its channel"
-            if code is None
-            else f"ends with status {code}"
-            if code >= 0
-            else f"is killed by {signal.Signals(-code).name}"
-        )
+        how = f"ends with status {code}" if (code or 0) >= 0 else f"is killed by {signal.Signals(-code).name}"
+        how = "closes its channel" if code is None else how
         raise Ended(f"the {self.who}'s process {how} while {DOING.get(do, 'it prepares')}")
 
     def printed(self):
@@ -1511,7 +1504,12 @@ def new_slab(options):
         for shape in PROBLEMS[options.problem].shapes(PROBLEMS[options.problem].headline(options.size))
     )
     most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if options.device.type == "cuda" else 2 << 30
-    return Slab(options.device, max(one, min(MOST_CALLS * one, most), 64 << 20))
+    try:
+        return Slab(options.device, max(one, min(MOST_CALLS * one, most), 64 << 20))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # on Windows' Linux, say
+        raise CannotRun(f"--device {options.device}: memory cannot be shared between processes here ({error})") from None
 
 
 def load(run, who, path, text, arguments=None):
@@ -1621,6 +1619,8 @@ def sentence(run, options, gradients):
 
 def main(argv=None):
     """Returns the exit status. `argv` is sys.argv[1:] where it is not given."""
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # some settings make memory that other processes cannot open
+        os.environ.pop(name, None)
     try:
         options = parse(argv)
         return export(options.export, options.solution, PROBLEMS[options.problem]) if options.export else referee(options)
