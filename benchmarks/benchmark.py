@@ -68,7 +68,8 @@ FORWARD_SIZES = (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384)
 PORTABLE_SIZES = (512, 1024, 2048, 4096)
 BACKWARD_SIZES = (1024, 2048, 4096)
 LIMITS_SIZES = (1024, 2048, 4096, 8192)
-CPU_SIZES = (512, 1024, 2048)
+CPU_SIZES = (1, 64, 128, 256, 512, 1024, 2048)
+CPU_BATCHES = ((1024, 128), (4096, 16), (64, 256))
 CHECKS = (  # problem, dtype, TRIL_MATMUL_PATH
     ("lower", "float32", "auto"),
     ("upper", "float32", "auto"),
@@ -451,6 +452,8 @@ def suite_cpu(bench, record):
     print(HEADER)
     for N in bench.sizes or CPU_SIZES:
         measure_forward(bench, record, "cpu", "lower", N)
+    for batch, N in () if bench.sizes else CPU_BATCHES:
+        measure_forward(bench, record, "cpu", "lower", N, batch=batch)
 
 
 def suite_backward(bench, record):

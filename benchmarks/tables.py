@@ -222,7 +222,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "limits": ("limits.json", limits),
     "profile": ("profile.json", profile),
     "history": ("history.json", history),
-    "cpu": ("cpu.json", comparison("cpu", "N", lambda row: row["N"])),
+    "cpu": ("cpu.json", comparison("cpu", "size", lambda row: row["shape"].replace(" x ", "×"))),
 }
 
 
