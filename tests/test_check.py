@@ -12,10 +12,13 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
+from fractions import Fraction
 from pathlib import Path
 
 import helpers
@@ -188,3 +191,337 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         ]
         if any(wrong):
             pytest.fail(f"seed {seed}: {'; '.join(filter(None, wrong))}:\n{out}{err}", pytrace=False)
+
+
+PLAIN = (CHEATS[0].parent / "honest_plain.py").read_text()
+PRODUCT = "torch.tril(torch.matmul(A, B))"
+
+
+def solution(tmp_path, text, name="solution.py"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_at_most_three_examples_of_a_finding(quick, capsys):
+    status, out, _ = judge(capsys, CHEATS[0].parent / "zeros_always.py", "--no-timing")
+    row = next(line for line in out.splitlines() if line.startswith("normal  "))
+    after = out[out.index(row) :].splitlines()[1:6]
+    assert status == 1 and [line.startswith("    ") for line in after] == [True] * 4 + [False], out
+    assert re.match(r" +\.\.\. and \d+ more", after[3])
+
+
+def test_the_judge_does_not_execute_the_solution(quick, capsys, tmp_path):
+    text = "import builtins, os, sys\n\nbuiltins.executed = os.environ['EXECUTED'] = sys.EXECUTED = 'here'\n" + PLAIN
+    assert judge(capsys, solution(tmp_path, text), "--no-timing")[0] == 0
+    assert not hasattr(check.__builtins__, "executed") and "EXECUTED" not in os.environ and not hasattr(sys, "EXECUTED")
+
+
+# ---- model_new.py. ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", list(check.DTYPES))
+@pytest.mark.parametrize("problem", list(check.PROBLEMS))
+def test_our_solution_is_right(problem, dtype, quick, capsys):
+    status, out, err = judge(capsys, helpers.SOURCE, "--no-timing", "--problem", problem, "--dtype", dtype, "--size", "80")
+    assert status == 0 and "WRONG" not in out, out + err
+    assert out.splitlines()[-1].startswith("all holds: model_new.py computes ") and ", gradients included" in out, out
+
+
+@pytest.mark.parametrize(
+    "problem,product", [("lower", PRODUCT), ("upper", "torch.triu(torch.matmul(A, B))"), ("transposed_a", "torch.matmul(A.mT, B)")]
+)
+def test_a_file_for_one_problem_is_judged_by_its_plain_names(problem, product, quick, capsys, tmp_path):
+    path = solution(tmp_path, PLAIN.replace(PRODUCT, product))
+    assert judge(capsys, path, "--no-timing", "--problem", problem)[0] == 0
+    for other in set(check.PROBLEMS) - {problem}:
+        assert judge(capsys, path, "--no-timing", "--problem", other, "--size", "9")[0] == 1
+
+
+# ---- The reference. --------------------------------------------------------------------------------------------------
+
+REFERENCE = (ROOT / "reference_model.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "text,says",
+    [
+        (REFERENCE.replace(PRODUCT, "torch.tril(A + B)"), "does not compute C = tril(A) tril(B)"),
+        (REFERENCE.replace(PRODUCT, "torch.tril(A.bfloat16() @ B.bfloat16()).float()"), "does not compute"),
+        (REFERENCE.replace(PRODUCT, "1 / 0"), "ZeroDivisionError"),
+        (REFERENCE.replace(PRODUCT, "torch.matmul(A.mul_(2), B)"), "is modified"),
+        (REFERENCE + "raise RuntimeError('boom')\n", "boom"),
+        ("x = 1\n", "defines no class Model"),
+        ("import os\nos._exit(0)\n", "ends with status 0"),
+    ],
+    ids=["another sum", "bfloat16", "raises", "modifies", "raises when loaded", "no class", "exits"],
+)
+def test_a_reference_that_is_wrong_is_no_verdict(text, says, quick, capsys, tmp_path):
+    path = solution(tmp_path, text, "reference.py")
+    status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--reference", str(path), "--forward-only")
+    assert status == 2 and "all holds" not in out, out + err
+    assert "--reference" in err.splitlines()[-1] and says in err.splitlines()[-1], err
+
+
+def test_a_reference_without_gradients_is_noted(quick, capsys, tmp_path):
+    path = solution(tmp_path, REFERENCE.replace(PRODUCT, f"{PRODUCT}.detach()"), "reference.py")
+    status, out, _ = judge(capsys, CHEATS[0].parent / "detached.py", "--no-timing", "--reference", str(path))
+    assert (
+        status == 0
+        and "note   gradients: " in out
+        and out.splitlines()[-1].endswith("; gradients were not looked at; its time was not measured")
+    ), out
+
+
+def test_the_constructor_gets_the_arguments_of_get_init_inputs(quick, capsys, tmp_path):
+    reference = REFERENCE.replace("return []", "return [2, 'x']").replace(
+        "    def forward",
+        "    def __init__(self, two=2, x='x'):\n        super().__init__()\n        assert [two, x] == [2, 'x']\n\n    def forward",
+        1,
+    )
+    path = solution(tmp_path, reference.replace("Model(torch", "ModelNew(torch", 1))
+    reference = solution(tmp_path, reference, "reference.py")
+    status, out, err = judge(capsys, path, "--no-timing", "--reference", str(reference), "--size", "9")
+    assert status == 0, out + err
+
+
+# ---- Options, exit statuses. -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv,says",
+    [
+        (["--size", "0"], ["--size", "'0'", "whole number from 1"]),
+        (["--size", "big"], ["--size", "'big'", "whole number"]),
+        (["--trials", "-1"], ["--trials", "-1"]),
+        (["--trials", "2.5"], ["--trials", "'2.5'", "whole number"]),
+        (["--timeout", "0"], ["--timeout", "'0'", "a number of seconds from 0.1"]),
+        (["--timeout", "nan"], ["--timeout", "'nan'"]),
+        (["--seed", "-1"], ["--seed", "-1"]),
+        (["--dtype", "int8"], ["--dtype", "'int8'", "float32", "bfloat16"]),
+        (["--problem", "dense"], ["--problem", "'dense'", "transposed_a"]),
+        (["--device", "mps"], ["--device", "'mps'", "cpu, cuda"]),
+        (["--device", "tpu"], ["--device", "'tpu'", "cpu, cuda"]),
+        (["--device", "cuda:99"], ["--device", "'cuda:99'"]),
+        (["--json", "no/such/folder/record.json"], ["--json", "no/such/folder", "existing folder"]),
+        (["--json", "."], ["--json", "is a folder"]),
+        (["--export", "no/such/folder/file.py"], ["--export", "no/such/folder"]),
+        (["--export", "."], ["--export", "is a folder"]),
+        (["--solution", "missing.py"], ["--solution", "missing.py", "No such file"]),
+        (["--solution", "."], ["--solution", "cannot be read"]),
+        (["--reference", "missing.py"], ["--reference", "missing.py", "No such file"]),
+        (["--unknown"], ["--unknown"]),
+    ],
+)
+def test_a_bad_option_says_what_was_given_and_what_is_accepted(argv, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert check.main(argv) == 2
+    printed = capsys.readouterr().err
+    assert all(s in printed for s in says), printed
+
+
+def test_help_shows_examples_and_exit_statuses(capsys):
+    assert check.main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "python check.py --size 256 --no-timing" in printed and "Exit status: 0 all holds; 1 " in printed and "--export" in printed
+
+
+def test_ctrl_c(quick, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "judge_values", interrupted)
+    status, out, err = judge(capsys, helpers.SOURCE, "--no-timing")
+    assert status == 130 and err.endswith("interrupted\n") and "all holds" not in out
+
+
+def test_from_the_command_line(tmp_path):
+    """In a process of its own and in another folder: a right file, one that kills the judge, and a reader that reads one line only."""
+    command = [sys.executable, str(ROOT / "check.py"), "--size", "16", "--no-timing", "--device", "cpu", "--solution"]
+    killer = "import os, signal, time\n\nif os.fork():\n    os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(60)\n"
+    solution(tmp_path, PLAIN, "good.py"), solution(tmp_path, killer, "killer.py")
+    run = lambda name, out: subprocess.Popen([*command, name], cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True)  # noqa: E731
+    read, write = os.pipe()
+    good, unread, killed = run("good.py", subprocess.PIPE), run("good.py", write), run("killer.py", subprocess.PIPE)
+    os.close(read), os.close(write)
+    out, err = good.communicate(timeout=100)
+    assert good.returncode == 0 and out.splitlines()[-1].startswith("all holds: good.py "), out + err
+    assert "check.py: loading the solution" in err and "check.py:" not in out  # progress goes to stderr, the report to stdout
+    assert unread.communicate(timeout=100)[1].count("Error") == 0 and unread.returncode == 141
+    out = killed.communicate(timeout=100)[0]
+    assert killed.returncode == -signal.SIGKILL and "all holds" not in out
+
+
+def processes_that_name(word):
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if word.encode() in Path(f"/proc/{pid}/environ").read_bytes() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+                found.append(int(pid))
+    return found
+
+
+def test_a_judge_that_is_killed_leaves_no_child(tmp_path):
+    path = solution(tmp_path, "import sys, time\n\nprint('asleep', file=sys.stderr, flush=True)\ntime.sleep(600)\n")
+    mark = f"CHECK_TEST_{os.getpid()}"
+    command = [sys.executable, str(ROOT / "check.py"), "--size", "16", "--no-timing", "--device", "cpu", "--solution", str(path)]
+    told = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, mark: "1"})
+    for line in told.stderr:
+        if "solution: asleep" in line:
+            break
+    assert len(processes_that_name(mark)) == 3
+    told.kill()
+    told.communicate()
+    until = time.time() + 20
+    while processes_that_name(mark) and time.time() < until:
+        time.sleep(0.02)
+    assert not processes_that_name(mark)
+
+
+@pytest.mark.skipif(helpers.HAS_CUDA, reason="needs a machine without a GPU")
+def test_cuda_without_a_gpu_is_no_verdict(capsys):
+    assert check.main(["--device", "cuda"]) == 2
+    assert "sees no CUDA GPU" in capsys.readouterr().err
+
+
+# ---- The record, seeds. ----------------------------------------------------------------------------------------------
+
+
+def test_the_record_repeats_the_run(quick, capsys, tmp_path):
+    path, record = solution(tmp_path, PLAIN), tmp_path / "record.json"
+    runs = []
+    for options in (["--seed", "7"], ["--seed", "7"], []):
+        status, out, _ = judge(capsys, path, "--no-timing", "--json", str(record), *options)
+        runs.append(json.loads(record.read_text(), parse_constant=pytest.fail))
+        assert status == 0 and f"--seed {runs[-1]['seed']} repeats this run" in out
+    calls = [[(row["input"], row["size"], row["error"]) for row in run["rows"]] for run in runs]
+    assert calls[0] == calls[1] != calls[2] and sorted(c[1] for c in calls[1]) != sorted(c[1] for c in calls[2])
+    assert runs[0]["seed"] == 7 != runs[2]["seed"] and runs[0]["verdict"] == "ok" and runs[0]["ratio"] is None
+    assert runs[0]["sentence"].startswith("all holds: ") and runs[0]["torch"] == torch.__version__
+    assert all(len(digest) == 64 for digest in runs[0]["sha256"].values())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["record.json", "solution.py"]  # nothing temporary is left
+    for name in ("nan", "infinite"):
+        judge(capsys, path.with_name("x.py"), "--json", str(record))  # a run that cannot be made leaves the record alone
+        assert json.loads(record.read_text())["seed"] == runs[2]["seed"]
+        assert judge(capsys, CHEATS[0].parent / f"{name}.py", "--no-timing", "--json", str(tmp_path / "wrong.json"), "--size", "8")[0] == 1
+        assert json.loads((tmp_path / "wrong.json").read_text(), parse_constant=pytest.fail)["verdict"] == "wrong"
+
+
+@pytest.mark.alone
+def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "REQUEST_SECONDS", {"cpu": 0.02})
+    path, record = CHEATS[0].parent / "honest_slow.py", tmp_path / "record.json"
+    status, out, err = judge(capsys, path, "--trials", "8", "--json", str(record))
+    assert status == 0, out + err
+    kept = json.loads(record.read_text())
+    for mode in ("forward", "gradients"):
+        times = kept["timings"][mode]
+        for who in ("alone", "reference", "solution"):
+            inside = times[who]["inside"]
+            assert 0 < inside["p10_us"] <= inside["median_us"] <= inside["p90_us"] and times[who]["outside_us"] > 0
+        assert times["ratio"] == pytest.approx(times["reference_us"] / times["solution"]["us"])
+        assert times["solution"]["us"] > 2000 and times["ratio"] < 1
+        assert f"{times['ratio']:.2f}x" in out
+    assert kept["ratio"] == kept["timings"]["forward"]["ratio"]
+
+
+# ---- Export. ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", list(check.PROBLEMS))
+def test_an_exported_file_serves_kernelbench(problem, tmp_path, capsys):
+    path = tmp_path / f"{problem}.py"
+    argv = ["--problem", problem, "--export", str(path)]
+    assert check.main(argv) == 0 and str(path) in capsys.readouterr().out
+    names = helpers.execute(path.read_text())
+    model = names["ModelNew"](*names["get_init_inputs"]())
+    assert callable(names["get_inputs"])
+    A, B = (helpers.normal(33, 33, seed=seed, dtype=torch.float64) for seed in (1, 2))
+    expected = {"lower": A.tril() @ B.tril(), "upper": A.triu() @ B.triu(), "transposed_a": A.mT @ B}[problem]
+    torch.testing.assert_close(model(A, B), expected)
+    before = path.read_text()
+    assert check.main(argv) == 2 and "exists already" in capsys.readouterr().err and path.read_text() == before
+
+
+def test_what_cannot_be_exported_is_said(tmp_path, capsys):
+    for text, says in ((PLAIN, "UpperModelNew"), ("class ModelNew(:\n", "is not Python")):
+        argv = ["--solution", str(solution(tmp_path, text)), "--problem", "upper", "--export", str(tmp_path / "out.py")]
+        assert check.main(argv) == 2
+        assert says in capsys.readouterr().err and not (tmp_path / "out.py").exists()
+
+
+# ---- The measures themselves. ----------------------------------------------------------------------------------------
+
+
+def wild(*shape, seed, span):
+    g = helpers.generator(seed)
+    exponents = torch.randint(-span, span, shape, generator=g)
+    return torch.ldexp(torch.randn(*shape, dtype=torch.float64, generator=g), exponents)
+
+
+@pytest.mark.parametrize("span", [1, 30, 150])
+def test_the_float64_truth_is_exact_far_beyond_float64(span):
+    X, Y = wild(7, 9, seed=1, span=span), wild(9, 5, seed=2, span=span)
+    X[2], Y[3, 1], X[4, 4] = 0, 0, 2.0**-1060
+    high, low = check.exact_product(X, Y)
+    for i in range(7):
+        for j in range(5):
+            terms = [Fraction(float(X[i, k])) * Fraction(float(Y[k, j])) for k in range(9)]
+            off = abs(Fraction(float(high[i, j])) + Fraction(float(low[i, j])) - sum(terms))
+            assert off <= sum(map(abs, terms)) * Fraction(1, 2**95) + Fraction(1, 2**1000)
+
+
+def test_slices_add_up_and_have_few_bits():
+    X = wild(6, 8, seed=3, span=200)
+    X[1] = 0
+    parts = check.slices(X, 1, 20)
+    assert sum(Fraction(float(part[0, 0])) for part in parts) == Fraction(float(X[0, 0]))
+    assert torch.equal(sum(reversed(parts)), X)
+    for part in parts:
+        unit = part.abs().amax(1).frexp()[1] - 22
+        assert torch.equal(torch.ldexp(part, -unit[:, None]).round(), torch.ldexp(part, -unit[:, None]))
+
+
+def test_products_that_may_underflow_are_known():
+    generator = helpers.generator(2)
+    X, Y = (10.0 ** (-30 * torch.rand(20, 20, generator=generator)) for _ in range(2))
+    X[3], Y[:, 4] = 0, 0
+    terms = X[:, :, None].double() * Y.double()
+    smallest = torch.where(terms > 0, terms, torch.inf).amin(1)
+    hits = check.may_underflow(X, Y).bool()
+    assert bool(hits[smallest < 2.0**-126].all()) and not bool(hits[smallest > 2.0**-124].any())
+
+
+@pytest.mark.parametrize(
+    "dtype,floor,most", [(torch.float32, 1e-6, 16 * 10 * 2.0**-24), (torch.float64, 1e-6 * 2.0**-29, 16 * 10 * 2.0**-53)]
+)
+def test_the_reference_loosens_a_bound_only_so_far(dtype, floor, most):
+    X, Y = (helpers.normal(100, 100, seed=seed, dtype=dtype) for seed in (1, 2))
+    truth = check.Truth.of(X, Y, torch.tril)
+    assert truth.bound(0.0) == floor and truth.bound(floor) == 2 * floor and truth.bound(1.0) == pytest.approx(most)
+    assert check.Truth.of(X, Y, torch.tril, exact=True).bound(1.0) == 0.0
+    C = torch.tril(X.double() @ Y.double())
+    C[50, 20] += 3 * truth.magnitude[50, 20]
+    C[60, 10] = torch.nan
+    errors = truth.errors(C)
+    assert errors[50, 20] == pytest.approx(3, rel=1e-6) and errors[60, 10] == torch.inf and check.worst_of(errors)[1] == (60, 10)
+    assert not errors.triu(1).any()
+
+
+def test_percentiles():
+    assert [check.percentile([4.0, 1.0, 3.0, 2.0], q) for q in (0, 0.5, 1)] == [1.0, 2.5, 4.0] and check.percentile([7.0], 0.9) == 7.0
+
+
+@pytest.mark.parametrize(
+    "inside,outside,clock",
+    [(100, 101, "inside"), (100, 110, "outside"), (110, 100, "outside"), (1, 100, "outside"), (0, 100, "outside")],
+)
+def test_the_time_from_outside_counts_where_clocks_disagree(inside, outside, clock):
+    watch = object.__new__(check.Stopwatch)
+    watch.fixed, watch.tries = 0.0, 2
+    reference = [(10, 10 * 1000e-6, [1000.0] * 10)] * 3
+    watch.alone = watch.summary(reference)
+    settled = watch.settle(reference, [(10, 10 * outside * 1e-6, [float(inside)] * 10)] * 3)
+    assert settled["clock"] == clock and settled["ratio"] == pytest.approx(1000 / (inside if clock == "inside" else outside))
+    slower = watch.settle([(10, 10 * 3000e-6, [3000.0] * 10)] * 3, [(10, 1e-2, [1000.0] * 10)] * 3)
+    assert slower["ratio"] == pytest.approx(1)  # the reference before the solution was loaded counts, where it was faster

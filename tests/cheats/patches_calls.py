@@ -1,5 +1,4 @@
 # WRONG, "worst element C[": after ten requests it says that results lie where the last ones did, and computes nothing
-import json
 import sys
 
 import torch
@@ -11,10 +10,10 @@ real, said, kept = main.Child.calls, [], []
 
 def calls(self):
     if len(said) < 10 or self.mode == "gradients":
-        said.append(real(self))
+        said.extend(real(self))
         kept.append(self.answers)
         return said[-1]
-    return {"calls": [json.loads(said[-1])["calls"][0]] * len(self.operands)}
+    return {"calls": [said[-1]["calls"][0]] * len(self.operands)}
 
 
 main.Child.calls = calls
