@@ -929,13 +929,10 @@ class Run:
         poisoned = [math.prod(shape) * self.dtype.itemsize for made in shapes for shape in made]
         poisoned += [max(poisoned) * 9 // 8, 2 * max(poisoned), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
         contender.ask("prepare", limit, mode=mode, dtype=self.dtype_name, shapes=shapes, inputs=places, poisoned=poisoned)
-        inputs = [
-            (X, self.slab.view(X.dtype, *place))
-            for call, each in zip(calls, places, strict=True)
-            for X, place in zip(call.inputs, each, strict=True)
-        ]
-        for X, shared in inputs:  # while the child stands still
-            shared.copy_(X)
+        shared = [[self.slab.view(self.dtype, *place) for place in each] for each in places]
+        for call, views in zip(calls, shared, strict=True):  # while the child stands still
+            for X, view in zip(call.inputs, views, strict=True):
+                view.copy_(X)
         self.wait()
         if contender is self.solution and self.cuda and all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
             raise Ended("the solution leaves the GPU at work while none of its calls is being answered")
@@ -955,29 +952,22 @@ class Run:
             contender.gpu.close()
         contender.strays = contender.family() - {contender.process.pid}
         send(signal.SIGSTOP, contender.strays)  # (looking for them takes milliseconds: after the clock)
-        modified = [(X, shared) for X, shared in inputs if not same_bits(X, shared)]
-        for call in calls:
-            if found := [
-                f"the input {'ABG'[i]} is modified, first at {first_difference(X, shared)}"
-                for i, own in enumerate(call.inputs)
-                for X, shared in modified
-                if X is own
-            ]:
-                call.results = Wrong(found[0])
+        for call, views in zip(calls, shared, strict=True):
+            for name, X, view in zip("ABG", call.inputs, views, strict=False):
+                if not same_bits(X, view):
+                    call.results = Wrong(f"the input {name} is modified, first at {first_difference(X, view)}")
         return took
 
     def take(self, contender, call, said, shapes):
         """The results of one call, out of the child's memory, as far as what was said of them is believable."""
         said = said if isinstance(said, dict) else {"wrong": said}
         if "no_memory" in said:
-            raise CannotRun(
-                f"not enough memory on {self.slab.device} for the {contender.who}: {printable(said['no_memory'])}; try a smaller --size"
-            )
+            short = f"not enough memory on {self.slab.device} for the {contender.who}"
+            raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
         places = said.get("results")
-        if not isinstance(places, list) or len(places) != len(shapes):
-            call.results = Wrong(printable(said.get("wrong")))
-            return
         try:
+            if not isinstance(places, list) or len(places) != len(shapes):
+                raise Wrong(printable(said.get("wrong")))
             call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, shapes, strict=True)]
         except Wrong as wrong:
             call.results = wrong
