@@ -47,6 +47,8 @@ while True:
         break
     between = os.fork()
     if between:
+        for fd in fds:
+            os.close(fd)
         os.waitpid(between, 0)  # its child has lost its parent, and becomes the test's
         continue
     between = os.getpid()
