@@ -34,8 +34,12 @@ import math
 import os
 import sys
 import time
+import weakref
 
 import torch
+
+__all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
+__all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"]
 
 # ======================================================================================================================
 # 1. CUDA source
@@ -98,7 +102,9 @@ Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu);
 // Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes, which the Hopper
 // kernel alone needs. It begins with a Control, to be read afterwards.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, cudaStream_t stream);
+// If `controls` is given, it gets that Control of each of the batch.
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
+                           cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
 // may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(product, ..., their number) bytes.
@@ -2871,7 +2877,8 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return kernel == kHopperKernel ? Workspace(p, gpu.multiprocessors / 2, gradients).bytes : 0;
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
+                           cudaStream_t stream) {
   if (kernel == kPortableKernel) return launch_portable(product, type, gpu, nullptr, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
@@ -2880,7 +2887,8 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
     one.x = static_cast<const float*>(product.x) + batch_offset(product, product.x_batch, b);
     one.y = static_cast<const float*>(product.y) + batch_offset(product, product.y_batch, b);
     one.c = static_cast<float*>(product.c) + batch_offset(product, product.c_batch, b);
-    const cudaError_t error = launch_hopper(one, workspace, gpu, stream);
+    cudaError_t error = launch_hopper(one, workspace, gpu, stream);
+    if (error == cudaSuccess && controls) error = cudaMemcpyAsync(controls + b, workspace, sizeof(Control), cudaMemcpyDefault, stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -3018,6 +3026,7 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
 // ---- Binding: products.
 
 std::string launch_error(cudaError_t error, const at::Tensor& x) {
+  cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
   return std::string("the CUDA kernel could not be launched on cuda:") + std::to_string(x.get_device()) + ": " + cudaGetErrorString(error) +
          ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a" +
          " process that sees it.";
@@ -3025,10 +3034,12 @@ std::string launch_error(cudaError_t error, const at::Tensor& x) {
 
 at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
 
-// By which kernel a product was computed, and the workspace that this one had.
+// By which kernel a product was computed, and the workspace that this one had; where asked for, the Control of each of the batch, as ints.
 struct Way {
   Kernel kernel = kPortableKernel;
   at::Tensor workspace;
+  bool explained = false;
+  std::optional<at::Tensor> controls;
 };
 
 // C = the contraction of two CUDA tensors whose sizes fit.
@@ -3058,7 +3069,12 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
       way.workspace = new_workspace(bytes, x);
       workspace = way.workspace.mutable_data_ptr();
     }
-    error = launch_product(p, type, way.kernel, gpu, workspace, stream);
+    Control* controls = nullptr;
+    if (way.explained && workspace) {
+      way.controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
+      controls = static_cast<Control*>(way.controls->mutable_data_ptr());
+    }
+    error = launch_product(p, type, way.kernel, gpu, workspace, controls, stream);
   }
   if (error != cudaSuccess) return launch_error(error, x);
   return c;
@@ -3090,15 +3106,13 @@ std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::T
   return {c, way.kernel == kHopperKernel ? std::optional(way.workspace) : std::nullopt};
 }
 
-// The product, and how it went: the kernel that computed, whether it was refused, how many elements are listed. Waits for the GPU.
-std::tuple<Result, std::string, bool, int> explained_product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure,
-                                                             int path) {
+// The product, the kernel that computed it, and how it went for each of the batch.
+std::tuple<Result, std::string, std::optional<at::Tensor>> explained_product(const at::Tensor& x, const at::Tensor& y, int contraction,
+                                                                             int structure, int path) {
   Way way;
+  way.explained = true;
   Result c = product_if_fit(x, y, contraction, structure, path, way);
-  if (way.kernel != kHopperKernel) return {c, way.kernel == kTf32Kernel ? "tf32" : "portable", false, 0};
-  const at::Tensor words = way.workspace.narrow(0, 0, sizeof(Control)).cpu();
-  const Control& control = *static_cast<const Control*>(words.const_data_ptr());
-  return {c, control.refused ? "portable" : "hopper", control.refused, control.lost};
+  return {c, way.kernel == kHopperKernel ? "hopper" : way.kernel == kTf32Kernel ? "tf32" : "portable", way.controls};
 }
 
 // ---- Binding: short ways past torch's dispatcher, and gradients.
@@ -3269,8 +3283,11 @@ def _check_operand(function, name, tensor, square):
     shape_names = "(..., N, N)" if square else "(..., rows, columns)"
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but has layout {tensor.layout}; use {name}.to_dense()")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        what = f"has layout {tensor.layout}; use {name}.to_dense()"
+        if tensor.is_nested:
+            what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
+        raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
     if tensor.dtype not in _DTYPES:
         raise TypeError(f"{function}: {name} must be {_DTYPE_NAMES}, but is {_name(tensor.dtype)}")
     if tensor.dim() < 2:
@@ -3522,15 +3539,19 @@ class _PlainProduct(torch.autograd.Function):
         else:  # the operands stay packed for the gradients: so only G has to be packed then
             ctx.contraction, ctx.structure = contraction, structure
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
+            # What hooks (saved_tensors_hooks, save_on_cpu, checkpoint) give back for it may hold anything. So it is kept as long as torch
+            # keeps it, and not taken from there.
+            ctx.workspace = weakref.ref(workspace)
             ctx.save_for_backward(X, Y, workspace)
         return C
 
     @staticmethod
     def backward(ctx, G):
-        X, Y, *workspace = ctx.saved_tensors  # once: checkpointing allows no more
-        if workspace and not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
+        X, Y, *rest = ctx.saved_tensors  # once: checkpointing allows no more
+        workspace = ctx.workspace() if rest else None
+        if workspace is not None and not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
             first = next(ctx.first, False)
-            gradients = _EXTENSION.gradients_if_plain(G, X, Y, *workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
+            gradients = _EXTENSION.gradients_if_plain(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
             if gradients is not None:
                 return *_tensor(gradients), None, None
         return _gradients(_shortest_way, ctx, G, X, Y)
@@ -3637,19 +3658,24 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32' or 'hopper'); 'refused', whether the Hopper kernel found
-        that pairs of float16 cannot hold an operand and left the product to the portable one; 'lost', how many elements needed
-        more than a pair of float16 and were kept in lists beside their blocks.
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'hopper', or 'hopper, portable' where a part of a batch
+        was refused); 'refused', whether the Hopper kernel found that pairs of float16 cannot hold an operand and left the product, or one
+        of the batch, to the portable one; 'refused_at', which of the batch, counted over its leading dimensions as one; 'lost', how many
+        elements, of the whole batch, needed more than a pair of float16 and were kept in lists beside their blocks.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
     contraction, structure = _PROBLEMS[problem]
     A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
-        return {"path": "cpu", "refused": False, "lost": 0}
-    result, path, refused, lost = _kernels().explained_product(A, B, contraction, structure, _PATH)
+        return {"path": "cpu", "refused": False, "refused_at": [], "lost": 0}
+    result, path, controls = _kernels().explained_product(A, B, contraction, structure, _PATH)
     _tensor(result)
-    return {"path": path, "refused": refused, "lost": lost}
+    controls = [] if controls is None else controls.tolist()  # of each: refused, lost, accepted
+    refused_at = [number for number, control in enumerate(controls) if control[0]]
+    if refused_at:
+        path = "portable" if len(refused_at) == len(controls) else "hopper, portable"
+    return {"path": path, "refused": bool(refused_at), "refused_at": refused_at, "lost": sum(control[1] for control in controls)}
 
 
 # ======================================================================================================================

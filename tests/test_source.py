@@ -161,6 +161,14 @@ def small_product(room, N=20):
     assert torch.equal(a.grad, (torch.ones(N, N).tril() @ B.tril().mT).tril())
 
 
+def test_a_star_import_brings_the_public_names_alone(model):
+    public = {"tril_matmul", "triu_matmul", "transposed_a_matmul", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"}
+    public |= {"get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"}
+    assert len(model.__all__) == len(set(model.__all__)) and set(model.__all__) == public
+    defined = {name for name, value in vars(model).items() if getattr(value, "__module__", None) == model.__name__}
+    assert {name for name in defined if not name.startswith("_")} == public
+
+
 def test_executed_twice_from_a_string_without_a_name():
     first = execute()
     assert "__file__" not in first
