@@ -22,7 +22,8 @@ The contract:
   * On a CUDA tensor it is always our kernel that computes. A build or a launch that fails raises an error.
 
 The file is the source: nothing generates it, and it needs only torch (and ninja and nvcc where there is a GPU). The CUDA
-kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU.
+kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU. To know for which GPUs to compile,
+the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
 
 Rooms, top to bottom: the CUDA source (what is shared, the tile schedule, PTX, the portable kernel, the tf32 kernel, packing, the Hopper
 kernel, launching), the C++ binding and the build, the operator (checks of arguments, CPU, CUDA, autograd), the KernelBench classes.
@@ -1034,8 +1035,9 @@ struct Launch {
 };
 
 // Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless.
+// Templates of the host are static: their own statics would else be shared with another build of this file in the same process.
 template <auto kKernel>
-cudaError_t allow_shared_memory(int bytes) {
+static cudaError_t allow_shared_memory(int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;
   static bool ready[64] = {};
   int device = 0;
@@ -1049,7 +1051,7 @@ cudaError_t allow_shared_memory(int bytes) {
 
 // `split`: how many thread blocks, a cluster of Hopper or later, share the range of k of each tile.
 template <typename T, int kEdge>
-cudaError_t launch_portable_as(const Product& p, int split, const Control* only_if_refused, cudaStream_t stream) {
+static cudaError_t launch_portable_as(const Product& p, int split, const Control* only_if_refused, cudaStream_t stream) {
   using P = Portable<T, kEdge>;
   const int64_t blocks = tile_count(p, kEdge) * p.batches * split;
   if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
@@ -1064,7 +1066,7 @@ cudaError_t launch_portable_as(const Product& p, int split, const Control* only_
 // Large tiles read least, but only many tiles keep every multiprocessor busy to the end. Where there are few, several thread blocks
 // share the range of k of one, if the GPU has clusters, and the tiles are made smaller. The limits are measured, on an H200.
 template <typename T>
-cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, const Control* only_if_refused, cudaStream_t stream) {
+static cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, const Control* only_if_refused, cudaStream_t stream) {
   const int64_t processors = gpu.multiprocessors;
   if (gpu.capability >= 80) {   // earlier ones have too little shared memory for the slabs of the larger tiles
     if constexpr (sizeof(T) >= 4)   // the copies of 16-bit elements go through registers, and the largest tile leaves none for them
@@ -1150,8 +1152,8 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
 }
 
 // Shares are as short as can be with all thread blocks there at once, but not too short: each costs its start and its end. The GPU has
-// room for `at_once` clusters of kTfMostShares.
-inline void tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
+// room for `at_once` clusters of kTfMostShares. False if the table does not hold all tiles: then there is no plan.
+inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // slabs
   for (int shares = 1; shares <= kTfMostShares; ++shares) plan.inverse[shares] = (1u << 20) / shares + 1;
   const int rows = ceil_div(p.m, kTfEdge), slabs = ceil_div(p.k, kTfDepth);
@@ -1163,18 +1165,19 @@ inline void tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
            static_cast<int64_t>(tiles) << (plan.log_shares + 1) <= clusters * kTfMostShares)
       ++plan.log_shares;
     plan.cluster_size = 1 << plan.log_shares, plan.clusters = tiles;
-    return;
+    return true;
   }
   const int whole = rows * (kTfEdge / kTfDepth);   // slabs of the longest tile
   int longest = min(kLeast, whole);
   while (longest < whole && !tf32_plan_with(rows, longest, static_cast<int>(clusters), plan)) ++longest;
-  if (longest == whole) tf32_plan_with(rows, whole, Tf32Plan::kMost, plan);
+  if (longest == whole && !tf32_plan_with(rows, whole, Tf32Plan::kMost, plan)) return false;
   // The clusters that come first are spread over all multiprocessors, one thread block each; then those that join them fall in length. So
   // let the first ones rise.
-  if (plan.cluster_size < kTfMostShares) return;
+  if (plan.cluster_size < kTfMostShares) return true;
   for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfBlocks) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
       std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
+  return true;
 }
 
 // What a thread block does.
@@ -1665,7 +1668,7 @@ bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
 
 // How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
 template <auto kKernel>
-cudaError_t clusters_at_once(int& clusters) {
+static cudaError_t clusters_at_once(int& clusters) {
   static int known[64] = {};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -1692,7 +1695,8 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   } last;
   if (last.triangular != p.triangular || last.m != p.m || last.n != p.n || last.k != p.k || last.batches != p.batches ||
       last.at_once != at_once) {
-    tf32_plan(p, at_once, last.plan);
+    last.triangular = -1;   // should there be no plan
+    if (!tf32_plan(p, at_once, last.plan)) return cudaErrorInvalidConfiguration;
     last.triangular = p.triangular, last.m = p.m, last.n = p.n, last.k = p.k, last.batches = p.batches, last.at_once = at_once;
   }
   const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
