@@ -3476,13 +3476,19 @@ _product_op.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ct
 _product_op.register_vmap(functools.partial(_map, _product_op))
 
 
-_CPU_KEYS = torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr()  # of a tensor that is nothing but a CPU tensor
+def _keys(T):
+    return torch._C._dispatch_keys(T).raw_repr()
+
+
+with torch.inference_mode():
+    _CPU_KEYS = {_keys(torch.empty(0, device="cpu"))}  # of a tensor that is nothing but a CPU tensor
+with torch.inference_mode(False):
+    _CPU_KEYS.add(_keys(torch.empty(0, device="cpu")))
 
 
 def _ordinary(X, Y):
     """Whether these are CPU tensors at which nothing looks but autograd."""
-    keys = torch._C._dispatch_keys
-    return keys(X).raw_repr() == keys(Y).raw_repr() == _CPU_KEYS and not torch._C._len_torch_dispatch_stack()
+    return _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS and not torch._C._len_torch_dispatch_stack()
 
 
 def _plain_on_cpu(X, Y, contraction, structure):
@@ -3490,7 +3496,7 @@ def _plain_on_cpu(X, Y, contraction, structure):
     if X.is_cuda or torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad) or not _ordinary(X, Y):
         return False
     x, y = X.shape, Y.shape
-    if len(x) < 2 or x[:-2] != y[:-2] or x[-2 if contraction == _TN else -1] != y[-1 if contraction == _NT else -2]:
+    if min(len(x), len(y)) < 2 or x[:-2] != y[:-2] or x[-2 if contraction == _TN else -1] != y[-1 if contraction == _NT else -2]:
         return False
     if structure and not x[-2] == x[-1] == y[-1] or X.dtype != Y.dtype or X.dtype not in _DTYPES:
         return False

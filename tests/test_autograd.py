@@ -351,6 +351,23 @@ def test_no_graph_where_none_is_needed(model, function, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("N", [41, 341])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_inference_mode_leaves_nothing_behind_that_autograd_refuses(model, function, N, device):
+    call = getattr(model, function)
+    with torch.inference_mode():
+        A, B = (T.detach() for T in leaves(function, N, device))
+        C = call(A, B)
+    assert C.is_inference()
+    torch.testing.assert_close(C, reference(function, A, B))
+    A, B = leaves(function, N, device)
+    for mine, its in zip(
+        *(torch.autograd.grad(each(A, B).sum(), (A, B)) for each in (call, functools.partial(reference, function))), strict=True
+    ):
+        torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_an_operand_that_no_gradient_needs_is_not_kept(model, device):
     A, B = leaves("tril_matmul", 5, device)
     for operand in (0, 1):
