@@ -31,7 +31,6 @@ from helpers import (
     normal,
     poison,
     product,
-    read_part,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -479,27 +478,6 @@ def test_a_second_device(model, N):
         assert torch.cuda.current_device() == 0
     assert_product(C, A, B, NN, LOWER)
     assert_bitwise(C.cpu(), model.tril_matmul(A.to("cuda:0"), B.to("cuda:0")).cpu())
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize("shape", [(1, 1), (32, 32), (256, 128, 128)], ids=str)
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_small_products_on_a_cpu_take_about_what_a_dense_one_takes(model, function, shape):
-    contraction, structure = FUNCTIONS[function]
-    call, (A, B) = getattr(model, function), (read_part(normal(*shape, seed=s), structure) for s in (1, 2))
-
-    def dense(A, B):
-        return read_part(torch.matmul(A.mT if contraction == TN else A, B), structure)
-
-    times = {call: [], dense: []}
-    with torch.no_grad():
-        for _ in range(15 if len(shape) > 2 else 300):
-            for each, seconds in times.items():
-                start = time.perf_counter()
-                each(A, B)
-                seconds.append(time.perf_counter() - start)
-    ours, its = (min(seconds) for seconds in times.values())  # the least, because others use the cores as well
-    assert ours < 1.3 * its + 25e-6, f"{1e6 * ours:.0f} us, a dense product {1e6 * its:.0f}"
 
 
 @needs_cuda
