@@ -22,7 +22,8 @@ The contract:
   * On a CUDA tensor it is always our kernel that computes. A build or a launch that fails raises an error.
 
 The file is the source: nothing generates it, and it needs only torch (and ninja and nvcc where there is a GPU). The CUDA
-kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU.
+kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU. To know for which GPUs to compile,
+the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
 
 Rooms, top to bottom: the CUDA source (what is shared, the tile schedule, PTX, the portable kernel, the tf32 kernel, packing, the Hopper
 kernel, launching), the C++ binding and the build, the operator (checks of arguments, CPU, CUDA, autograd), the KernelBench classes.
@@ -30,11 +31,16 @@ kernel, launching), the C++ binding and the build, the operator (checks of argum
 
 import functools
 import hashlib
+import math
 import os
 import sys
 import time
+import weakref
 
 import torch
+
+__all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
+__all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"]
 
 # ======================================================================================================================
 # 1. CUDA source
@@ -97,7 +103,9 @@ Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu);
 // Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes, which the Hopper
 // kernel alone needs. It begins with a Control, to be read afterwards.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, cudaStream_t stream);
+// If `controls` is given, it gets that Control of each of the batch.
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
+                           cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
 // may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(product, ..., their number) bytes.
@@ -1027,8 +1035,9 @@ struct Launch {
 };
 
 // Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless.
+// Templates of the host are static: their own statics would else be shared with another build of this file in the same process.
 template <auto kKernel>
-cudaError_t allow_shared_memory(int bytes) {
+static cudaError_t allow_shared_memory(int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;
   static bool ready[64] = {};
   int device = 0;
@@ -1042,7 +1051,7 @@ cudaError_t allow_shared_memory(int bytes) {
 
 // `split`: how many thread blocks, a cluster of Hopper or later, share the range of k of each tile.
 template <typename T, int kEdge>
-cudaError_t launch_portable_as(const Product& p, int split, const Control* only_if_refused, cudaStream_t stream) {
+static cudaError_t launch_portable_as(const Product& p, int split, const Control* only_if_refused, cudaStream_t stream) {
   using P = Portable<T, kEdge>;
   const int64_t blocks = tile_count(p, kEdge) * p.batches * split;
   if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
@@ -1057,7 +1066,7 @@ cudaError_t launch_portable_as(const Product& p, int split, const Control* only_
 // Large tiles read least, but only many tiles keep every multiprocessor busy to the end. Where there are few, several thread blocks
 // share the range of k of one, if the GPU has clusters, and the tiles are made smaller. The limits are measured, on an H200.
 template <typename T>
-cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, const Control* only_if_refused, cudaStream_t stream) {
+static cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, const Control* only_if_refused, cudaStream_t stream) {
   const int64_t processors = gpu.multiprocessors;
   if (gpu.capability >= 80) {   // earlier ones have too little shared memory for the slabs of the larger tiles
     if constexpr (sizeof(T) >= 4)   // the copies of 16-bit elements go through registers, and the largest tile leaves none for them
@@ -1143,8 +1152,8 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
 }
 
 // Shares are as short as can be with all thread blocks there at once, but not too short: each costs its start and its end. The GPU has
-// room for `at_once` clusters of kTfMostShares.
-inline void tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
+// room for `at_once` clusters of kTfMostShares. False if the table does not hold all tiles: then there is no plan.
+inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // slabs
   for (int shares = 1; shares <= kTfMostShares; ++shares) plan.inverse[shares] = (1u << 20) / shares + 1;
   const int rows = ceil_div(p.m, kTfEdge), slabs = ceil_div(p.k, kTfDepth);
@@ -1156,18 +1165,19 @@ inline void tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
            static_cast<int64_t>(tiles) << (plan.log_shares + 1) <= clusters * kTfMostShares)
       ++plan.log_shares;
     plan.cluster_size = 1 << plan.log_shares, plan.clusters = tiles;
-    return;
+    return true;
   }
   const int whole = rows * (kTfEdge / kTfDepth);   // slabs of the longest tile
   int longest = min(kLeast, whole);
   while (longest < whole && !tf32_plan_with(rows, longest, static_cast<int>(clusters), plan)) ++longest;
-  if (longest == whole) tf32_plan_with(rows, whole, Tf32Plan::kMost, plan);
+  if (longest == whole && !tf32_plan_with(rows, whole, Tf32Plan::kMost, plan)) return false;
   // The clusters that come first are spread over all multiprocessors, one thread block each; then those that join them fall in length. So
   // let the first ones rise.
-  if (plan.cluster_size < kTfMostShares) return;
+  if (plan.cluster_size < kTfMostShares) return true;
   for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfBlocks) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
       std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
+  return true;
 }
 
 // What a thread block does.
@@ -1658,7 +1668,7 @@ bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
 
 // How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
 template <auto kKernel>
-cudaError_t clusters_at_once(int& clusters) {
+static cudaError_t clusters_at_once(int& clusters) {
   static int known[64] = {};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -1685,7 +1695,8 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   } last;
   if (last.triangular != p.triangular || last.m != p.m || last.n != p.n || last.k != p.k || last.batches != p.batches ||
       last.at_once != at_once) {
-    tf32_plan(p, at_once, last.plan);
+    last.triangular = -1;   // should there be no plan
+    if (!tf32_plan(p, at_once, last.plan)) return cudaErrorInvalidConfiguration;
     last.triangular = p.triangular, last.m = p.m, last.n = p.n, last.k = p.k, last.batches = p.batches, last.at_once = at_once;
   }
   const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
@@ -2870,7 +2881,8 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return kernel == kHopperKernel ? Workspace(p, gpu.multiprocessors / 2, gradients).bytes : 0;
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
+                           cudaStream_t stream) {
   if (kernel == kPortableKernel) return launch_portable(product, type, gpu, nullptr, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
@@ -2879,7 +2891,8 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
     one.x = static_cast<const float*>(product.x) + batch_offset(product, product.x_batch, b);
     one.y = static_cast<const float*>(product.y) + batch_offset(product, product.y_batch, b);
     one.c = static_cast<float*>(product.c) + batch_offset(product, product.c_batch, b);
-    const cudaError_t error = launch_hopper(one, workspace, gpu, stream);
+    cudaError_t error = launch_hopper(one, workspace, gpu, stream);
+    if (error == cudaSuccess && controls) error = cudaMemcpyAsync(controls + b, workspace, sizeof(Control), cudaMemcpyDefault, stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -3017,6 +3030,7 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
 // ---- Binding: products.
 
 std::string launch_error(cudaError_t error, const at::Tensor& x) {
+  cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
   return std::string("the CUDA kernel could not be launched on cuda:") + std::to_string(x.get_device()) + ": " + cudaGetErrorString(error) +
          ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a" +
          " process that sees it.";
@@ -3024,10 +3038,12 @@ std::string launch_error(cudaError_t error, const at::Tensor& x) {
 
 at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
 
-// By which kernel a product was computed, and the workspace that this one had.
+// By which kernel a product was computed, and the workspace that this one had; where asked for, the Control of each of the batch, as ints.
 struct Way {
   Kernel kernel = kPortableKernel;
   at::Tensor workspace;
+  bool explained = false;
+  std::optional<at::Tensor> controls;
 };
 
 // C = the contraction of two CUDA tensors whose sizes fit.
@@ -3057,7 +3073,12 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
       way.workspace = new_workspace(bytes, x);
       workspace = way.workspace.mutable_data_ptr();
     }
-    error = launch_product(p, type, way.kernel, gpu, workspace, stream);
+    Control* controls = nullptr;
+    if (way.explained && workspace) {
+      way.controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
+      controls = static_cast<Control*>(way.controls->mutable_data_ptr());
+    }
+    error = launch_product(p, type, way.kernel, gpu, workspace, controls, stream);
   }
   if (error != cudaSuccess) return launch_error(error, x);
   return c;
@@ -3089,15 +3110,13 @@ std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::T
   return {c, way.kernel == kHopperKernel ? std::optional(way.workspace) : std::nullopt};
 }
 
-// The product, and how it went: the kernel that computed, whether it was refused, how many elements are listed. Waits for the GPU.
-std::tuple<Result, std::string, bool, int> explained_product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure,
-                                                             int path) {
+// The product, the kernel that computed it, and how it went for each of the batch.
+std::tuple<Result, std::string, std::optional<at::Tensor>> explained_product(const at::Tensor& x, const at::Tensor& y, int contraction,
+                                                                             int structure, int path) {
   Way way;
+  way.explained = true;
   Result c = product_if_fit(x, y, contraction, structure, path, way);
-  if (way.kernel != kHopperKernel) return {c, way.kernel == kTf32Kernel ? "tf32" : "portable", false, 0};
-  const at::Tensor words = way.workspace.narrow(0, 0, sizeof(Control)).cpu();
-  const Control& control = *static_cast<const Control*>(words.const_data_ptr());
-  return {c, control.refused ? "portable" : "hopper", control.refused, control.lost};
+  return {c, way.kernel == kHopperKernel ? "hopper" : way.kernel == kTf32Kernel ? "tf32" : "portable", way.controls};
 }
 
 // ---- Binding: short ways past torch's dispatcher, and gradients.
@@ -3268,8 +3287,11 @@ def _check_operand(function, name, tensor, square):
     shape_names = "(..., N, N)" if square else "(..., rows, columns)"
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but has layout {tensor.layout}; use {name}.to_dense()")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        what = f"has layout {tensor.layout}; use {name}.to_dense()"
+        if tensor.is_nested:
+            what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
+        raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
     if tensor.dtype not in _DTYPES:
         raise TypeError(f"{function}: {name} must be {_DTYPE_NAMES}, but is {_name(tensor.dtype)}")
     if tensor.dim() < 2:
@@ -3304,55 +3326,64 @@ def _result_shape(X, Y, contraction):
     return (*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1])
 
 
-# ---- CPU: blocked products over the lower blocks, by torch's own matrix product. -------------------------------------
+# ---- CPU: products of masked operands, over blocks that are not zero, by torch's own matrix product. ------------------
 #
 # Each contraction goes once over blocks of its middle index k (i >= k >= j), and every step is a single product of two panels,
-# so that few large calls do the work. KernelBench's static checker looks for such calls: these serve CPU tensors alone.
+# so that few large calls do the work. KernelBench's static checker looks for such calls: these serve CPU tensors alone. Limits are
+# measured on two cores.
 
-_CPU_EDGE = 96  # rows in a block; 64 to 128 measure within 5 % of each other from N = 512 to 4096
-
-
-def _is_wild(*parts):
-    """Whether a NaN or an Inf is in there (or the sum overflows, which costs time but changes nothing)."""
-    return not all(bool(part.sum().isfinite()) for part in parts)
-
-
-def _add_product(C, X, Y):
-    """C += X @ Y in place, for 2-D or 3-D tensors."""
-    C.addmm_(X, Y) if C.dim() == 2 else C.baddbmm_(X, Y)
+_CPU_EDGE = 128  # rows in a block; 96 to 160 measure within 5 % of each other from N = 256 to 1024
+_CPU_DENSE = 240  # the largest N for which one dense product is faster than blocks
+_CPU_MASK = 1024  # the largest N for which a mask is kept: to multiply by one takes a third of what tril takes
+_CPU_PART = 2**18  # elements of a batch that are multiplied together, so that they stay in the caches
 
 
-# One step a contraction: the block k..e-1 of the middle index. The blocks on the diagonals are masked with zeros. Zero times Inf
-# would be a NaN that the operator does not have, so a step that meets a NaN or an Inf there goes again, one index at a time: with
-# a single index nothing is masked.
+@functools.lru_cache(maxsize=8)
+def _mask(N, dtype, structure):
+    ones = torch.ones(N, N, dtype=dtype, device="cpu")
+    return ones.tril() if structure == _LOWER else ones.triu()
 
 
-def _step_nn(A, B, C, k, e):
-    """C[k:, :e] += A[k:, k:e] B[k:e, :e]"""
-    X, Y = A[..., k:, k:e].tril(), B[..., k:e, :e].tril(k)
-    if e - k > 1 and _is_wild(X, Y):
-        return [_step_nn(A, B, C, i, i + 1) for i in range(k, e)]
-    _add_product(C[..., k:, :e], X, Y)
+def _is_finite(*parts):
+    """Whether no NaN and no Inf is in there (nor does the sum overflow, which costs time but changes nothing)."""
+    return all(math.isfinite(part.sum().item()) for part in parts)
 
 
-def _step_nt(G, B, C, k, e):
-    """C[k:, k:e] = G[k:, :e] B[k:e, :e]^T"""
-    G_diagonal, B_diagonal = G[..., k:, k:e].tril(), B[..., k:e, k:e].tril()
-    if e - k > 1 and _is_wild(G_diagonal, B_diagonal):
-        return [_step_nt(G, B, C, i, i + 1) for i in range(k, e)]
-    _add_product(C[..., k:, k:e], G[..., k:, :k], B[..., k:e, :k].mT)
-    _add_product(C[..., k:, k:e], G_diagonal, B_diagonal.mT)
-    C[..., k:e, k:e].tril_()
+def _add_block(X, Y, C, contraction, k, e, exact):
+    """Adds to C what the block k..e-1 of the middle index contributes; X and Y are zero above the diagonal."""
+    x, y = X[..., k:, 0 if contraction == _NT else k : e], Y[..., k : None if contraction == _TN else e, :e]
+    # Zero times Inf would be a NaN that the operator does not have. With a single index no zero comes from above the diagonal.
+    last = slice(k if contraction == _NT else 0, None)
+    first = slice(e - k if contraction == _TN else None)
+    if exact and e - k > 1 and not _is_finite(x[..., first, last], y[..., first, last]):
+        for i in range(k, e):
+            _add_block(X, Y, C, contraction, i, i + 1, True)
+        return
+    c = C[..., k : e if contraction == _TN else None, k if contraction == _NT else 0 : e]
+    x, y = x.mT if contraction == _TN else x, y.mT if contraction == _NT else y
+    c.addmm_(x, y) if c.dim() == 2 else c.baddbmm_(x, y)
 
 
-def _step_tn(A, G, C, k, e):
-    """C[k:e, :e] = A[k:, k:e]^T G[k:, :e]"""
-    A_diagonal, G_diagonal = A[..., k:e, k:e].tril(), G[..., k:e, :e].tril(k)
-    if e - k > 1 and _is_wild(A_diagonal, G_diagonal):
-        return [_step_tn(A, G, C, i, i + 1) for i in range(k, e)]
-    _add_product(C[..., k:e, :e], A[..., e:, k:e].mT, G[..., e:, :e])
-    _add_product(C[..., k:e, :e], A_diagonal.mT, G_diagonal)
-    C[..., k:e, k:e].tril_()
+def _product_triangular(X, Y, contraction, structure, C=None, x=None, y=None):
+    """The contraction of two triangular matrices or batches of them (..., N, N), in C if that is given; x and y: room for them, masked."""
+    N, cut = X.shape[-1], torch.tril if structure == _LOWER else torch.triu
+    for way in range(N > _CPU_MASK, 3):  # until all is finite, or the last one has been gone
+        if way == 0:  # leaves NaN where NaN or Inf is not to be read
+            mask = _mask(N, X.dtype, structure)
+            x, y = torch.mul(X, mask, out=x), torch.mul(Y, mask, out=y)
+        elif way == 1:
+            x, y = cut(X, out=x), cut(Y, out=y)
+        if N <= _CPU_DENSE and way < 2:
+            C = torch.matmul(x.mT if contraction == _TN else x, y.mT if contraction == _NT else y, out=C)
+        else:
+            C = torch.zeros_like(x, memory_format=torch.contiguous_format) if C is None else C.zero_()
+            blocks = (x, y, C, contraction)
+            if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
+                blocks = (y.mT, x.mT, C.mT, {_NN: _NN, _NT: _TN, _TN: _NT}[contraction])
+            for k in range(0, N, _CPU_EDGE):
+                _add_block(*blocks, k, min(N, k + _CPU_EDGE), way == 2)
+        if way == 2 or _is_finite(C):
+            return C if contraction == _NN else cut(C, out=C)
 
 
 def _product_cpu(X, Y, contraction, structure):
@@ -3361,14 +3392,13 @@ def _product_cpu(X, Y, contraction, structure):
         return _product_cpu(X.float(), Y.float(), contraction, structure).to(X.dtype)
     if structure == _DENSE:
         return torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
-    if structure == _UPPER:  # the mirror image of a lower triangle: rows and columns counted from the end
-        return _product_cpu(X.flip(-2, -1), Y.flip(-2, -1), contraction, _LOWER).flip(-2, -1)
-    N = X.shape[-1]
-    C = X.new_zeros(X.shape)
-    operands = (X, Y, C) if X.dim() == 2 else (X.reshape(-1, N, N), Y.reshape(-1, N, N), C.view(-1, N, N))
-    step = (_step_nn, _step_nt, _step_tn)[contraction]
-    for k in range(0, N, _CPU_EDGE):
-        step(*operands, k, min(N, k + _CPU_EDGE))
+    if X.dim() == 2:
+        return _product_triangular(X, Y, contraction, structure)
+    N, C = X.shape[-1], X.new_empty(X.shape)
+    parts = [T.flatten(0, -3).split(max(1, _CPU_PART // max(1, N * N))) for T in (X, Y, C)]
+    room = X.new_empty(2, len(parts[0][0]), N, N)  # the same for all parts: memory that is new costs as much as the mask
+    for x, y, c in zip(*parts, strict=True):
+        _product_triangular(x, y, contraction, structure, c, *room[:, : len(x)])
     return C
 
 
@@ -3446,7 +3476,32 @@ _product_op.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ct
 _product_op.register_vmap(functools.partial(_map, _product_op))
 
 
-_CPU_KEYS = torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr()  # of a tensor that is nothing but a CPU tensor
+def _keys(T):
+    return torch._C._dispatch_keys(T).raw_repr()
+
+
+with torch.inference_mode():
+    _CPU_KEYS = {_keys(torch.empty(0, device="cpu"))}  # of a tensor that is nothing but a CPU tensor
+with torch.inference_mode(False):
+    _CPU_KEYS.add(_keys(torch.empty(0, device="cpu")))
+
+
+def _ordinary(X, Y):
+    """Whether these are CPU tensors at which nothing looks but autograd."""
+    return _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS and not torch._C._len_torch_dispatch_stack()
+
+
+def _plain_on_cpu(X, Y, contraction, structure):
+    """Whether these are ordinary CPU tensors that fit each other, and no gradient of any kind and no autocast is asked for."""
+    if X.is_cuda or torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad) or not _ordinary(X, Y):
+        return False
+    x, y = X.shape, Y.shape
+    if min(len(x), len(y)) < 2 or x[:-2] != y[:-2] or x[-2 if contraction == _TN else -1] != y[-1 if contraction == _NT else -2]:
+        return False
+    if structure and not x[-2] == x[-1] == y[-1] or X.dtype != Y.dtype or X.dtype not in _DTYPES:
+        return False
+    derived = torch._C._functorch.get_interpreter_stack() or torch.autograd.forward_ad._current_level >= 0
+    return not derived and not torch.is_autocast_enabled("cpu")
 
 
 class _Product(torch.autograd.Function):
@@ -3456,8 +3511,7 @@ class _Product(torch.autograd.Function):
         if C is not None:
             return C
         # The operator is for those who look on (tracing, vmap, fake and meta tensors). An ordinary CPU tensor costs less without it.
-        ordinary = all(torch._C._dispatch_keys(T).raw_repr() == _CPU_KEYS for T in (X, Y)) and not torch._C._len_torch_dispatch_stack()
-        return (_compute if ordinary else _product_op)(X, Y, contraction, structure)
+        return (_compute if _ordinary(X, Y) else _product_op)(X, Y, contraction, structure)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -3495,22 +3549,28 @@ class _PlainProduct(torch.autograd.Function):
         else:  # the operands stay packed for the gradients: so only G has to be packed then
             ctx.contraction, ctx.structure = contraction, structure
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
+            # What hooks (saved_tensors_hooks, save_on_cpu, checkpoint) give back for it may hold anything. So it is kept as long as torch
+            # keeps it, and not taken from there.
+            ctx.workspace = weakref.ref(workspace)
             ctx.save_for_backward(X, Y, workspace)
         return C
 
     @staticmethod
     def backward(ctx, G):
-        X, Y, *workspace = ctx.saved_tensors  # once: checkpointing allows no more
-        if workspace and not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
+        X, Y, *rest = ctx.saved_tensors  # once: checkpointing allows no more
+        workspace = ctx.workspace() if rest else None
+        if workspace is not None and not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
             first = next(ctx.first, False)
-            gradients = _EXTENSION.gradients_if_plain(G, X, Y, *workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
+            gradients = _EXTENSION.gradients_if_plain(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
             if gradients is not None:
                 return *_tensor(gradients), None, None
         return _gradients(_shortest_way, ctx, G, X, Y)
 
 
 def _product_if_plain(X, Y, contraction, structure):
-    """The product of plain CUDA tensors that fit each other, past torch's dispatcher, which costs more than the rest; else None."""
+    """The product of plain tensors that fit each other, past torch's dispatcher, which costs more than the rest; else None."""
+    if _plain_on_cpu(X, Y, contraction, structure):
+        return _product_cpu(X, Y, contraction, structure)
     if _EXTENSION is None:
         return None
     C = _EXTENSION.product_if_plain(X, Y, contraction, structure, _PATH)
@@ -3608,19 +3668,24 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32' or 'hopper'); 'refused', whether the Hopper kernel found
-        that pairs of float16 cannot hold an operand and left the product to the portable one; 'lost', how many elements needed
-        more than a pair of float16 and were kept in lists beside their blocks.
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'hopper', or 'hopper, portable' where a part of a batch
+        was refused); 'refused', whether the Hopper kernel found that pairs of float16 cannot hold an operand and left the product, or one
+        of the batch, to the portable one; 'refused_at', which of the batch, counted over its leading dimensions as one; 'lost', how many
+        elements, of the whole batch, needed more than a pair of float16 and were kept in lists beside their blocks.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
     contraction, structure = _PROBLEMS[problem]
     A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
-        return {"path": "cpu", "refused": False, "lost": 0}
-    result, path, refused, lost = _kernels().explained_product(A, B, contraction, structure, _PATH)
+        return {"path": "cpu", "refused": False, "refused_at": [], "lost": 0}
+    result, path, controls = _kernels().explained_product(A, B, contraction, structure, _PATH)
     _tensor(result)
-    return {"path": path, "refused": refused, "lost": lost}
+    controls = [] if controls is None else controls.tolist()  # of each: refused, lost, accepted
+    refused_at = [number for number, control in enumerate(controls) if control[0]]
+    if refused_at:
+        path = "portable" if len(refused_at) == len(controls) else "hopper, portable"
+    return {"path": path, "refused": bool(refused_at), "refused_at": refused_at, "lost": sum(control[1] for control in controls)}
 
 
 # ======================================================================================================================

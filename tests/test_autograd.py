@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.utils.checkpoint
 from helpers import (
     DEVICES,
     DTYPES,
@@ -20,6 +21,7 @@ from helpers import (
     assert_bitwise,
     assert_within,
     bound_for,
+    generator,
     needs_cuda,
     needs_hopper,
     normal,
@@ -234,9 +236,6 @@ def test_kept_operands_under_what_looks_on(model):
     for once, twice in zip((dA, dB), batched, strict=True):
         torch.testing.assert_close(twice[0], once, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(twice[1], 2 * once, rtol=1e-4, atol=1e-4)
-    with torch.autograd.graph.save_on_cpu():
-        moved = torch.autograd.grad(model.tril_matmul(A, B), (A, B), G)
-    assert_bitwise(moved[0], dA, "dA from saved tensors that were on the CPU")
     expanded = torch.autograd.grad(model.tril_matmul(A, B).sum(), (A, B))  # of a gradient with strides of zero
     ones = torch.autograd.grad(model.tril_matmul(A, B), (A, B), torch.ones_like(G))
     assert_bitwise(expanded[0], ones[0], "dA of an expanded gradient")
@@ -245,6 +244,77 @@ def test_kept_operands_under_what_looks_on(model):
     changed += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         C.sum().backward()
+
+
+class KeepsPacked:
+    """Stands for the extension on a CPU: packs the operands into bytes, and makes the gradients of nothing but those bytes."""
+
+    def __init__(self):
+        self.used = 0
+
+    def product_with_workspace(self, X, Y, contraction, structure, path):
+        return (X.tril() @ Y.tril()).tril(), torch.stack([X, Y]).view(torch.uint8)
+
+    def gradients_if_plain(self, G, X, Y, kept, first, structure, for_x, for_y):
+        self.used += 1
+        X, Y = kept.view(torch.float32).tril()
+        return (G.tril() @ Y.mT).tril(), (X.mT @ G.tril()).tril()
+
+    def product_if_plain(self, *arguments):
+        return False
+
+
+def other_bits(T):
+    return T.view(torch.float32).bfloat16().float().view(torch.uint8) if T.dtype == torch.uint8 else T
+
+
+# What is saved, and what comes back: (pack, unpack, whether the memory that was saved is still there).
+HOOKS = {
+    "nothing": (lambda T: T, lambda T: T, True),
+    "half and back": (lambda T: (T.half(), T.dtype), lambda kept: kept[0].to(kept[1]), False),
+    "bfloat16 and back": (other_bits, lambda T: T, False),
+    "to numpy and back": (lambda T: (T.cpu().numpy().copy(), T.device), lambda kept: torch.from_numpy(kept[0]).to(kept[1]), False),
+    "zeros for the workspace": (lambda T: T, lambda T: torch.zeros_like(T) if T.dtype == torch.uint8 else T, True),
+    "zeros, later": (lambda T: T.clone(), lambda T: torch.zeros_like(T) if T.dtype == torch.uint8 else T, False),
+    "float64 of another size": (lambda T: T[:8].double() if T.dtype == torch.uint8 else T, lambda T: T, False),
+}
+
+
+def gradients_under_hooks(call, A, B, G, hooks):
+    """Of A and B, whose elements are small whole numbers, which hooks that round leave alone; and the same again."""
+    if hooks == "save_on_cpu":
+        looking_on = torch.autograd.graph.save_on_cpu()
+    elif hooks == "checkpoint":
+        C = torch.utils.checkpoint.checkpoint(call, A, B, use_reentrant=False)
+        return torch.autograd.grad(C, (A, B), G, retain_graph=True) + torch.autograd.grad(C, (A, B), G)
+    else:
+        looking_on = torch.autograd.graph.saved_tensors_hooks(*HOOKS[hooks][:2])
+    with looking_on:
+        C = call(A, B)
+    return torch.autograd.grad(C, (A, B), G, retain_graph=True) + torch.autograd.grad(C, (A, B), G)
+
+
+@pytest.mark.parametrize("hooks", [None, *HOOKS, "save_on_cpu", "checkpoint"])
+@pytest.mark.parametrize(("device", "N"), [("cpu", 8), pytest.param("cuda", 1400, marks=needs_hopper)])
+def test_hooks_on_saved_tensors_leave_the_gradients_alone(model, hooks, device, N, monkeypatch):
+    A, B, G = (torch.randint(-4, 5, (N, N), generator=generator(seed)).float().to(device) for seed in range(3))
+    A.requires_grad_(), B.requires_grad_()
+    exact = [truth(*operands, LOWER)[0].float() for operands in ((G, B, NT), (A, G, TN))]
+    call = model.tril_matmul
+    if device == "cpu":
+        extension = KeepsPacked()
+        monkeypatch.setattr(model, "_EXTENSION", extension)
+        call = functools.partial(lambda A, B: model._PlainProduct.apply(A, B, NN, LOWER))
+    if hooks is None:
+        C = call(A, B)
+        gradients = torch.autograd.grad(C, (A, B), G)
+    else:
+        gradients = gradients_under_hooks(call, A, B, G, hooks)
+    for at, gradient in enumerate(gradients):
+        assert torch.equal(gradient, exact[at % 2]), f"d{'AB'[at % 2]}, the {'second' if at > 1 else 'first'} time"
+    if device == "cpu" and (hooks is None or hooks in HOOKS):
+        kept = hooks is None or HOOKS[hooks][2]
+        assert extension.used == (len(gradients) // 2 if kept else 0), "the packed operands are used where they are still there"
 
 
 # ---- What is asked for, and what is not an input. --------------------------------------------------------------------
@@ -278,6 +348,23 @@ def test_no_graph_where_none_is_needed(model, function, device):
     assert C.is_inference() and torch.equal(C, call(A, B).detach())
     assert not call(A.detach(), B.detach()).requires_grad
     assert call(A.detach(), B).requires_grad and call(A, B.detach()).requires_grad
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("N", [41, 341])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_inference_mode_leaves_nothing_behind_that_autograd_refuses(model, function, N, device):
+    call = getattr(model, function)
+    with torch.inference_mode():
+        A, B = (T.detach() for T in leaves(function, N, device))
+        C = call(A, B)
+    assert C.is_inference()
+    torch.testing.assert_close(C, reference(function, A, B))
+    A, B = leaves(function, N, device)
+    for mine, its in zip(
+        *(torch.autograd.grad(each(A, B).sum(), (A, B)) for each in (call, functools.partial(reference, function))), strict=True
+    ):
+        torch.testing.assert_close(mine, its)
 
 
 @pytest.mark.parametrize("device", DEVICES)

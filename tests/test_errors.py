@@ -53,6 +53,18 @@ def test_sparse(call, function, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested(call, function, layout, device):
+    good = torch.eye(2, device=device)
+    nested = torch.nested.nested_tensor([good, good], layout=layout)
+    for name, operands in (("A", (nested, good)), ("B", (good, nested)), ("A", (nested, nested))):
+        assert refusal(TypeError, call, *operands) == (
+            f"{function}: {name} must be a dense (strided) tensor, but is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
+        )
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "bool", "complex64", "complex128", "float8_e4m3fn"])
 def test_dtypes_that_have_no_kernel(call, function, dtype, device):
     good, bad = torch.ones(2, 2, device=device), torch.zeros(2, 2, device=device).to(getattr(torch, dtype))
@@ -177,6 +189,25 @@ def test_a_cuda_tensor_without_kernels_is_not_computed_some_other_way(function, 
     A = torch.ones(3, 3, device="cuda")
     with pytest.raises(RuntimeError, match=re.escape("because no nvcc was found (or no GPU was visible then). Install the CUDA toolkit")):
         namespace[function](A, A)
+
+
+@needs_cuda
+def test_a_failed_launch_leaves_no_error_behind(model):
+    if torch.cuda.mem_get_info()[0] < 6 * 2**30:
+        pytest.skip("less than 6 GiB of GPU memory are free")
+    A = torch.ones(1, 1, dtype=torch.float16, device="cuda").expand(2**31, 1, 1)  # more thread blocks than a launch may have
+    torch.empty(2**31, dtype=torch.float16, device="cuda")  # the allocator keeps it: it forgets errors when it asks CUDA for more
+    assert int(torch.cuda.cudart().cudaHostUnregister(0)) != 0  # leaves an error behind, as a launch that CUDA refuses does
+    with pytest.raises(RuntimeError, match="could not be launched"):
+        model.tril_matmul(A, A)
+    assert torch.arange(3, device="cuda").sum().item() == 3
+    torch.cuda.empty_cache()
+
+
+def test_the_one_place_that_tells_a_cuda_error_forgets_it(model):
+    text = model._CPP_BINDING
+    assert "cudaGetLastError();" in text[text.index("std::string launch_error(") :].split("\n}\n")[0]
+    assert text.count("cudaGetErrorString") == 1 and "cudaGetErrorString" not in "\n".join(model._CUDA_SOURCES)
 
 
 def test_a_failed_call_leaves_the_next_one_alone(call):

@@ -13,6 +13,7 @@ from helpers import (
     FUNCTIONS,
     LOWER,
     NN,
+    assert_bitwise,
     assert_same_specials,
     assert_within,
     expected_by_outer_products,
@@ -102,6 +103,17 @@ def test_nan_and_inf_at_a_large_size(model, contraction, structure, N, count):
     X = with_specials(normal(N, N, seed=N, device="cuda"), count, N, zeros=0.001)
     Y = with_specials(normal(N, N, seed=N + 1, device="cuda"), count - 1, N + 1, zeros=0.001)
     assert_specials(poison(X, structure), poison(Y, structure), contraction, structure)
+
+
+@pytest.mark.parametrize("N", [130, 300, 1100])  # on a CPU: one dense product, blocks of masked operands, blocks without a mask
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_on_a_cpu_what_is_not_read_does_not_change_a_bit(model, contraction, structure, N):
+    X, Y = (normal(2, N, N, seed=s) for s in (1, 2))
+    for value in (math.nan, math.inf, 3e38):
+        for expected, x, y in ((product(X, Y, contraction, structure), X, Y), (product(X[0], Y[0], contraction, structure), X[0], Y[0])):
+            assert_bitwise(product(poison(x, structure, value), poison(y, structure, value), contraction, structure), expected)
+    if N < 1000:
+        assert_specials(with_specials(X, 3, 5), with_specials(Y, 3, 6), contraction, structure)
 
 
 @pytest.mark.parametrize("device", DEVICES)

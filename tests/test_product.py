@@ -4,6 +4,7 @@ triangle and in freed memory; inputs stay as they are, and the same input gives 
 
 import math
 import time
+import types
 
 import helpers
 import pytest
@@ -542,7 +543,7 @@ def test_memory_beyond_the_result(model, function):
 # ---- Which kernel computed. ------------------------------------------------------------------------------------------
 
 EXPLAINED = {"lower": LOWER, "upper": UPPER, "transposed_a": DENSE}
-PORTABLE = {"path": "portable", "refused": False, "lost": 0}
+PORTABLE = {"path": "portable", "refused": False, "refused_at": [], "lost": 0}
 
 
 @pytest.fixture
@@ -556,7 +557,7 @@ def automatic(model):
 def test_explain_on_the_cpu(model):
     A = normal(2048, 2048, seed=1)
     for problem in EXPLAINED:
-        assert model.explain(A, A, problem) == {"path": "cpu", "refused": False, "lost": 0}
+        assert model.explain(A, A, problem) == {**PORTABLE, "path": "cpu"}
 
 
 @needs_hopper
@@ -581,7 +582,7 @@ def test_explain_names_the_tf32_kernel(automatic, problem):
         (A[None].expand(2, 600, 600), B),
         (A[:90, :90].expand(99, 90, 90),) * 2,
     ):
-        assert automatic.explain(*operands, problem) == {"path": "tf32", "refused": False, "lost": 0}
+        assert automatic.explain(*operands, problem) == {**PORTABLE, "path": "tf32"}
     assert automatic.explain(A, B.repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, ::2], problem) == PORTABLE  # no neighbours
 
 
@@ -592,6 +593,39 @@ def test_explain_names_a_refusal(automatic, problem):
     for operands in ((torch.exp(3 * A), torch.exp(3 * B)), (A, torch.exp(3 * B)), (torch.exp(3 * A), B)):
         told = automatic.explain(*operands, problem)
         assert (told["path"], told["refused"]) == ("portable", True), told
+
+
+@needs_hopper
+@pytest.mark.parametrize("problem", EXPLAINED)
+def test_explain_tells_of_a_whole_batch(automatic, problem):
+    A, B = cuda_operands(2048)
+    hard, small = torch.exp(3 * A), A.clone()
+    small.view(32, 64, 32, 64)[::16, 3, :, 5] *= 1e-7
+    alone = [automatic.explain(X, B, problem)["lost"] for X in (A, small)]
+    assert alone[1] > alone[0]
+    told = automatic.explain(torch.stack([small, A, small, A]).view(2, 2, 2048, 2048), B, problem)
+    assert told == {"path": "hopper", "refused": False, "refused_at": [], "lost": 2 * sum(alone)}
+    told = automatic.explain(torch.stack([hard, small, hard, A]), B, problem)  # the last one is not refused
+    assert (told["path"], told["refused"], told["refused_at"]) == ("hopper, portable", True, [0, 2]) and told["lost"] >= sum(alone), told
+    told = automatic.explain(hard.expand(2, 2048, 2048), B, problem)
+    assert (told["path"], told["refused_at"]) == ("portable", [0, 1]), told
+
+
+@pytest.mark.parametrize(
+    ("controls", "told"),
+    [
+        ([[0, 3, 1]], ("hopper", False, [], 3)),
+        ([[1, 9, 0]], ("portable", True, [0], 9)),
+        ([[0, 3, 1], [1, 9, 0], [1, 0, 0], [0, 2, 1]], ("hopper, portable", True, [1, 2], 14)),
+        ([[1, 1, 0], [1, 2, 0]], ("portable", True, [0, 1], 3)),
+    ],
+)
+def test_what_explain_makes_of_the_words_of_a_batch(model, monkeypatch, controls, told):
+    on_gpu = types.SimpleNamespace(is_cuda=True)
+    extension = types.SimpleNamespace(explained_product=lambda *_: (None, "hopper", torch.tensor(controls, dtype=torch.int32)))
+    monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
+    monkeypatch.setattr(model, "_EXTENSION", extension)
+    assert model.explain(None, None) == dict(zip(("path", "refused", "refused_at", "lost"), told, strict=True))
 
 
 @needs_hopper

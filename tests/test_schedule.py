@@ -82,6 +82,13 @@ void check_tiles(Contraction contraction, int m, int n, int k, int triangular, i
   }
 }
 
+void check_no_plan(int n, int at_once) {   // for a triangle of more tiles than the table holds
+  Product p = {};
+  p.m = p.n = p.k = n, p.triangular = 1, p.batches = 1;
+  Tf32Plan plan;
+  CHECK(!tf32_plan(p, at_once, plan), "%d x %d: %d clusters of %d", n, n, plan.clusters, plan.cluster_size);
+}
+
 void check_roots() {
   uint64_t random = 12345;
   for (int t = 0; t < 2000000; ++t) {
@@ -101,7 +108,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   p.batches = batches, p.batch_dims = 1, p.batch_size[0] = batches, p.x_batch[0] = 1, p.y_batch[0] = 2, p.c_batch[0] = 3;
   p.x = p.y = p.c = elements;
   Tf32Plan plan;
-  tf32_plan(p, at_once, plan);
+  CHECK(tf32_plan(p, at_once, plan), "there is no plan");
   const int rows = ceil_div(m, kTfEdge), cols = ceil_div(n, kTfEdge), size = plan.cluster_size;
   CHECK((size == 1 || size == 2 || size == kTfMostShares) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
   CHECK(!triangular || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters, size);
@@ -238,6 +245,7 @@ int main(int, char** arguments) {
   switch (arguments[1][0]) {
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
+    case 'n': check_no_plan(a[1], a[2]); break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6]); break;
     default:
       if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5]);
@@ -251,7 +259,7 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
-    """run('tiles', 'plan', 'hopper' or 'roots', numbers ...): fails with what the program found wrong."""
+    """run('tiles', 'plan', 'no plan', 'hopper' or 'roots', numbers ...): fails with what the program found wrong."""
     hopper = model._CUDA_HOPPER
     parts = [
         PRELUDE,
@@ -298,6 +306,12 @@ def test_the_tf32_kernel_sums_each_tile_once(program, contraction, at_once, batc
         program("plan", CONTRACTIONS[contraction], N, N, N, 1, at_once, batches)
     for sizes in RECTANGLES:
         program("plan", CONTRACTIONS[contraction], *sizes, 0, at_once, 3 if batches == 100 else batches)
+
+
+@pytest.mark.parametrize("N", [29 * 64 + 1, 2000, 4096])
+def test_the_tf32_kernel_has_no_plan_that_leaves_tiles_out(program, N):
+    for at_once in (1, 31, 124, 1000):
+        program("no plan", 0, N, at_once)
 
 
 def test_the_root_of_a_triangular_number_is_exact(program):

@@ -60,7 +60,7 @@ def test_explain_computes_what_autocast_makes_of_the_operands(model, device, dty
     A, B = (T.detach() for T in operands(70, device))
     with torch.autocast(device, dtype):
         explained = model.explain(A, B.to(dtype))
-    assert explained == {"path": "cpu" if device == "cpu" else "portable", "refused": False, "lost": 0}
+    assert explained == {"path": "cpu" if device == "cpu" else "portable", "refused": False, "refused_at": [], "lost": 0}
 
 
 @pytest.mark.parametrize(("device", "dtype"), AUTOCAST)
