@@ -1,4 +1,4 @@
-# ok with --trials 8, below 2x: a handler of SIGCONT
+# ok: a handler of SIGCONT
 import signal
 
 import torch
