@@ -8,7 +8,6 @@ CHECK_SEEDS=100 python -m pytest tests/test_check.py -k honest       judges the 
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -25,14 +24,11 @@ import helpers
 import pytest
 import torch
 
+import check
+
 ROOT = helpers.ROOT
 CHEATS = sorted((Path(__file__).parent / "cheats").glob("*.py"))
 SEEDS = int(os.environ.get("CHECK_SEEDS", "1"))
-
-spec = importlib.util.spec_from_file_location("check", ROOT / "check.py")
-check = importlib.util.module_from_spec(spec)
-sys.modules["check"] = check  # dataclasses look their module up
-spec.loader.exec_module(check)
 
 # ---- Children that need not import torch: a process that has done so forks them. -------------------------------------
 
@@ -177,10 +173,14 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         ("MOST_CALLS", 24),
         ("CHECK_SECONDS", 1.0),
         ("ANSWER_BYTES", 1 << 20),
+        ("ROUNDS", 2),
     ):
         monkeypatch.setattr(check, name, value)
     if "--trials" in options:
         options = ["--size", "256", "--forward-only", *options]
+    if below:  # this is about time
+        real = check.Run.calls_to_judge
+        monkeypatch.setattr(check.Run, "calls_to_judge", lambda run, gradients: [c for c in real(run, gradients) if not c.copy_of][:8])
     record = tmp_path / "record.json"
     for seed in range(SEEDS if path.stem.startswith("honest") else 1):
         status, out, err = judge(capsys, path, "--json", str(record), "--seed", str(seed), *options)
@@ -194,7 +194,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
             finding and finding not in out + err and f"{finding!r} is not found",
             status < 2 and not out.splitlines()[-1].startswith(LAST_LINE[verdict]) and "the last line is another",
             status < 2 and kept.get("verdict") != verdict.lower() and "the record says something else",
-            below and kept["ratio"] >= float(below) and f"a ratio of {kept['ratio']:.2f} is certified",
+            below and (kept["ratio"] or 0) >= float(below) and f"a ratio of {kept['ratio']:.2f} is certified",
         ]
         if any(wrong):
             pytest.fail(f"seed {seed}: {'; '.join(filter(None, wrong))}:\n{out}{err}", pytrace=False)
@@ -222,6 +222,26 @@ def test_the_judge_does_not_execute_the_solution(quick, capsys, tmp_path):
     text = "import builtins, os, sys\n\nbuiltins.executed = os.environ['EXECUTED'] = sys.EXECUTED = 'here'\n" + PLAIN
     assert judge(capsys, solution(tmp_path, text), "--no-timing")[0] == 0
     assert not hasattr(check.__builtins__, "executed") and "EXECUTED" not in os.environ and not hasattr(sys, "EXECUTED")
+
+
+def test_processes_that_run_while_inputs_are_written_are_convicted(quick, capsys, monkeypatch):
+    real, sent, solutions = check.Slab.view, check.send, set()
+
+    def view(*arguments):  # of a place where an input is to be written
+        for pid in solutions:
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.02)
+        return real(*arguments)
+
+    def send(number, pids, group=False):
+        if group and number == signal.SIGCONT and Shared.contender.process.pid not in pids:
+            solutions.update(pids)
+        sent(number, pids, group)
+
+    monkeypatch.setattr(check.Slab, "view", view)
+    monkeypatch.setattr(check, "send", send)
+    status, out, _ = judge(capsys, CHEATS[0].parent / "never_rests.py", "--no-timing")
+    assert status == 1 and "do not stand still while inputs are written" in out.splitlines()[-1], out
 
 
 # ---- model_new.py. ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import sanitize
 import torch
 from helpers import HAS_CUDA, ROOT, SOURCE, execute
 
-ARCHITECTURES = ["80", "90a", "120"]
+ARCHITECTURES = ["sm_80", "sm_90a", "compute_120"]  # compute_: up to PTX, which is a third of the time
 # torch's own flags for an extension (torch.utils.cpp_extension), and ptxas's report of registers and spills.
 FLAGS = [
     "-D__CUDA_NO_HALF_OPERATORS__",
@@ -41,15 +41,15 @@ NVCC = find_nvcc()
 @pytest.fixture(scope="module", params=[pytest.param(a, marks=pytest.mark.xdist_group(f"nvcc {a}")) for a in ARCHITECTURES])
 def compiled(model, tmp_path_factory, request):
     """For each architecture: (it, nvcc's exit status, what nvcc said, the object file)."""
-    room, arch = tmp_path_factory.mktemp("nvcc"), request.param
+    room, code = tmp_path_factory.mktemp("nvcc"), request.param
     (room / "x.cu").write_text("\n".join(model._CUDA_SOURCES))
-    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    target = f"-gencode=arch=compute_{code.partition('_')[2]},code={code}"
     # Toolkits before 13 give kernels that are templates a name outside their file, as this flag does.
     stubs = "-static-global-template-stub"
     help = subprocess.run([NVCC, "--help"], capture_output=True, text=True).stdout
     flags = [*FLAGS, f"{stubs}=false"] if stubs in help else FLAGS
     done = subprocess.run([NVCC, target, *flags, "-c", "x.cu", "-o", "x.o"], capture_output=True, text=True, cwd=room)
-    return arch, done.returncode, done.stdout + done.stderr, room / "x.o"
+    return code, done.returncode, done.stdout + done.stderr, room / "x.o"
 
 
 def spills(report):
@@ -75,11 +75,13 @@ class TestCompilation:
         assert not warnings, "\n".join(warnings)
 
     def test_without_a_spill(self, compiled):
-        arch, _, report, _ = compiled
+        code, _, report, _ = compiled
+        if code.startswith("compute_"):
+            pytest.skip("only ptxas, which compiles no further than sm_90a here, knows of spills")
         found = spills(report)
         assert len(found) >= 10, f"ptxas reported on {len(found)} kernels only"
         spilling = [f"{kernel}: {count} bytes" for kernel, count in found.items() if count]
-        assert not spilling, f"{len(spilling)} of {len(found)} kernels spill on sm_{arch}:\n" + "\n".join(spilling)
+        assert not spilling, f"{len(spilling)} of {len(found)} kernels spill on {code}:\n" + "\n".join(spilling)
 
     @pytest.mark.skipif(shutil.which("nm") is None, reason="no nm was found")
     def test_shares_no_variable_with_another_build_in_the_same_process(self, compiled):

@@ -1,4 +1,4 @@
-# WRONG, "closes its channel": an answer of 20 MB
+# WRONG, "answers with more than": an answer of 20 MB
 import sys
 
 import torch
