@@ -753,11 +753,15 @@ class Contender:
     def stop(self):
         """Waits until the whole family stands still."""
         deadline = time.perf_counter() + STOPPING
-        while not all(map(stands, family := self.family())):
+        while True:
+            if all(map(stands, family := self.family())):
+                self.strays, self.stood_at = family - {self.process.pid}, self.ran()
+                time.sleep(2e-4)  # a thread that is called stopped may have its last steps yet to go, if it was preempted
+                if self.ran() == self.stood_at:
+                    break
             send(signal.SIGSTOP, family)
             if time.perf_counter() > deadline:
                 raise Ended(f"the {self.who}'s processes do not stand still when they are stopped")
-        self.strays, self.stood_at = family - {self.process.pid}, self.ran()
 
     def ran(self):
         """Seconds of processor time that the family has had: more than when it was stopped says that it has not stood still."""
