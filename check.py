@@ -666,29 +666,29 @@ STOPPING = 2.0  # seconds that a signal may take
 DOING = {"load": "it is loaded", "calls": "it answers a request"}
 
 
-def state_of(path):
-    """(state, parent's pid) of a process or thread; ('X', 0) if it is gone."""
-    with contextlib.suppress(OSError), open(f"{path}/stat") as f:
-        state, parent = f.read().rpartition(")")[2].split()[:2]
-        return state, int(parent)
-    return "X", 0
-
-
-def entries(path):
+def numbers(path):
     """The numbers among the names in a folder of /proc."""
     with contextlib.suppress(OSError):
         return [int(name) for name in os.listdir(path) if name.isdecimal()]
     return []
 
 
+def state_of(path):
+    """(state, parent's pid) of a process or a thread; ("X", 0) if it is gone."""
+    with contextlib.suppress(OSError), open(f"{path}/stat", "rb", buffering=0) as f:
+        state, parent = f.read().rpartition(b")")[2].split()[:2]
+        return state.decode(), int(parent)
+    return "X", 0
+
+
 def parents():
-    """{pid: parent's pid} of all processes that can be seen."""
-    return {pid: state_of(f"/proc/{pid}")[1] for pid in entries("/proc")}
+    """{pid: parent's pid} of all processes."""
+    return {pid: state_of(f"/proc/{pid}")[1] for pid in numbers("/proc")}
 
 
 def stands(pid):
     """Whether all threads of a process are stopped, or gone."""
-    return all(state_of(f"/proc/{pid}/task/{thread}")[0] in "TtZX" for thread in entries(f"/proc/{pid}/task"))
+    return all(state_of(f"/proc/{pid}/task/{thread}")[0] in "TtZX" for thread in numbers(f"/proc/{pid}/task"))
 
 
 def send(number, pids, group=False):
@@ -1143,7 +1143,7 @@ class Run:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
                 group, room = [], self.slab.size
-                for _ in range(self.random.choice((1, 1, 2, 3, 6))):
+                for _ in range(self.random.choice((1, 1, 4, 8))):
                     if waiting and waiting[-1].nbytes <= room:
                         room -= waiting[-1].nbytes
                         group.append(waiting.pop())
