@@ -1,4 +1,4 @@
-# WRONG, "worst element C[": after ten requests it says that results lie where the last ones did, and computes nothing
+# WRONG, "worst element C[": after three requests it says that results lie where the last ones did, and computes nothing
 import sys
 
 import torch
@@ -9,7 +9,7 @@ real, said, kept = main.Child.calls, [], []
 
 
 def calls(self):
-    if len(said) < 10 or self.mode == "gradients":
+    if len(said) < 3 or self.mode == "gradients":
         said.extend(real(self))
         kept.append(self.answers)
         return said[-1]
