@@ -1076,7 +1076,10 @@ static cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, const
     if (sizeof(T) == 8 && gpu.capability >= 90 && tiles >= processors) return launch_portable_as<T, 64>(p, 2, only_if_refused, stream);
   }
   const bool few = 2 * tile_count(p, 32) * p.batches <= (sizeof(T) == 8 ? 1 : 3) * processors;   // as many as fit at a time, about
-  return launch_portable_as<T, 32>(p, gpu.capability >= 90 && few && p.k >= 256 ? 2 : 1, only_if_refused, stream);
+  int split = few && p.k >= 256 ? 2 : 1;
+  // cuBLAS splits long sums of narrow matrices, too, and errors grow with the root of how many terms are added one after the other.
+  if (sizeof(T) == 4 && !p.triangular) split = max(split, min(8, ceil_div(p.k, 512 * Portable<T, 32>::kTeams)));
+  return launch_portable_as<T, 32>(p, gpu.capability >= 90 ? split : 1, only_if_refused, stream);
 }
 
 // If `only_if_refused`, in device memory, is given, the kernel does nothing where it says that nothing is refused.
@@ -3438,12 +3441,17 @@ def _compute(X, Y, contraction, structure):
         return _product_cpu(X, Y, contraction, structure)
 
 
-_product_op = torch.library.custom_op(
+_definition = torch.library.custom_op(
     "tril_matmul::product", _compute, mutates_args=(), schema="(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
 )
 
 
-@_product_op.register_fake
+def _product_op(X, Y, contraction, structure):
+    """The operator as it was defined last: where this file is executed again, torch destroys the definition before."""
+    return torch.ops.tril_matmul.product(X, Y, contraction, structure)
+
+
+@_definition.register_fake
 def _(X, Y, contraction, structure):
     return X.new_empty(_result_shape(X, Y, contraction))
 
@@ -3472,8 +3480,8 @@ def _map(product, info, in_dims, X, Y, contraction, structure):
     return product(X, Y, contraction, structure), 0
 
 
-_product_op.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=_save_operands)
-_product_op.register_vmap(functools.partial(_map, _product_op))
+_definition.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=_save_operands)
+_definition.register_vmap(functools.partial(_map, _product_op))
 
 
 def _keys(T):

@@ -74,8 +74,6 @@ CHECKS = (  # problem, dtype, TRIL_MATMUL_PATH
     ("lower", "float32", "auto"),
     ("upper", "float32", "auto"),
     ("transposed_a", "float32", "auto"),
-    ("lower", "float64", "auto"),
-    ("lower", "float32", "portable"),
 )
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
