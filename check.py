@@ -956,6 +956,15 @@ class Run:
             took.append(time.perf_counter() - begun)
         return statistics.median(took or [0.0])
 
+    def wait_for_a_quiet_gpu(self):
+        """A solution that leaves work behind would slow the reference down, or compute before the clock runs."""
+        deadline = time.perf_counter() + STOPPING
+        while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
+            if time.perf_counter() > deadline:
+                raise CannotRun(
+                    f"{self.slab.device} is at work while no call is answered: by the solution, or by others; nothing can be said"
+                )
+
     # ---- Requests. ---------------------------------------------------------------------------------------------------
 
     def call(self, name, dims, mode="forward"):
@@ -994,8 +1003,8 @@ class Run:
             for X, view in zip(call.inputs, views, strict=True):
                 view.copy_(X)
         self.wait()
-        if contender is self.solution and self.cuda and all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
-            raise Ended("the solution leaves the GPU at work while none of its calls is being answered")
+        if contender is self.solution and self.cuda:
+            self.wait_for_a_quiet_gpu()
         if contender.ran() != contender.stood_at:
             raise Ended(f"the {contender.who}'s processes do not stand still while inputs are written")
         begun = time.perf_counter()
@@ -1654,6 +1663,10 @@ def referee(options):
                 judge_time(run, stopwatch)
         except Wrong as wrong:  # the child has ended
             report.check("running", "WRONG", f"{wrong}; nothing more can be judged")
+        except CannotRun as reason:
+            if not report.findings:
+                raise
+            report.check("running", "note", f"{reason}; nothing more is judged")
         if run.solution and (printed := run.solution.printed()):
             report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {printed}")
     seconds, told = time.perf_counter() - report.begun, sentence(run, options, gradients)

@@ -161,7 +161,7 @@ def parameters():
         verdict, on_cuda, options, below, finding = match.groups()
         options = (options or "").split()
         marks = [helpers.needs_cuda] if on_cuda else []
-        marks += [pytest.mark.alone] * bool(below)
+        marks += [pytest.mark.alone] * bool(below or on_cuda)  # the judge wants the GPU for itself
         options += [] if below or "--trials" in options else ["--no-timing"]
         yield pytest.param(path, verdict, options + ["--device", "cuda"] * bool(on_cuda), below, finding, id=path.stem, marks=marks)
 
