@@ -1203,7 +1203,7 @@ def judge_values(run, gradients):
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
-MOST_CALLS = 256  # in one request
+MOST_CALLS = {"cuda": 256, "cpu": 64}  # in one request
 TOLERANCE = (0.02, 0.07)  # between the child's clock and the judge's: besides the reference's noise, and at most
 FAR = 1.25  # 90th percentile over median
 
@@ -1234,7 +1234,7 @@ class Stopwatch:
             run.examine(sample)
             run.wait()
             examined = time.perf_counter() - begun
-        most = min(MOST_CALLS, run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
+        most = min(MOST_CALLS[run.slab.device.type], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
             free = torch.cuda.mem_get_info(run.slab.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
@@ -1288,7 +1288,7 @@ class Stopwatch:
         seen, estimates = {c: [] for c in contenders}, {}
         for contender in contenders:  # warms them up, and tells how many calls a request can have
             first = [self.request(contender, self.target / 2) for _ in range(3)]
-            estimates[contender] = max(min((took - self.fixed) / number for number, took, _ in first), self.target / MOST_CALLS / 4)
+            estimates[contender] = max(min((took - self.fixed) / number for number, took, _ in first), self.target / self.most / 4)
         between = self.run.random.randrange(rounds)
         for n in range(rounds):
             self.run.report.progress(f"timing, round {n + 1} of {rounds}")
@@ -1596,7 +1596,7 @@ def new_slab(options):
     )
     most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if options.device.type == "cuda" else 2 << 30
     try:
-        return Slab(options.device, max(one, min(MOST_CALLS * one, most), 64 << 20))
+        return Slab(options.device, max(one, min(MOST_CALLS[options.device.type] * one, most), 64 << 20))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # on Windows' Linux, say
