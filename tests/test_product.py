@@ -399,6 +399,14 @@ def test_float32_accuracy_on_hard_inputs(model, name, contraction, structure, de
     assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{name}, N = {N}")
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("K,M,N", [(4383, 111, 1920), (16384, 64, 256)])
+def test_long_sums_of_narrow_matrices(model, K, M, N, device):
+    """Of one sign, where rounding errors add up; cuBLAS splits them."""
+    X, Y = (torch.rand(K, columns, generator=generator_of(columns)).to(device) for columns in (M, N))
+    assert_product(model.transposed_a_matmul(X, Y), X, Y, TN, DENSE, f"{K} x {M}, {K} x {N}")
+
+
 # ---- What a CUDA stream may expect. ----------------------------------------------------------------------------------
 
 CUDA_SIZES = [65, 300, 700, 1400, 2048]
