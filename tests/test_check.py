@@ -177,7 +177,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
     ):
         monkeypatch.setattr(check, name, value)
     if "--trials" in options:
-        options = ["--size", "256", "--forward-only", *options]
+        options = ["--size", "160", "--forward-only", *options]
     if verdict == "WRONG" and "--dtype" not in options:  # those that are honest meet them all
         monkeypatch.setattr(check, "HARD", {name: check.HARD[name] for name in HARD_ENOUGH})
     if below:  # this is about time
