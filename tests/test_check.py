@@ -246,6 +246,16 @@ def test_processes_that_run_while_inputs_are_written_are_convicted(quick, capsys
     assert status == 1 and "do not stand still while inputs are written" in out.splitlines()[-1], out
 
 
+def test_a_gpu_that_is_never_quiet_is_no_verdict(small_slab, monkeypatch):
+    monkeypatch.setattr(check, "STOPPING", 0.01)
+    run = object.__new__(check.Run)
+    run.slab, run.quiet, slow = small_slab, 1e-5, iter([1e-3] * 5 + [2e-5])
+    run.probe = lambda: next(slow, 1e-3)
+    run.wait_for_a_quiet_gpu()
+    with pytest.raises(check.CannotRun, match="at work while no call is answered"):
+        run.wait_for_a_quiet_gpu()
+
+
 # ---- model_new.py. ---------------------------------------------------------------------------------------------------
 
 
