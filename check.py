@@ -992,8 +992,26 @@ class Run:
             at += -(-X.nbytes // Slab.ALIGNMENT) * Slab.ALIGNMENT
         return places
 
+    @contextlib.contextmanager
+    def blame(self, contender):
+        """What goes wrong with the reference says nothing about the solution."""
+        try:
+            yield
+        except Wrong as wrong:
+            if contender is self.solution:
+                raise
+            beside = ", with the solution loaded beside it" if self.solution else ""
+            raise CannotRun(f"--reference {self.reference.path}: {wrong}{beside}") from None
+
     def request(self, contender, mode, calls, limit, timed=False):
         """Asks for these calls and takes their results. Returns the seconds from outside."""
+        with self.blame(contender):
+            took = self.exchange(contender, mode, calls, limit, timed)
+            if contender is self.reference and (wrong := [call.results for call in calls if isinstance(call.results, Wrong)]):
+                raise wrong[0]
+        return took
+
+    def exchange(self, contender, mode, calls, limit, timed):
         shapes, places = [self.result_shapes(call) for call in calls], self.places(calls)
         poisoned = [math.prod(shape) * self.dtype.itemsize for made in shapes for shape in made]
         poisoned += [max(poisoned) * 9 // 8, 2 * max(poisoned), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
@@ -1047,17 +1065,8 @@ class Run:
     def refer(self, calls, mode):
         """The reference's results for the same inputs (a list for each call), and how long it took."""
         asked = [Call(c.name, c.dims, c.inputs, c.mode) for c in calls]
-        try:
-            took = self.request(self.reference, mode, asked, LOADING * self.timeout)
-            for call in asked:
-                if isinstance(call.results, Wrong):
-                    raise call.results
-        except Wrong as wrong:
-            raise self.no_reference(wrong) from None
+        took = self.request(self.reference, mode, asked, LOADING * self.timeout)
         return [call.results for call in asked], took
-
-    def no_reference(self, wrong):
-        return CannotRun(f"--reference {self.reference.path}: {wrong}{', with the solution loaded beside it' if self.solution else ''}")
 
     # ---- One call's results against the truth. -----------------------------------------------------------------------
 
@@ -1250,10 +1259,7 @@ class Stopwatch:
         run = self.run
         if contender is run.solution:
             return run.request(contender, self.mode, calls, run.timeout + len(calls) * self.reference_seconds, True)
-        took = run.request(contender, self.mode, calls, LOADING * run.timeout, True)
-        if wrong := [call.results for call in calls if isinstance(call.results, Wrong)]:
-            raise run.no_reference(wrong[0])
-        return took
+        return run.request(contender, self.mode, calls, LOADING * run.timeout, True)
 
     def request(self, contender, estimate):
         """One timed request, of calls that take about so many seconds each: (number, seconds from outside, microseconds of each by the
@@ -1261,7 +1267,8 @@ class Stopwatch:
         run = self.run
         calls = [run.call("uniform", run.dims, self.mode) for _ in range(self.number(estimate))]
         took = self.ask(calls, contender)
-        inside = contender.ask("times", run.timeout).get("us")
+        with run.blame(contender):
+            inside = contender.ask("times", run.timeout).get("us")
         if contender is run.solution:
             for call in calls:
                 run.examine(call)
@@ -1646,10 +1653,8 @@ def referee(options):
     with contextlib.ExitStack() as stack:
         report.progress("loading the reference")
         run.reference = stack.enter_context(Contender("reference", options.reference, slab, report.relay))
-        try:
+        with run.blame(run.reference):
             arguments = load(run, "reference", options.reference, texts["reference"])
-        except Wrong as wrong:
-            raise CannotRun(f"--reference {options.reference}: {wrong}") from None
         gradients = not options.forward_only and differentiable(run)
         try:
             # Before any line of the solution has run: nothing that it does can slow this down.

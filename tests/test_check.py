@@ -302,6 +302,14 @@ def test_a_reference_that_is_wrong_is_no_verdict(text, says, quick, capsys, tmp_
     assert "--reference" in err.splitlines()[-1] and says in err.splitlines()[-1], err
 
 
+def test_a_reference_that_ends_while_it_is_timed_is_no_verdict(quick, capsys, tmp_path):
+    path = solution(
+        tmp_path, REFERENCE.replace("import torch\n", "import os\n\nimport torch\n", 1).replace(PRODUCT, "os._exit(3)"), "reference.py"
+    )
+    status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--reference", str(path), "--forward-only")
+    assert status == 2 and "WRONG" not in out and "--reference" in err.splitlines()[-1] and "ends with status 3" in err, out + err
+
+
 def test_a_reference_without_gradients_is_noted(quick, capsys, tmp_path):
     path = solution(tmp_path, REFERENCE.replace(PRODUCT, f"{PRODUCT}.detach()"), "reference.py")
     status, out, _ = judge(capsys, CHEATS[0].parent / "detached.py", "--no-timing", "--reference", str(path))
