@@ -92,8 +92,7 @@ struct Gpu {
 // How a product of the Hopper kernel went, in device memory.
 struct Control {
   int refused;    // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
-  int lost;       // how many elements packing keeps in lists, because a pair of fp16 misses some of their bits
-  int accepted;   // set by the product kernel: packing has ended, and nothing is refused
+  int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
 };
 
 // The kernels, and which is the fastest for a product. The portable one computes any.
@@ -231,6 +230,22 @@ __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.align
 
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// ---- PTX: hints to the compiler.
+
+// at + step. Keeps the compiler from computing all addresses of an unrolled loop beforehand, which would take registers that data need.
+template <typename T>
+__device__ inline T* next_address(T* at, int64_t step) {
+  at += step;
+  asm volatile("" : "+l"(at));
+  return at;
+}
+
+// Keeps a value in its register. For what the compiler would compute anew in every slab, all threads of a team would wait.
+template <typename Word>
+__device__ inline void keep(Word& value) {
+  asm volatile("" : "+r"(value));
 }
 
 // ---- PTX: barriers in shared memory.
@@ -472,6 +487,341 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 }
 """
 
+# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. All layouts stand here. --------------
+#
+# Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the image that wgmma wants in shared memory, and a
+# record for each with its scale and what its image misses. A power of two brings the largest element of a block near 2^16; hi + lo then
+# hold 22 bits of every element down to 2^-3. Of smaller ones the rest is computed, and listed if it matters. One packing serves a matrix
+# in every place of the three contractions.
+_CUDA_PACKING = r"""
+#include <cuda_fp16.h>
+
+// ---- Packing: a packed matrix, and where an element lies in a block.
+
+constexpr int kBlock = 64;                            // a packed block is 64 x 64 elements
+constexpr int kHalfBytes = kBlock * kBlock * 2;       // its hi parts, or its lo parts
+constexpr int kBlockBytes = 2 * kHalfBytes;           // hi, then lo
+constexpr int kMaxOutliers = 14;                      // of a block; a matrix with more in one is not for this kernel
+
+// An element too small for its block's scale, which the operand tile holds as zero.
+struct Outlier {
+  uint16_t row, col;   // in the block
+  float value;
+};
+
+struct alignas(16) BlockHead {   // what travels with the block
+  float unscale;                 // (hi + lo residual) times this is the element
+  float residual;                // 2^-11 if the block is wide, else 1
+  int outliers;
+};
+struct alignas(128) BlockMetadata {
+  BlockHead head;
+  Outlier outlier[kMaxOutliers];
+};
+static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk copies take multiples of 16 bytes");
+
+// One packed matrix. Triangular: the lower blocks only, row by row; else all of them.
+struct Packed {
+  const float* source;
+  int64_t row_stride, col_stride;
+  int rows, cols;          // elements
+  int triangular;
+  int block_cols;
+  uint8_t* blocks;
+  BlockMetadata* metadata;
+  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide
+  uint32_t* wide_by_col;   // and for each column
+};
+
+__host__ __device__ inline int mask_words(int blocks) { return (blocks + 31) / 32; }
+
+__host__ __device__ inline int blocks_in(int n) { return (n + kBlock - 1) / kBlock; }
+
+__device__ inline int64_t block_index(const Packed& p, int r, int c) {
+  return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
+}
+
+// Where in the hi (or lo) half of a block an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the
+// 128-byte swizzle that wgmma expects of both K-major and MN-major operands).
+__device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
+
+// ---- Packing: one block.
+
+constexpr int kPackers = 256;                             // threads that pack one block together
+constexpr int kPieces = kBlock * kBlock / kPackers / 4;   // pieces of four neighbouring columns a thread
+
+// One block of a matrix, before it is packed.
+struct Source {
+  const float* at;         // its first element
+  int rows, cols;          // of the matrix from there on, possibly more than 64
+  bool diagonal;           // only elements with column <= row
+  bool quads;              // whether four neighbours in a row can be read at once
+  bool along_rows;         // whether rows, or else columns, run along the smaller stride
+};
+
+struct PackScratch {
+  uint32_t largest[kPackers / 32], least[kPackers / 32];
+  int outliers[kPackers / 32];
+};
+
+// x = hi + lo, two neighbours at a time: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24,
+// so elements below 2^-3, 19 binades under the largest of the block, may lose some of the 22. A block in which one does is wide: its lo are
+// stored at 2^11 times their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. The price is
+// paid by the products of wide blocks alone: their cross products have a scale of their own and are promoted by themselves.
+[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
+
+__device__ inline bool loses_bits(float x, float scale) {
+  const float a = x * scale, rest = a - __half2float(__float2half_rn(a));
+  return fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance || (a == 0.0f && x != 0.0f);
+}
+
+// Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by their exponents, would keep fewer bits of it than
+// of others. So an element that hi would hold as such is an outlier: hi and lo are zero, and the block's metadata lists it whole.
+[[maybe_unused]] constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25 is the least float that is rounded to 2^-14
+
+__device__ inline bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
+
+// residual_scale: 1, or 2^11 if the block is wide.
+__device__ inline void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
+  const __half2 high = __floats2half2_rn(x * scale, y * scale);
+  hi = flush_halves(*reinterpret_cast<const uint32_t*>(&high));
+  const float2 back = __half22float2(high);
+  const float rest_x = fmaf(x, scale, -back.x) * residual_scale, rest_y = fmaf(y, scale, -back.y) * residual_scale;
+  const __half2 low = __floats2half2_rn(hi & 0x7FFF ? rest_x : 0.0f, hi & 0x7FFF0000 ? rest_y : 0.0f);
+  lo = *reinterpret_cast<const uint32_t*>(&low);
+}
+
+// How the threads share a block: 16 x 16 pieces at a time where rows run along memory, or 64 x 4 where columns do.
+struct Pieces {
+  int row, col, row_step, col_step;   // this thread's first piece, and from each to its next
+  __device__ Pieces(bool along_rows, int t)
+      : row(along_rows ? t / 16 : t % 64),
+        col(along_rows ? t % 16 * 4 : t / 64 * 16),
+        row_step(along_rows ? 16 : 0),
+        col_step(along_rows ? 0 : 4) {}
+};
+
+// One block in registers, or on its way there.
+struct BlockInFlight {
+  float v[kPieces][4];
+};
+
+// Starts the loads of a block. Nothing waits for them here: where an element does not exist another one is read, and `inspect` puts a
+// zero in its place.
+__device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
+  const Pieces piece(source.along_rows, t);
+  const float* at = source.at + piece.row * p.row_stride + piece.col * p.col_stride;
+  const int64_t step = piece.row_step * p.row_stride + piece.col_step * p.col_stride;
+  if (source.quads) {
+    const float* low = at + (p.col_stride == 1 ? 0 : -3);   // the lowest address of the piece
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const float* from = piece.row + i * piece.row_step < source.rows ? low : source.at + (p.col_stride == 1 ? 0 : -3);
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(from));
+      block.v[i][0] = q.x, block.v[i][1] = q.y, block.v[i][2] = q.z, block.v[i][3] = q.w;
+      low = next_address(low, step);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int cols = piece.row + i * piece.row_step < source.rows ? source.cols - piece.col - i * piece.col_step : 0;
+      const float* from = at;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        block.v[i][e] = __ldcs(e < cols ? from : source.at);
+        from = next_address(from, p.col_stride);
+      }
+      at = next_address(at, step);
+    }
+  }
+}
+
+// Waits for the loads. Zeros for elements that do not exist; then the largest magnitude among this warp's elements and the least one
+// that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
+__device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
+  float (&v)[kPieces][4] = block.v;
+  if (source.quads && p.col_stride == -1) {   // quads come in the order of memory
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const float first = v[i][0], second = v[i][1];
+      v[i][0] = v[i][3], v[i][1] = v[i][2], v[i][2] = second, v[i][3] = first;
+    }
+  }
+  if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
+    const Pieces piece(source.along_rows, fresh_thread_index());
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int row = piece.row + i * piece.row_step;
+      const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
+      const int here = cols - piece.col - i * piece.col_step;
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (e >= here) v[i][e] = 0.0f;
+    }
+  }
+  largest = 0, least = 0xFFFFFFFFu;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const uint32_t magnitude = __float_as_uint(v[i][e]) & 0x7FFFFFFFu;
+      largest = max(largest, magnitude), least = min(least, magnitude - 1);
+    }
+  largest = warp_max(largest);
+  least = warp_min(least);
+}
+
+// The power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends, as an exponent; at most 126,
+// so that its inverse is a normal number.
+__device__ inline int scale_exponent(uint32_t largest) {
+  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
+}
+__device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
+
+// Splits this thread's elements into the shared image of a packed block.
+__device__ inline void split_block(const Source& source, int t, float scale, float residual_scale, const BlockInFlight& block, uint8_t* image) {
+  const Pieces piece(source.along_rows, t);
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    uint2 hi, lo;
+    split_two(block.v[i][0], block.v[i][1], scale, residual_scale, hi.x, lo.x);
+    split_two(block.v[i][2], block.v[i][3], scale, residual_scale, hi.y, lo.y);
+    uint8_t* at = image + swizzled(piece.row + i * piece.row_step, piece.col + i * piece.col_step);
+    *reinterpret_cast<uint2*>(at) = hi;
+    *reinterpret_cast<uint2*>(at + kHalfBytes) = lo;
+  }
+}
+
+// The rare part: outliers go into the metadata, in the order of threads and elements. Returns their number in the whole block, or -1 if
+// the metadata cannot hold them.
+__device__ inline int list_outliers(const Source& source, float scale, const BlockInFlight& block, BlockMetadata& metadata,
+                                    PackScratch& scratch) {
+  const int t = fresh_thread_index();
+  uint32_t mine = 0;
+#pragma unroll
+  for (int e = 0; e < 4 * kPieces; ++e)
+    if (is_outlier(block.v[e / 4][e % 4], scale)) mine |= 1u << e;
+  if (__syncthreads_count(mine != 0) == 0) return 0;
+  int before = __popc(mine);   // in this warp, up to this thread
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int theirs = __shfl_up_sync(0xFFFFFFFFu, before, distance);
+    if (t % 32 >= distance) before += theirs;
+  }
+  if (t % 32 == 31) scratch.outliers[t / 32] = before;
+  __syncthreads();
+  int total = 0, at = before - __popc(mine);
+#pragma unroll 1
+  for (int w = 0; w < kPackers / 32; ++w) {
+    if (w < t / 32) at += scratch.outliers[w];
+    total += scratch.outliers[w];
+  }
+  if (total > kMaxOutliers) return -1;
+  const Pieces piece(source.along_rows, t);
+  Outlier* to = metadata.outlier + at;
+#pragma unroll
+  for (int e = 0; e < 4 * kPieces; ++e)
+    if (mine >> e & 1) {
+      *to = {static_cast<uint16_t>(piece.row + e / 4 * piece.row_step), static_cast<uint16_t>(piece.col + e / 4 * piece.col_step + e % 4),
+             block.v[e / 4][e % 4]};
+      to = next_address(to, 1);
+    }
+  return total;
+}
+
+// ---- Packing: the kernel.
+
+struct Packing {
+  Packed x, y;
+  int x_blocks, y_blocks;   // how many of each there are to pack
+  Control* control;
+  const Control* kept;      // of operands that were packed before; or null
+  bool alone;               // no clear_words before it, which waits for what writes the operands
+  int most_outliers;        // with more than these the product is refused
+};
+
+struct PackMemory {
+  uint8_t image[kBlockBytes];
+  BlockMetadata metadata;
+  PackScratch scratch;
+};
+
+__device__ inline void add_outliers(const Packing& p, int outliers) {
+  if (atomicAdd(&p.control->outliers, outliers) + outliers > p.most_outliers) atomicExch(&p.control->refused, 1);
+}
+
+// One thread block a packed block. Once one block is refused, those that have not begun do nothing.
+__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  __shared__ PackMemory shared;
+  const int t = threadIdx.x;
+  const bool of_x = blockIdx.x < p.x_blocks;
+  const Packed& operand = of_x ? p.x : p.y;
+  const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
+  const int r = operand.triangular ? triangle_root(number) : number / operand.block_cols;
+  const int c = number - static_cast<int>(operand.triangular ? triangle(r) : static_cast<int64_t>(r) * operand.block_cols);
+  Source source;
+  source.at =
+      operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
+  source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
+  source.diagonal = operand.triangular && r == c;
+  source.along_rows = llabs(operand.col_stride) <= llabs(operand.row_stride);
+  source.quads = (operand.col_stride == 1 || operand.col_stride == -1) && operand.row_stride % 4 == 0 && source.cols >= kBlock &&
+                 reinterpret_cast<uintptr_t>(source.at + (operand.col_stride == 1 ? 0 : -3)) % 16 == 0;
+  BlockInFlight block;
+  if (p.alone) wait_for_previous_kernel();
+  load_block(source, operand, t, block);
+  wait_for_previous_kernel();   // which cleared the control words
+  let_next_kernel_begin();      // and not before: the product counts on it
+  if (blockIdx.x == 0 && t == 0 && p.kept) {
+    if (p.kept->refused) atomicExch(&p.control->refused, 1);
+    add_outliers(p, p.kept->outliers);
+  }
+  if (__syncthreads_or(t == 0 && load_relaxed(&p.control->refused))) return;   // one answer for all threads
+  uint32_t largest, least;
+  inspect(source, operand, block, largest, least);
+  if (t % 32 == 0) shared.scratch.largest[t / 32] = largest, shared.scratch.least[t / 32] = least;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kPackers / 32; ++w) {
+    largest = max(largest, shared.scratch.largest[w]);
+    least = min(least, shared.scratch.least[w]);
+  }
+  const int exponent = scale_exponent(largest);
+  const float scale = power_of_two(exponent);
+  const bool wild = largest >= 0x7F800000u;   // a NaN or an Inf
+  const float least_scaled = __uint_as_float(least + 1) * scale;
+  bool wide = false;
+  if (!wild && largest != 0 && least_scaled < kMayLoseBits) {
+    bool loses = false;
+#pragma unroll
+    for (int e = 0; e < 4 * kPieces; ++e) loses |= loses_bits(block.v[e / 4][e % 4], scale);
+    wide = __syncthreads_or(loses);
+  }
+  split_block(source, t, scale, wide ? 1.0f / kWideResidual : 1.0f, block, shared.image);
+  int outliers = 0;
+  if (wide && least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, shared.metadata, shared.scratch);
+  if (t == 0) {
+    shared.metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
+    if (outliers > 0) add_outliers(p, outliers);
+    if (wide) {
+      atomicOr(operand.wide_by_row + r * mask_words(operand.block_cols) + c / 32, 1u << c % 32);
+      atomicOr(operand.wide_by_col + c * mask_words(blocks_in(operand.rows)) + r / 32, 1u << r % 32);
+    }
+    if (wild || outliers < 0) atomicExch(&p.control->refused, 1);
+  }
+  proxy_fence_shared();
+  __syncthreads();
+  if (t == 0) {
+    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.image, kBlockBytes);
+    copy_bulk_out(operand.metadata + number, &shared.metadata, sizeof(BlockMetadata));
+    copies_out_commit();
+    copies_out_wait_read();
+  }
+#endif
+}
+"""
+
 # ---- The portable kernel: any GPU, any strides, four dtypes; the referee of every faster kernel. ---------------------
 #
 # Enters: a Product. Leaves: all of C. One thread block a tile. Its threads form teams: each team sums the whole tile over its own
@@ -486,7 +836,6 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 # the sum over k has no such term. So a tile whose sums hold a NaN is summed a second time, leaving out the terms that are not there.
 _CUDA_PORTABLE = r"""
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 // ---- Portable kernel: types, sides, and who sums which elements.
 
@@ -545,20 +894,6 @@ struct Panel {
   Side side;
   int first_line, lines, depth;
 };
-
-// at + step. Keeps the compiler from computing all addresses of an unrolled loop beforehand, which would take registers that data need.
-template <typename T>
-__device__ inline T* next_address(T* at, int64_t step) {
-  at += step;
-  asm volatile("" : "+l"(at));
-  return at;
-}
-
-// Keeps a value in its register. For what the compiler would compute anew in every slab, all threads of a team would wait.
-template <typename Word>
-__device__ inline void keep(Word& value) {
-  asm volatile("" : "+r"(value));
-}
 
 // ---- Portable kernel: slabs on their way to shared memory.
 
@@ -824,6 +1159,57 @@ struct Place {
   const void *x, *y;   // of that product
 };
 
+// What the portable kernel has to know of a product of the Hopper kernel that it runs behind: how it went, and the packed operands.
+struct Behind {
+  const Control* control;
+  int* next_tile;   // of a queue
+  Packed x, y;
+};
+
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge`, in a fixed order.
+// k_is_row: whether the k of the packed matrix are its rows.
+template <int kEdge, typename F>
+__device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int first, const F& f) {
+  const int line_blocks = blocks_in(k_is_row ? packed.cols : packed.rows), words = mask_words(blocks_in(k_is_row ? packed.rows : packed.cols));
+  for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
+    for (int word = 0; word < words; ++word)
+      for (uint32_t bits = (k_is_row ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
+        const int k_block = word * 32 + __ffs(bits) - 1;
+        const BlockMetadata& metadata = packed.metadata[k_is_row ? block_index(packed, k_block, line) : block_index(packed, line, k_block)];
+        for (int e = 0; e < metadata.head.outliers; ++e) {
+          const Outlier outlier = metadata.outlier[e];
+          const int at = line * kBlock + (k_is_row ? outlier.col : outlier.row);
+          if (at >= first && at < first + kEdge) f(k_block * kBlock + (k_is_row ? outlier.row : outlier.col), at, outlier.value);
+        }
+      }
+}
+
+// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
+// X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
+template <int kEdge, int kThreads>
+__device__ void correct_tile(const Product& p, const Place& place, const Packed& packed_x, const Packed& packed_y) {
+  const float *const x = static_cast<const float*>(place.x), *const y = static_cast<const float*>(place.y);
+  float* const c = static_cast<float*>(p.c);
+  const Side x_side = side_of_x(p), y_side = side_of_y(p);
+  const int first_row = place.tile.i * kEdge, first_col = place.tile.j * kEdge;
+  constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
+  const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
+  auto add = [&](int m, int n, float a, float b) {
+    float* const at = c + m * p.c_row + n * p.c_col;
+    if (!p.triangular || n <= m) *at = fmaf(a, b, *at);
+  };
+  for_each_outlier<kEdge>(packed_x, p.contraction == kTN, first_row, [&](int k, int m, float value) {
+    if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
+  });
+  __syncthreads();
+  for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
+    if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
+    const float a = x[row * p.x_row + k * p.x_col];
+    const int64_t block = p.contraction == kTN ? block_index(packed_x, k / kBlock, row / kBlock) : block_index(packed_x, row / kBlock, k / kBlock);
+    if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
+  });
+}
+
 // The sizes of the kernel: tiles of 128, 64 or 32, always 256 threads, with more teams to a smaller tile.
 template <typename T, int kEdge>
 struct Portable {
@@ -846,36 +1232,19 @@ struct Portable {
   static constexpr int kSharedBytes = kStages * kTeams * 2 * kSlab * static_cast<int>(sizeof(Acc));
 };
 
+// Sums and writes one tile, or `split` thread blocks of a cluster together do. place: in shared memory, and not in registers, because the
+// loop over the slabs rarely needs it.
 template <typename T, int kEdge>
-__global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kBlocks)
-    portable_product(const Product p, int split, const Control* only_if_refused) {
+__device__ inline void compute_tile(const Product& p, int split, const Place& place, typename Portable<T, kEdge>::Acc* slabs) {
   using P = Portable<T, kEdge>;
   using L = typename P::L;
   using Acc = typename P::Acc;
   using Copier = typename P::Copier;
   constexpr int kDepth = P::kDepth, kStep = P::kTeams * kDepth, kPitch = Copier::kPitch, kStages = P::kStages;
-  if (only_if_refused) {
-    let_next_kernel_begin();   // which may be another like this
-    // Mostly there is nothing to do. The first thread blocks stay, for this kernel must not end before the one that it waits for.
-    if (blockIdx.x >= split && load_relaxed(&only_if_refused->accepted)) return;
-  }
-  wait_for_previous_kernel();   // returns at once where no kernel before this one let it begin early
-  if (only_if_refused && only_if_refused->refused == 0) return;
-  extern __shared__ __align__(16) unsigned char slab_memory[];
-  Acc* const slabs = reinterpret_cast<Acc*>(slab_memory);
   const int team = P::kTeams == 1 ? 0 : threadIdx.x / P::kTeamThreads, in_team = threadIdx.x % P::kTeamThreads, warp = in_team / 32,
             lane = threadIdx.x % 32;
   auto slab_x = [&](int stage) { return slabs + 2 * (stage * P::kTeams + team) * P::kSlab; };
   auto slab_y = [&](int stage) { return slab_x(stage) + P::kSlab; };
-
-  __shared__ Place place;   // kept there, and not in registers: the loop over the slabs rarely needs it
-  if (threadIdx.x == 0) {
-    const int rest = blockIdx.x / split, batch = rest % static_cast<int>(p.batches);
-    place = {tile_at(p, kEdge, rest / static_cast<int>(p.batches)), batch, static_cast<int>(blockIdx.x) % split,
-             static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
-             static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
-  }
-  __syncthreads();
 
   const Side x_side = side_of_x(p), y_side = side_of_y(p);
   auto panel_x = [&] { return Panel<T>{static_cast<const T*>(place.x), p.x_row, p.x_col, x_side, place.tile.i * kEdge, p.m, p.k}; };
@@ -1010,6 +1379,52 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
   }
 }
 
+// The place of a thread block that is a share of tile `number`.
+template <typename T, int kEdge>
+__device__ inline Place place_of(const Product& p, int number, int share) {
+  const int batch = number % static_cast<int>(p.batches);
+  return {tile_at(p, kEdge, number / static_cast<int>(p.batches)), batch, share,
+          static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch), static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
+}
+
+template <typename T, int kEdge>
+__global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kBlocks)
+    portable_product(const Product p, int split) {
+  extern __shared__ __align__(16) unsigned char slab_memory[];
+  __shared__ Place place;
+  if (threadIdx.x == 0) place = place_of<T, kEdge>(p, blockIdx.x / split, blockIdx.x % split);
+  __syncthreads();
+  compute_tile<T, kEdge>(p, split, place, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(slab_memory));
+}
+
+// Behind a product of the Hopper kernel: computes what was refused, or corrects what has outliers, or does nothing, which is so common that
+// no more thread blocks than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
+template <int kEdge>
+__global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kBlocks)
+    portable_behind(const Product p, int split, const __grid_constant__ Behind behind) {
+  let_next_kernel_begin();   // which may be another like this
+  wait_for_previous_kernel();
+  const bool correcting = !behind.control->refused;
+  const int share = blockIdx.x % split;
+  if (correcting && (!behind.control->outliers || share)) return;
+  extern __shared__ __align__(16) unsigned char slab_memory[];
+  __shared__ Place place;
+  __shared__ int number;
+  do {
+    if (threadIdx.x == 0) {
+      number = split > 1 ? blockIdx.x / split : atomicAdd(behind.next_tile, 1);
+      if (number < tile_count(p, kEdge)) place = place_of<float, kEdge>(p, number, share);
+    }
+    __syncthreads();
+    if (number >= tile_count(p, kEdge)) return;
+    if (correcting)
+      correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, place, behind.x, behind.y);
+    else
+      compute_tile<float, kEdge>(p, split, place, reinterpret_cast<float*>(slab_memory));
+    __syncthreads();
+  } while (split == 1);
+}
+
 // ---- Portable kernel: launching. (Launch and allow_shared_memory serve the other kernels, too.)
 
 // How a kernel is launched. `cluster`: thread blocks in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
@@ -1049,52 +1464,81 @@ static cudaError_t allow_shared_memory(int bytes) {
   return error;
 }
 
-// `split`: how many thread blocks, a cluster of Hopper or later, share the range of k of each tile.
+// How a product is cut. `split`: how many thread blocks, a cluster of Hopper or later, share the range of k of each tile.
+struct Cut {
+  int edge, split;
+};
+
+// Large tiles read least, but only many tiles keep every multiprocessor busy to the end. Where there are few, several thread blocks
+// share the range of k of one, if the GPU has clusters, and the tiles are made smaller. The limits are measured, on an H200.
+static Cut cut_of(const Product& p, int element_bytes, const Gpu& gpu) {
+  const int64_t processors = gpu.multiprocessors;
+  if (gpu.capability >= 80) {   // earlier ones have too little shared memory for the slabs of the larger tiles
+    // The copies of 16-bit elements go through registers, and the largest tile leaves none for them.
+    if (element_bytes >= 4 && tile_count(p, 128) * p.batches >= 3 * processors) return {128, 1};
+    const int64_t tiles = tile_count(p, 64) * p.batches;
+    if (tiles >= 2 * processors) return {64, 1};
+    if (element_bytes == 8 && gpu.capability >= 90 && tiles >= processors) return {64, 2};
+  }
+  const bool few = 2 * tile_count(p, 32) * p.batches <= (element_bytes == 8 ? 1 : 3) * processors;   // as many as fit at a time, about
+  int split = few && p.k >= 256 ? 2 : 1;
+  // cuBLAS splits long sums of narrow matrices, too, and errors grow with the root of how many terms are added one after the other.
+  if (element_bytes == 4 && !p.triangular) split = max(split, min(8, ceil_div(p.k, 512 * Portable<float, 32>::kTeams)));
+  return {32, gpu.capability >= 90 ? split : 1};
+}
+
 template <typename T, int kEdge>
-static cudaError_t launch_portable_as(const Product& p, int split, const Control* only_if_refused, cudaStream_t stream) {
+static cudaError_t launch_portable_as(const Product& p, int split, cudaStream_t stream) {
   using P = Portable<T, kEdge>;
   const int64_t blocks = tile_count(p, kEdge) * p.batches * split;
   if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
   constexpr auto kKernel = portable_product<T, kEdge>;
   const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
   if (error != cudaSuccess) return error;
-  // The kernel that decides whether this one has anything to do lets it begin before its own end.
-  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, only_if_refused != nullptr, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, split, only_if_refused);
+  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, false, stream);
+  return cudaLaunchKernelEx(&launch.config, kKernel, p, split);
 }
 
-// Large tiles read least, but only many tiles keep every multiprocessor busy to the end. Where there are few, several thread blocks
-// share the range of k of one, if the GPU has clusters, and the tiles are made smaller. The limits are measured, on an H200.
 template <typename T>
-static cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, const Control* only_if_refused, cudaStream_t stream) {
-  const int64_t processors = gpu.multiprocessors;
-  if (gpu.capability >= 80) {   // earlier ones have too little shared memory for the slabs of the larger tiles
-    if constexpr (sizeof(T) >= 4)   // the copies of 16-bit elements go through registers, and the largest tile leaves none for them
-      if (tile_count(p, 128) * p.batches >= 3 * processors) return launch_portable_as<T, 128>(p, 1, only_if_refused, stream);
-    const int64_t tiles = tile_count(p, 64) * p.batches;
-    if (tiles >= 2 * processors) return launch_portable_as<T, 64>(p, 1, only_if_refused, stream);
-    if (sizeof(T) == 8 && gpu.capability >= 90 && tiles >= processors) return launch_portable_as<T, 64>(p, 2, only_if_refused, stream);
-  }
-  const bool few = 2 * tile_count(p, 32) * p.batches <= (sizeof(T) == 8 ? 1 : 3) * processors;   // as many as fit at a time, about
-  int split = few && p.k >= 256 ? 2 : 1;
-  // cuBLAS splits long sums of narrow matrices, too, and errors grow with the root of how many terms are added one after the other.
-  if (sizeof(T) == 4 && !p.triangular) split = max(split, min(8, ceil_div(p.k, 512 * Portable<T, 32>::kTeams)));
-  return launch_portable_as<T, 32>(p, gpu.capability >= 90 ? split : 1, only_if_refused, stream);
+static cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, cudaStream_t stream) {
+  const Cut cut = cut_of(p, sizeof(T), gpu);
+  if constexpr (sizeof(T) >= 4)
+    if (cut.edge == 128) return launch_portable_as<T, 128>(p, cut.split, stream);
+  if (cut.edge == 64) return launch_portable_as<T, 64>(p, cut.split, stream);
+  return launch_portable_as<T, 32>(p, cut.split, stream);
 }
 
-// If `only_if_refused`, in device memory, is given, the kernel does nothing where it says that nothing is refused.
-cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, const Control* only_if_refused, cudaStream_t stream) {
+cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   switch (type) {
     case kFloat32:
-      return launch_portable_sized<float>(p, gpu, only_if_refused, stream);
+      return launch_portable_sized<float>(p, gpu, stream);
     case kFloat64:
-      return launch_portable_sized<double>(p, gpu, only_if_refused, stream);
+      return launch_portable_sized<double>(p, gpu, stream);
     case kFloat16:
-      return launch_portable_sized<__half>(p, gpu, only_if_refused, stream);
+      return launch_portable_sized<__half>(p, gpu, stream);
     case kBFloat16:
-      return launch_portable_sized<__nv_bfloat16>(p, gpu, only_if_refused, stream);
+      return launch_portable_sized<__nv_bfloat16>(p, gpu, stream);
   }
   return cudaErrorInvalidValue;
+}
+
+template <int kEdge>
+static cudaError_t launch_behind_as(const Product& p, int split, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
+  using P = Portable<float, kEdge>;
+  const int64_t tiles = tile_count(p, kEdge), room = gpu.multiprocessors * (kEdge == 128 ? 1 : 2);
+  constexpr auto kKernel = portable_behind<kEdge>;
+  const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
+  if (error != cudaSuccess) return error;
+  const Launch launch(split > 1 ? tiles * split : tiles < room ? tiles : room, P::kThreads, P::kSharedBytes, split, true, stream);
+  return cudaLaunchKernelEx(&launch.config, kKernel, p, split, behind);
+}
+
+// Behind a product of the Hopper kernel, of one matrix.
+cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
+  const Cut cut = cut_of(p, sizeof(float), gpu);
+  if (cut.edge == 128) return launch_behind_as<128>(p, cut.split, gpu, behind, stream);
+  if (cut.edge == 64) return launch_behind_as<64>(p, cut.split, gpu, behind, stream);
+  return launch_behind_as<32>(p, cut.split, gpu, behind, stream);
 }
 """
 
@@ -1715,329 +2159,6 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
 }
 """
 
-# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. All layouts stand here. --------------
-#
-# Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the image that wgmma wants in shared memory, and a
-# record for each with its scale and what its image misses. A power of two brings the largest element of a block near 2^16; hi + lo then
-# hold 22 bits of every element down to 2^-3. Of smaller ones the rest is computed, and listed if it matters. One packing serves a matrix
-# in every place of the three contractions.
-_CUDA_PACKING = r"""
-// ---- Packing: a packed matrix, and where an element lies in a block.
-
-constexpr int kBlock = 64;                            // a packed block is 64 x 64 elements
-constexpr int kHalfBytes = kBlock * kBlock * 2;       // its hi parts, or its lo parts
-constexpr int kBlockBytes = 2 * kHalfBytes;           // hi, then lo
-constexpr int kMaxLost = 14;
-
-// An element whose 22 bits did not fit the block's scale: place in the block and what hi + lo misses of it, unscaled.
-struct Lost {
-  uint16_t row, col;
-  float rest;
-};
-
-struct alignas(16) RecordHead {   // what travels with the block
-  float unscale;                   // hi + lo times this is the element
-  int lost_count;
-};
-struct alignas(128) Record {
-  RecordHead head;
-  Lost lost[kMaxLost];
-};
-static_assert(sizeof(RecordHead) == 16 && sizeof(Record) == 128, "bulk copies take multiples of 16 bytes");
-
-// One packed matrix. Triangular: the lower blocks only, row by row; else all of them.
-struct Packed {
-  const float* source;
-  int64_t row_stride, col_stride;
-  int rows, cols;          // elements
-  int triangular;
-  int block_cols;
-  uint8_t* blocks;
-  Record* records;
-  uint32_t* listed_by_row;   // for each row of blocks, 32 blocks a word: which of them list elements
-  uint32_t* listed_by_col;   // and for each column
-};
-
-__host__ __device__ inline int mask_words(int blocks) { return (blocks + 31) / 32; }
-
-__host__ __device__ inline int blocks_in(int n) { return (n + kBlock - 1) / kBlock; }
-
-__device__ inline int64_t block_index(const Packed& p, int r, int c) {
-  return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
-}
-
-// Where in the hi (or lo) half of a block an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the
-// 128-byte swizzle that wgmma expects of both K-major and MN-major operands).
-__device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
-
-// ---- Packing: one block.
-
-constexpr int kPackers = 256;                             // threads that pack one block together
-constexpr int kPieces = kBlock * kBlock / kPackers / 4;   // pieces of four neighbouring columns a thread
-
-// One block of a matrix, before it is packed.
-struct Source {
-  const float* at;         // its first element
-  int rows, cols;          // of the matrix from there on, possibly more than 64
-  bool diagonal;           // only elements with column <= row
-  bool quads;              // whether four neighbours in a row can be read at once
-  bool along_rows;         // whether rows, or else columns, run along the smaller stride
-};
-
-struct PackScratch {
-  uint32_t largest[kPackers / 32], least[kPackers / 32];
-  int lost[kPackers / 32];
-};
-
-// x = hi + lo, two neighbours at a time: hi the nearest fp16, lo the nearest fp16 to the rest, 22 bits together. Scaled elements below
-// 2^-3 may lose some of the 22, because fp16 ends at 2^-24.
-[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kSmall = 0x1p-3f;
-
-// Below this a float16 has no leading bit. The tensor cores align products by their exponents, so of such an element they would keep
-// fewer bits than of others, which shows where a sum has no larger term. Its image is zero, and all of it goes into the record.
-constexpr float kLeast = 0x1p-14f;
-
-__device__ inline void split_two(float x, float y, float scale, uint32_t& hi, uint32_t& lo) {
-  const __half2 high = __floats2half2_rn(x * scale, y * scale);
-  const float2 back = __half22float2(high);
-  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x), fmaf(y, scale, -back.y));   // zero where hi is below kLeast
-  hi = flush_halves(*reinterpret_cast<const uint32_t*>(&high));
-  lo = *reinterpret_cast<const uint32_t*>(&low);
-}
-
-// What the image misses of x, unscaled. hi + lo and the difference are exact.
-__device__ inline float rest_of(float x, float scale, float unscale) {
-  const float a = x * scale, high = __half2float(__float2half_rn(a)), low = __half2float(__float2half_rn(a - high));
-  return fabsf(high) < kLeast ? x : fmaf(-(high + low), unscale, x);
-}
-
-// How the threads share a block: 16 x 16 pieces at a time where rows run along memory, or 64 x 4 where columns do.
-struct Pieces {
-  int row, col, row_step, col_step;   // this thread's first piece, and from each to its next
-  __device__ Pieces(bool along_rows, int t)
-      : row(along_rows ? t / 16 : t % 64),
-        col(along_rows ? t % 16 * 4 : t / 64 * 16),
-        row_step(along_rows ? 16 : 0),
-        col_step(along_rows ? 0 : 4) {}
-};
-
-// One block in registers, or on its way there.
-struct BlockInFlight {
-  float v[kPieces][4];
-};
-
-// Starts the loads of a block. Nothing waits for them here: where an element does not exist another one is read, and `inspect` puts a
-// zero in its place.
-__device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
-  const Pieces piece(source.along_rows, t);
-  const float* at = source.at + piece.row * p.row_stride + piece.col * p.col_stride;
-  const int64_t step = piece.row_step * p.row_stride + piece.col_step * p.col_stride;
-  if (source.quads) {
-    const float* low = at + (p.col_stride == 1 ? 0 : -3);   // the lowest address of the piece
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const float* from = piece.row + i * piece.row_step < source.rows ? low : source.at + (p.col_stride == 1 ? 0 : -3);
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(from));
-      block.v[i][0] = q.x, block.v[i][1] = q.y, block.v[i][2] = q.z, block.v[i][3] = q.w;
-      low = next_address(low, step);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int cols = piece.row + i * piece.row_step < source.rows ? source.cols - piece.col - i * piece.col_step : 0;
-      const float* from = at;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        block.v[i][e] = __ldcs(e < cols ? from : source.at);
-        from = next_address(from, p.col_stride);
-      }
-      at = next_address(at, step);
-    }
-  }
-}
-
-// Waits for the loads. Zeros for elements that do not exist; then the largest magnitude among this warp's elements and the least one
-// that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
-__device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
-  float (&v)[kPieces][4] = block.v;
-  if (source.quads && p.col_stride == -1) {   // quads come in the order of memory
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const float first = v[i][0], second = v[i][1];
-      v[i][0] = v[i][3], v[i][1] = v[i][2], v[i][2] = second, v[i][3] = first;
-    }
-  }
-  if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
-    const Pieces piece(source.along_rows, fresh_thread_index());
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int row = piece.row + i * piece.row_step;
-      const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
-      const int here = cols - piece.col - i * piece.col_step;
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (e >= here) v[i][e] = 0.0f;
-    }
-  }
-  largest = 0, least = 0xFFFFFFFFu;
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const uint32_t magnitude = __float_as_uint(v[i][e]) & 0x7FFFFFFFu;
-      largest = max(largest, magnitude), least = min(least, magnitude - 1);
-    }
-  largest = warp_max(largest);
-  least = warp_min(least);
-}
-
-// The power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends, as an exponent; at most 126,
-// so that its inverse is a normal number.
-__device__ inline int scale_exponent(uint32_t largest) {
-  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
-}
-__device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
-
-// Splits this thread's elements into the shared image of a packed block.
-__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* image) {
-  const Pieces piece(source.along_rows, t);
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    uint2 hi, lo;
-    split_two(block.v[i][0], block.v[i][1], scale, hi.x, lo.x);
-    split_two(block.v[i][2], block.v[i][3], scale, hi.y, lo.y);
-    uint8_t* at = image + swizzled(piece.row + i * piece.row_step, piece.col + i * piece.col_step);
-    *reinterpret_cast<uint2*>(at) = hi;
-    *reinterpret_cast<uint2*>(at + kHalfBytes) = lo;
-  }
-}
-
-// The rare part: elements that lost bits go into the record, in the order of threads and elements. Returns their number in the whole
-// block, or -1 if the record cannot hold them.
-__device__ inline int list_lost(const Source& source, float scale, float unscale, const BlockInFlight& block, Record& record,
-                                PackScratch& scratch) {
-  const int t = fresh_thread_index();
-  uint32_t mine = 0;
-#pragma unroll
-  for (int e = 0; e < 4 * kPieces; ++e) {
-    const float x = block.v[e / 4][e % 4];
-    if (fabsf(rest_of(x, scale, unscale)) > fabsf(x) * kTolerance) mine |= 1u << e;
-  }
-  if (__syncthreads_count(mine != 0) == 0) return 0;
-  int before = __popc(mine);   // in this warp, up to this thread
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int theirs = __shfl_up_sync(0xFFFFFFFFu, before, distance);
-    if (t % 32 >= distance) before += theirs;
-  }
-  if (t % 32 == 31) scratch.lost[t / 32] = before;
-  __syncthreads();
-  int total = 0, at = before - __popc(mine);
-#pragma unroll 1
-  for (int w = 0; w < kPackers / 32; ++w) {
-    if (w < t / 32) at += scratch.lost[w];
-    total += scratch.lost[w];
-  }
-  if (total > kMaxLost) return -1;
-  const Pieces piece(source.along_rows, t);
-  Lost* to = record.lost + at;
-  asm volatile("" : "+f"(scale));   // the rests are computed again: kept since the count, they would take 32 registers
-#pragma unroll
-  for (int e = 0; e < 4 * kPieces; ++e)
-    if (mine >> e & 1) {
-      *to = {static_cast<uint16_t>(piece.row + e / 4 * piece.row_step), static_cast<uint16_t>(piece.col + e / 4 * piece.col_step + e % 4),
-             rest_of(block.v[e / 4][e % 4], scale, unscale)};
-      to = next_address(to, 1);
-    }
-  return total;
-}
-
-// ---- Packing: the kernel.
-
-struct Packing {
-  Packed x, y;
-  int x_blocks, y_blocks;   // how many of each there are to pack
-  Control* control;
-  const Control* kept;      // of operands that were packed before; or null
-  bool alone;               // no clear_words before it, which waits for what writes the operands
-  int most_lost;            // with more listed elements than these the product is refused
-};
-
-struct PackMemory {
-  uint8_t image[kBlockBytes];
-  Record record;
-  PackScratch scratch;
-};
-
-__device__ inline void add_lost(const Packing& p, int lost) {
-  if (atomicAdd(&p.control->lost, lost) + lost > p.most_lost) atomicExch(&p.control->refused, 1);
-}
-
-// One thread block a packed block. Once one block is refused, those that have not begun do nothing.
-__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ PackMemory shared;
-  const int t = threadIdx.x;
-  const bool of_x = blockIdx.x < p.x_blocks;
-  const Packed& operand = of_x ? p.x : p.y;
-  const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
-  const int r = operand.triangular ? triangle_root(number) : number / operand.block_cols;
-  const int c = number - static_cast<int>(operand.triangular ? triangle(r) : static_cast<int64_t>(r) * operand.block_cols);
-  Source source;
-  source.at =
-      operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
-  source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
-  source.diagonal = operand.triangular && r == c;
-  source.along_rows = llabs(operand.col_stride) <= llabs(operand.row_stride);
-  source.quads = (operand.col_stride == 1 || operand.col_stride == -1) && operand.row_stride % 4 == 0 && source.cols >= kBlock &&
-                 reinterpret_cast<uintptr_t>(source.at + (operand.col_stride == 1 ? 0 : -3)) % 16 == 0;
-  BlockInFlight block;
-  if (p.alone) wait_for_previous_kernel();
-  load_block(source, operand, t, block);
-  wait_for_previous_kernel();   // which cleared the control words
-  let_next_kernel_begin();      // and not before: the product counts on it
-  if (blockIdx.x == 0 && t == 0 && p.kept) {
-    if (p.kept->refused) atomicExch(&p.control->refused, 1);
-    add_lost(p, p.kept->lost);
-  }
-  if (__syncthreads_or(t == 0 && load_relaxed(&p.control->refused))) return;   // one answer for all threads
-  uint32_t largest, least;
-  inspect(source, operand, block, largest, least);
-  if (t % 32 == 0) shared.scratch.largest[t / 32] = largest, shared.scratch.least[t / 32] = least;
-  __syncthreads();
-#pragma unroll
-  for (int w = 0; w < kPackers / 32; ++w) {
-    largest = max(largest, shared.scratch.largest[w]);
-    least = min(least, shared.scratch.least[w]);
-  }
-  const int exponent = scale_exponent(largest);
-  const float scale = power_of_two(exponent);
-  split_block(source, t, scale, block, shared.image);
-  const bool wild = largest >= 0x7F800000u;   // a NaN or an Inf
-  int lost = 0;
-  if (!wild && largest != 0 && __uint_as_float(least + 1) * scale < kSmall)
-    lost = list_lost(source, scale, power_of_two(-exponent), block, shared.record, shared.scratch);
-  if (t == 0) {
-    shared.record.head = {power_of_two(-exponent), max(lost, 0)};
-    if (lost > 0) {
-      add_lost(p, lost);
-      atomicOr(operand.listed_by_row + r * mask_words(operand.block_cols) + c / 32, 1u << c % 32);
-      atomicOr(operand.listed_by_col + c * mask_words(blocks_in(operand.rows)) + r / 32, 1u << r % 32);
-    }
-    if (wild || lost < 0) atomicExch(&p.control->refused, 1);
-  }
-  proxy_fence_shared();
-  __syncthreads();
-  if (t == 0) {
-    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.image, kBlockBytes);
-    copy_bulk_out(operand.records + number, &shared.record, sizeof(Record));
-    copies_out_commit();
-    copies_out_wait_read();
-  }
-#endif
-}
-"""
-
 # ---- The Hopper kernel: float32 accuracy from float16 tensor cores. -------------------------------------------------
 #
 # Enters: a HopperProduct, whose operands are packed, triangular or dense. Leaves: all of C; or nothing where `control->refused`, and then
@@ -2054,7 +2175,7 @@ constexpr int kTileEdge = 256;            // what a cluster computes: two such p
 constexpr int kTileBlocks = 4;            // packed blocks along an edge
 constexpr int kGroupsOfConsumers = 2;     // warpgroups that multiply, 64 rows each
 constexpr int kHopperThreads = 3 * 128;   // warpgroups: two of consumers, and one of single warps, each with a role
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kSingleRegisters = 72;
+constexpr int kEntryRegisters = 168, kConsumerRegisters = 224, kSingleRegisters = 56;
 static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kSingleRegisters <= 3 * kEntryRegisters,
               "a warpgroup can only gain registers that another has given up");
 constexpr int kSlots = 7;                 // of the ring through which packed blocks come
@@ -2086,7 +2207,8 @@ struct HopperProducts {
 };
 
 // A slab is 64 of k. It takes three slots: the two row blocks of X; the first two column blocks of Y; the other two.
-enum SlabFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16 };  // kHasX << row block, kHasY << column block
+// kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column blocks
+enum SlabFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024 };
 
 struct SlabInfo {
   int flags, row, col;        // row, col: the first of C that the thread block computes
@@ -2102,22 +2224,14 @@ struct alignas(16) Item {
   int unused;
 };
 
-// Where a tile begins that is written, for the mender; row = -1: there are no more.
-struct alignas(8) TileToMend {
-  int row, col;
-};
-
 struct SharedMemory {
   // X: block by block, hi then lo; Y: hi of both blocks, then lo of both, so that wgmma sees 128 columns.
   uint8_t slot[kSlots][kSlotBytes];
-  RecordHead head[kSlots][2];
+  BlockHead head[kSlots][2];
   Item item[kItems];
   SlabInfo info[kSlots];              // with the slot of X
-  TileToMend to_mend[kGroupsOfConsumers];
-  uint64_t mend_full[kGroupsOfConsumers], mend_empty[kGroupsOfConsumers];
   uint64_t full[kSlots], empty[kSlots];
   uint64_t item_made[kItems];
-  int lost;   // elements in lists: there is work for the menders
 };
 static_assert(sizeof(SharedMemory) <= 232448, "a thread block of Hopper has 227 KB");
 
@@ -2136,6 +2250,17 @@ __device__ inline bool has_y(const HopperProduct& p, int line, int k) {
 template <Contraction kC>
 __device__ inline int x_block(const HopperProduct& p, int line, int k) {
   return kC == kTN ? block_index(p.x, k, line) : block_index(p.x, line, k);
+}
+
+// Whether a block is wide; all blocks have a bit, also those that do not exist.
+template <Contraction kC>
+__device__ inline bool wide_x(const HopperProduct& p, int line, int k) {
+  return (kC == kTN ? p.x.wide_by_col : p.x.wide_by_row)[line * mask_words(p.slabs) + k / 32] >> k % 32 & 1;
+}
+
+template <Contraction kC>
+__device__ inline bool wide_y(const HopperProduct& p, int line, int k) {
+  return (kC == kNT ? p.y.wide_by_row : p.y.wide_by_col)[line * mask_words(p.slabs) + k / 32] >> k % 32 & 1;
 }
 
 template <Contraction kC>
@@ -2234,10 +2359,9 @@ struct Ring {
 // both.
 
 template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& items, bool refused, int lost) {
+__device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& items, bool refused) {
   const int rank = static_cast<int>(cluster_rank());
   Ring ring = {0, 1};   // the first turn finds the slots free
-  shared.lost = lost;   // the consumers see it with their first slab
   for (int taken = 0;; ++taken) {
     if (rank == 0 && taken > 0) make_item(p, shared, items, taken);   // while what is in the ring is multiplied
     barrier_expect(&shared.item_made[taken % kItems], sizeof(Item));
@@ -2250,11 +2374,11 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
       int flags = k == item.end - 1 ? kLast : 0;
 #pragma unroll
       for (int u = 0; u < 2; ++u)
-        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u | (wide_x<kContraction>(p, first_row + u, k) ? kWideX << u : 0);
 #pragma unroll
       for (int u = 0; u < 4; ++u)
-        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u;
-      constexpr int kOne = kBlockBytes + sizeof(RecordHead);
+        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u | (wide_y<kContraction>(p, first_col + u, k) ? kWideY << u / 2 : 0);
+      constexpr int kOne = kBlockBytes + sizeof(BlockHead);
 
       barrier_wait(&shared.empty[ring.slot], ring.parity);
       shared.info[ring.slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
@@ -2265,7 +2389,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
           const int from = x_block<kContraction>(p, first_row + u, k);
           copy_bulk(shared.slot[ring.slot] + u * kBlockBytes, p.x.blocks + static_cast<int64_t>(from) * kBlockBytes, kBlockBytes,
                     &shared.full[ring.slot]);
-          copy_bulk(&shared.head[ring.slot][u], p.x.records + from, sizeof(RecordHead), &shared.full[ring.slot]);
+          copy_bulk(&shared.head[ring.slot][u], p.x.metadata + from, sizeof(BlockHead), &shared.full[ring.slot]);
         }
       ring.advance();
 #pragma unroll
@@ -2278,7 +2402,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
           uint8_t* to = shared.slot[ring.slot] + rank * kHalfBytes;
           copy_bulk_to_both(to, block, kHalfBytes, &shared.full[ring.slot]);
           copy_bulk_to_both(to + 2 * kHalfBytes, block + kHalfBytes, kHalfBytes, &shared.full[ring.slot]);
-          copy_bulk_to_both(&shared.head[ring.slot][rank], p.y.records + from, sizeof(RecordHead), &shared.full[ring.slot]);
+          copy_bulk_to_both(&shared.head[ring.slot][rank], p.y.metadata + from, sizeof(BlockHead), &shared.full[ring.slot]);
         }
         ring.advance();
       }
@@ -2293,23 +2417,13 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
 //
 // Neither waits for the other; while one promotes its sums the other multiplies.
 
-// sums = X Y over one slab, 64 rows and 128 columns: hi lo + lo hi first, then hi hi, so that the small terms are added while the sums are
-// small. `meanwhile` is done while they run.
-template <Contraction kContraction, typename Meanwhile>
-__device__ inline void multiply(uint64_t x, uint64_t y, float (&sums)[64], const Meanwhile& meanwhile) {
+// Issues the wgmma of one k-block, 64 rows and 128 columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <Contraction kContraction>
+__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bool add) {
   constexpr int kMajorX = kContraction == kTN, kMajorY = kContraction != kNT;
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-  wgmma_fence();
 #pragma unroll
-  for (int product = 0; product < 3; ++product) {
-#pragma unroll
-    for (int k = 0; k < kBlock / 16; ++k)
-      wgmma<kMajorX, kMajorY>(sums, operand_after(x, (product == 0 ? kHalfBytes : 0) + k * kStepX),
-                              operand_after(y, (product == 1 ? 2 * kHalfBytes : 0) + k * kStepY), product + k > 0);
-  }
-  wgmma_commit();
-  meanwhile();
-  wgmma_wait<0>();
+  for (int k = 0; k < kBlock / 16; ++k) wgmma<kMajorX, kMajorY>(sums, operand_after(x, k * kStepX), operand_after(y, k * kStepY), add || k > 0);
 }
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
@@ -2359,8 +2473,8 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
 }
 
 // A tile in pieces: all pieces but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
-// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order. True: C is written.
-__device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, int group, float (&total)[2][64]) {
+// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
+__device__ inline void write_sums(const HopperProduct& p, const SlabInfo& info, int group, float (&total)[2][64]) {
   const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
   if (info.pieces > 1) {
     int* done = p.pieces_done + static_cast<int64_t>(row / 64) * ceil_div(p.n, kCols) + info.col / kCols;
@@ -2373,7 +2487,7 @@ __device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, 
         at[u * 32] = make_float4(total[u / 64][u % 64], total[u / 64][u % 64 + 1], total[u / 64][u % 64 + 2], total[u / 64][u % 64 + 3]);
       team_sync<128>(group);
       if (thread == 0) add_release(done, 1);
-      return false;
+      return;
     }
     if (thread == 0)
       while (load_acquire(done) != info.pieces - 1) __nanosleep(32);
@@ -2394,7 +2508,6 @@ __device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, 
   }
   write_rows(p, row, info.col, total[0]);
   if (info.col + 128 < p.n) write_rows(p, row, info.col + 128, total[1]);
-  return true;
 }
 
 // ---- Hopper kernel: consumers: slab by slab.
@@ -2402,13 +2515,14 @@ __device__ inline bool write_sums(const HopperProduct& p, const SlabInfo& info, 
 // What a warpgroup has to do with half of the columns of a slab. Found out one half ahead, while the tensor cores are at work. In one
 // register: all that the consumers keep beside their sums must fit into the few that are left.
 struct Half {
-  int what;   // the two slots, four bits each; which column blocks there are, two bits; kMultiplyBit; kLastBit
-  static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11;
+  int what;   // the two slots, four bits each; which column blocks there are, two bits; and the bits below
+  static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11, kWideBit = 1 << 12;
   __device__ int x_slot() const { return what & 15; }
   __device__ int y_slot() const { return what >> 4 & 15; }
   __device__ bool has_column(int block) const { return what >> (8 + block) & 1; }
   __device__ bool multiply() const { return what & kMultiplyBit; }
   __device__ bool last() const { return what & kLastBit; }
+  __device__ bool wide() const { return what & kWideBit; }
 };
 
 struct SlabOfX {
@@ -2421,7 +2535,12 @@ struct ConsumerView {
   int group;
 
   __device__ float unscale(int slot, int block) const {
-    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + sizeof(RecordHead) * (2 * slot + block)));
+    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + sizeof(BlockHead) * (2 * slot + block)));
+  }
+
+  __device__ float residual(int slot, int block) const {
+    return __int_as_float(
+        load_shared(base + offsetof(SharedMemory, head) + offsetof(BlockHead, residual) + sizeof(BlockHead) * (2 * slot + block)));
   }
 
   __device__ SlabOfX next_slab(Ring& ring) const {
@@ -2437,6 +2556,7 @@ struct ConsumerView {
     Half h = {slab.slot() | ring.slot << 4 | columns << 8};
     if (columns && slab.what & kHasX << group) h.what |= Half::kMultiplyBit;
     if (slab.what & kLast) h.what |= Half::kLastBit;
+    if (slab.what & (kWideX << group | kWideY << half)) h.what |= Half::kWideBit;
     ring.advance();
     return h;
   }
@@ -2448,16 +2568,6 @@ struct ConsumerView {
     if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(SharedMemory, empty) + 8 * slot, lane));
   }
 
-  // Hands a tile that this warpgroup has written, or the order to stop, to its mender. One thread does, which finds its turn by the
-  // barrier that it alone arrives on: there is no register left to keep it in.
-  __device__ void give_to_mender(int row, int col) const {
-    team_sync<128>(group);
-    if (fresh_thread_index() % 128 != 0) return;
-    const uint32_t full = base + offsetof(SharedMemory, mend_full) + 8 * group;
-    barrier_wait_at(base + offsetof(SharedMemory, mend_empty) + 8 * group, barrier_phase_at(full) ^ 1);
-    store_shared(base + offsetof(SharedMemory, to_mend) + sizeof(TileToMend) * group, row, col);
-    barrier_arrive_at(full);
-  }
 };
 
 // Adds sums to the total with the powers of two of their blocks undone.
@@ -2486,14 +2596,40 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
     view.release(h.y_slot());
     return;
   }
-  float sums[64];
   const uint32_t slots = view.base + offsetof(SharedMemory, slot);
   const uint64_t x = operand(slots + h.x_slot() * kSlotBytes + view.group * kBlockBytes, kHalfBytes, 1024);
   const uint64_t y = operand(slots + h.y_slot() * kSlotBytes, kHalfBytes, 1024);
-  multiply<kContraction>(x, y, sums, meanwhile);
+  float sums[64];
+  if (h.wide()) {   // rare: what is multiplied by the residuals of a wide block has a scale of its own
+    meanwhile();
+#pragma unroll 1
+    for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
+      wgmma_fence();
+      issue_wgmma<kContraction>(operand_after(x, product == 0 ? kHalfBytes : 0), operand_after(y, product == 1 ? 2 * kHalfBytes : 0), sums, false);
+      wgmma_commit();
+      const float of_x = view.unscale(h.x_slot(), view.group) * (product == 0 ? view.residual(h.x_slot(), view.group) : 1.0f);
+      float of_y[2];
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+        of_y[u] = h.has_column(u) ? view.unscale(h.y_slot(), u) * (product == 1 ? view.residual(h.y_slot(), u) : 1.0f) : 0.0f;
+      wgmma_wait<0>();
+      promote(sums, of_x, of_y[0], of_y[1], total);
+    }
+    view.release(h.y_slot());
+    return;
+  }
+  // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small. Issuing wgmma waits for those before: what is
+  // to be done meanwhile has to be done early, or the tensor cores would wait for it.
+  wgmma_fence();
+  issue_wgmma<kContraction>(operand_after(x, kHalfBytes), y, sums, false);
   const float of_x = view.unscale(h.x_slot(), view.group);
   const float of_first = h.has_column(0) ? view.unscale(h.y_slot(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_slot(), 1) : 0.0f;
+  issue_wgmma<kContraction>(x, operand_after(y, 2 * kHalfBytes), sums, true);
+  issue_wgmma<kContraction>(x, y, sums, true);
+  wgmma_commit();
+  meanwhile();
+  wgmma_wait<0>();
   view.release(h.y_slot());
   promote(sums, of_x, of_first, of_second, total);
 }
@@ -2521,91 +2657,7 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
     }
     const SlabInfo info = shared.info[second.x_slot()];
     view.release(second.x_slot());
-    if (write_sums(p, info, view.group, total) && shared.lost) view.give_to_mender(info.row + 64 * view.group, info.col);
-  }
-  if (shared.lost) view.give_to_mender(-1, 0);
-}
-
-// ---- Hopper kernel: menders, one warp for each warpgroup of consumers.
-//
-// Where operands have listed elements, they add to C, once a tile is written, what the images miss:
-// (X + R)(Y + S) = X Y + R (Y + S) + X S, for the rests R of X and S of Y.
-
-// An element of a matrix as it is stored; zero above the diagonal.
-__device__ inline float element(const Packed& p, int row, int col) {
-  return row < p.rows && col < p.cols && !(p.triangular && col > row) ? __ldg(p.source + row * p.row_stride + col * p.col_stride) : 0.0f;
-}
-
-// The part of one record: of X (column = -1), or of Y's column block `column`, in a slab of k. For a listed x that is a row of C, for a
-// listed y a column.
-template <Contraction kContraction>
-__device__ inline void mend_from(const HopperProduct& p, int first_row, int first_col, int column, int slab, int lane) {
-  constexpr bool kSwapX = kContraction == kTN, kSwapY = kContraction != kNT;
-  int begin, end;
-  Items::slabs_of(p, first_row / kTileEdge, first_col / kTileEdge, begin, end);
-  const bool of_x = column < 0, has = has_x<kContraction>(p, first_row / kBlock, slab);
-  if (slab < begin || slab >= end || !has) return;
-  const Record& x_record = p.x.records[x_block<kContraction>(p, first_row / kBlock, slab)];
-  const Record& record = of_x ? x_record : p.y.records[y_block<kContraction>(p, first_col / kBlock + column, slab)];
-  const float unscale = x_record.head.unscale;
-  const int count = min(static_cast<uint32_t>(record.head.lost_count), static_cast<uint32_t>(kMaxLost));
-#pragma unroll 1
-  for (int e = 0; e < count; ++e) {
-    const Lost lost = record.lost[e];
-    const int k = slab * kBlock + ((of_x ? kSwapX : kSwapY) ? lost.row : lost.col);
-    const int line = (of_x ? kSwapX : kSwapY) ? lost.col : lost.row;   // in its block: the row of C, or the column
-#pragma unroll 1
-    for (int part = 0; part < (of_x ? kCols : 64); part += 128) {
-      constexpr int kTogether = 4;   // read together before anything is written, or each would wait for memory by itself
-      float other[kTogether], sums[kTogether];
-#pragma unroll
-      for (int u = 0; u < kTogether; ++u) {
-        const int along = part + 32 * u + lane;
-        const int row = first_row + (of_x ? line : along), col = first_col + (of_x ? along : column * kBlock + line);
-        const bool inside = along < (of_x ? kCols : 64) && row < p.m && col < p.n && !(p.triangular && col > row);
-        other[u] = sums[u] = 0.0f;
-        if (inside) {
-          other[u] = of_x ? (kSwapY ? element(p.y, k, col) : element(p.y, col, k)) : kSwapX ? element(p.x, k, row) : element(p.x, row, k);
-          sums[u] = __ldcg(p.c + row * p.c_row + col * p.c_col);
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < kTogether; ++u) {
-        const int along = part + 32 * u + lane;
-        const int row = first_row + (of_x ? line : along), col = first_col + (of_x ? along : column * kBlock + line);
-        const bool inside = along < (of_x ? kCols : 64) && row < p.m && col < p.n && !(p.triangular && col > row);
-        if (!of_x) other[u] -= rest_of(other[u], 1.0f / unscale, unscale);   // the image of x: its rest meets the whole of y
-        if (inside) __stcg(p.c + row * p.c_row + col * p.c_col, fmaf(other[u], lost.rest, sums[u]));
-      }
-    }
-    __syncwarp();   // the next one may meet this one's elements, in another lane
-  }
-}
-
-template <Contraction kContraction>
-__device__ void mend(const HopperProduct& p, SharedMemory& shared, int group) {
-  constexpr bool kSwapX = kContraction == kTN, kSwapY = kContraction != kNT;   // whether k is the row of the stored matrix
-  constexpr int kLists = 1 + kCols / kBlock;                                   // of X, and of each column block
-  const int lane = threadIdx.x % 32, words = mask_words(p.slabs);
-  for (uint32_t turn = 0;; turn ^= 1) {
-    barrier_wait(&shared.mend_full[group], turn);
-    const int first_row = shared.to_mend[group].row, first_col = shared.to_mend[group].col;
-    barrier_arrive_at(shared_address(&shared.mend_empty[group]));
-    if (first_row < 0) return;
-#pragma unroll 1
-    for (int at = 0; at < words * kLists; at += 32) {   // the lanes look at 32 words together
-      const int which = (at + lane) / words, word = (at + lane) % words, y_line = first_col / kBlock + which - 1;
-      uint32_t listed = 0;
-      if (which == 0)
-        listed = __ldg((kSwapX ? p.x.listed_by_col : p.x.listed_by_row) + first_row / kBlock * words + word);
-      else if (which < kLists && y_line < p.lines_y)
-        listed = __ldg((kSwapY ? p.y.listed_by_col : p.y.listed_by_row) + y_line * words + word);
-      for (uint32_t some = __ballot_sync(0xFFFFFFFFu, listed != 0); some; some &= some - 1) {
-        const int source = at + __ffs(some) - 1;
-        for (uint32_t bits = __shfl_sync(0xFFFFFFFFu, listed, source % 32); bits; bits &= bits - 1)
-          mend_from<kContraction>(p, first_row, first_col, source / words - 1, source % words * 32 + __ffs(bits) - 1, lane);
-      }
-    }
+    write_sums(p, info, view.group, total);
   }
 }
 
@@ -2653,11 +2705,8 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
     if (p.triangular && !load_relaxed(&p.control->refused)) write_zeros(p);
   } else {
     registers_down<kSingleRegisters>();
-    const int lost = load_relaxed(&p.control->lost);
     const bool refused = load_relaxed(&p.control->refused);
-    if (blockIdx.x == 0 && warp == kSingleWarp + 1 && lane == 0 && !refused) atomicExch(&p.control->accepted, 1);
-    if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, refused, lost);
-    if (warp >= kSingleWarp + 2 && lost) mend<kContraction>(p, shared, warp - kSingleWarp - 2);
+    if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, refused);
   }
 }
 
@@ -2675,10 +2724,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
       barrier_init(&shared.empty[s], 2 * kGroupsOfConsumers * 4);   // each consuming warp of both thread blocks
     }
     for (int u = 0; u < kItems; ++u) barrier_init(&shared.item_made[u], 1);
-    for (int group = 0; group < kGroupsOfConsumers; ++group) {
-      barrier_init(&shared.mend_full[group], 1);
-      barrier_init(&shared.mend_empty[group], 32);   // every lane of the mender
-    }
     barrier_init_fence();
   }
   let_next_kernel_begin();
@@ -2755,7 +2800,7 @@ class Workspace {
     const Stored first = stored_x(p), second = stored_y(p);
     const int products = gradients == 2 ? 2 : 1;
     constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
-    queue_words_ = 2 + kTileEdge / 64 * tiles_of(p);
+    queue_words_ = 3 + kTileEdge / 64 * tiles_of(p);
     int64_t at = kControlWords;
     masks_[0] = at, at += first.masks();
     masks_[1] = at, at += gradients ? 0 : second.masks();
@@ -2763,8 +2808,8 @@ class Workspace {
     gradient_words_ = at, at += gradients || !p.triangular ? 0 : kControlWords + first.masks() + 2 * queue_words_;   // as above, for two
     words = static_cast<int>(at);
     at = (at * 4 + 127) / 128 * 128;
-    records_[0] = at, at += first.blocks() * sizeof(Record);
-    records_[1] = at, at += gradients ? 0 : second.blocks() * sizeof(Record);
+    metadata_[0] = at, at += first.blocks() * sizeof(BlockMetadata);
+    metadata_[1] = at, at += gradients ? 0 : second.blocks() * sizeof(BlockMetadata);
     blocks_[0] = at, at += first.blocks() * kBlockBytes;
     blocks_[1] = at, at += gradients ? 0 : second.blocks() * kBlockBytes;
     partial_sums_ = at;
@@ -2789,15 +2834,15 @@ class Workspace {
     Packed p;
     p.source = static_cast<const float*>(s.source), p.row_stride = s.row_stride, p.col_stride = s.col_stride;
     p.rows = s.rows, p.cols = s.cols, p.triangular = s.triangular, p.block_cols = blocks_in(s.cols);
-    p.blocks = bytes + blocks_[which], p.records = reinterpret_cast<Record*>(bytes + records_[which]);
-    p.listed_by_row = by_row, p.listed_by_col = by_row + static_cast<int64_t>(blocks_in(s.rows)) * mask_words(p.block_cols);
+    p.blocks = bytes + blocks_[which], p.metadata = reinterpret_cast<BlockMetadata*>(bytes + metadata_[which]);
+    p.wide_by_row = by_row, p.wide_by_col = by_row + static_cast<int64_t>(blocks_in(s.rows)) * mask_words(p.block_cols);
     return p;
   }
 
  private:
   int* words_at(void* base) const { return words_elsewhere_ ? words_elsewhere_ : static_cast<int*>(base); }
 
-  int64_t masks_[2], records_[2], blocks_[2], queue_, queue_words_, gradient_words_, partial_sums_, partial_bytes_;
+  int64_t masks_[2], metadata_[2], blocks_[2], queue_, queue_words_, gradient_words_, partial_sums_, partial_bytes_;
   int* words_elsewhere_ = nullptr;
 };
 
@@ -2808,8 +2853,8 @@ cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
   return cudaLaunchKernelEx(&launch.config, clear_words, static_cast<int*>(words), count);
 }
 
-// A listed element of a line is added to every tile on it. Of too many the portable kernel is sooner done with the whole product.
-int most_lost(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
+// An outlier of a line meets every tile on it. With too many the portable kernel is sooner done with the whole product.
+int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
   const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
@@ -2847,7 +2892,7 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
   p.contraction = product.contraction, p.triangular = product.triangular;
   p.longest_item = at.longest;
   p.control = at.control(workspace);
-  p.next_item = at.queue(workspace, which), p.next_strip = p.next_item + 1, p.pieces_done = p.next_item + 2;
+  p.next_item = at.queue(workspace, which), p.next_strip = p.next_item + 1, p.pieces_done = p.next_item + 3;
   p.partial_sums = at.partial_sums(workspace, which);
   return p;
 }
@@ -2864,9 +2909,9 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
   const int x_blocks = static_cast<int>(stored_as_x.blocks()), y_blocks = static_cast<int>(stored_as_y.blocks());
   cudaError_t error = launch_clear(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr, false, most_lost(product)}, stream);
+    error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr, false, most_outliers(product)}, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, workspace, 0)}, 1}, clusters, stream);
-  if (error == cudaSuccess) error = launch_portable(product, kFloat32, gpu, at.control(workspace), stream);
+  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control(workspace), at.queue(workspace, 0) + 2, x, y}, stream);
   return error;
 }
 
@@ -2886,7 +2931,7 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
 
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
                            cudaStream_t stream) {
-  if (kernel == kPortableKernel) return launch_portable(product, type, gpu, nullptr, stream);
+  if (kernel == kPortableKernel) return launch_portable(product, type, gpu, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
   one.batches = 1, one.batch_dims = 0;
@@ -2915,13 +2960,13 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   cudaError_t error = first ? cudaSuccess : launch_clear(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing(
-        {g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept), first, most_lost(product)}, stream);
+        {g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept), first, most_outliers(product)}, stream);
   HopperProducts products = {};
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, workspace, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, workspace, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  if (error == cudaSuccess && dx.c) error = launch_portable(dx, kFloat32, gpu, at.control(workspace), stream);
-  if (error == cudaSuccess && dy.c) error = launch_portable(dy, kFloat32, gpu, at.control(workspace), stream);
+  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, {at.control(workspace), at.queue(workspace, 0) + 2, g, y}, stream);
+  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, {at.control(workspace), at.queue(workspace, dx.c != nullptr) + 2, x, g}, stream);
   return error;
 }
 """
@@ -3187,7 +3232,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
-_CUDA_SOURCES = [_CUDA_SHARED, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_PORTABLE, _CUDA_TF32, _CUDA_PACKING, _CUDA_HOPPER, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES = [_CUDA_SHARED, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_PACKING, _CUDA_PORTABLE, _CUDA_TF32, _CUDA_HOPPER, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3"]
 _BUILD_SECONDS = 20  # measured on 16 cores; what the first import tells the user to expect
 
