@@ -282,21 +282,6 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
-// Of the phase that goes on, 0 or 1.
-__device__ inline uint32_t barrier_phase_at(uint32_t barrier) {
-  uint32_t phase;
-  asm volatile(
-      "{\n"
-      ".reg .pred even_ended;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 even_ended, [%1], 0;\n"
-      "selp.u32 %0, 1, 0, even_ended;\n"
-      "}"
-      : "=r"(phase)
-      : "r"(barrier)
-      : "memory");
-  return phase;
-}
-
 // Four words into the shared memory of a thread block of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(a), "r"(b),
@@ -304,9 +289,6 @@ __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint
                : "memory");
 }
 
-__device__ inline void store_shared(uint32_t at, int a, int b) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(a), "r"(b) : "memory");
-}
 __device__ inline int load_shared(uint32_t at) {
   int value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
@@ -407,13 +389,6 @@ __device__ inline void registers_up() {
 template <int kRegisters>
 __device__ inline void registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-// Two float16, each zero if it was below 2^-14: times one, with subnormal numbers flushed.
-__device__ inline uint32_t flush_halves(uint32_t two) {
-  uint32_t flushed;
-  asm("mul.rn.ftz.f16x2 %0, %1, %2;" : "=r"(flushed) : "r"(two), "r"(0x3C003C00));
-  return flushed;
 }
 
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
@@ -564,30 +539,29 @@ struct PackScratch {
   int outliers[kPackers / 32];
 };
 
-// x = hi + lo, two neighbours at a time: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24,
-// so elements below 2^-3, 19 binades under the largest of the block, may lose some of the 22. A block in which one does is wide: its lo are
-// stored at 2^11 times their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. The price is
-// paid by the products of wide blocks alone: their cross products have a scale of their own and are promoted by themselves.
-[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
-
-__device__ inline bool loses_bits(float x, float scale) {
-  const float a = x * scale, rest = a - __half2float(__float2half_rn(a));
-  return fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance || (a == 0.0f && x != 0.0f);
-}
-
+// x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
+// 19 binades under the largest of the block, may lose some of the 22. A block in which one does is wide: its lo are stored at 2^11 times
+// their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. The price is paid by the products
+// of wide blocks alone: those with lo have a scale of their own and are promoted by themselves.
+//
 // Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by their exponents, would keep fewer bits of it than
-// of others. So an element that hi would hold as such is an outlier: hi and lo are zero, and the block's metadata lists it whole.
+// of others. So an element that hi would hold as such is an outlier: the block holds a zero, and its metadata the element.
+[[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 [[maybe_unused]] constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25 is the least float that is rounded to 2^-14
 
 __device__ inline bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
 
-// residual_scale: 1, or 2^11 if the block is wide.
+__device__ inline bool loses_bits(float x, float scale) {
+  const float a = x * scale, rest = a - __half2float(__float2half_rn(a));
+  return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
+}
+
+// Two neighbours; none is an outlier. residual_scale: 1, or 2^11 if the block is wide.
 __device__ inline void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
-  hi = flush_halves(*reinterpret_cast<const uint32_t*>(&high));
   const float2 back = __half22float2(high);
-  const float rest_x = fmaf(x, scale, -back.x) * residual_scale, rest_y = fmaf(y, scale, -back.y) * residual_scale;
-  const __half2 low = __floats2half2_rn(hi & 0x7FFF ? rest_x : 0.0f, hi & 0x7FFF0000 ? rest_y : 0.0f);
+  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * residual_scale, fmaf(y, scale, -back.y) * residual_scale);
+  hi = *reinterpret_cast<const uint32_t*>(&high);
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
@@ -679,7 +653,8 @@ __device__ inline int scale_exponent(uint32_t largest) {
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the shared image of a packed block.
-__device__ inline void split_block(const Source& source, int t, float scale, float residual_scale, const BlockInFlight& block, uint8_t* image) {
+__device__ inline void split_block(const Source& source, int t, float scale, float residual_scale, const BlockInFlight& block,
+                                   uint8_t* image) {
   const Pieces piece(source.along_rows, t);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
@@ -692,9 +667,9 @@ __device__ inline void split_block(const Source& source, int t, float scale, flo
   }
 }
 
-// The rare part: outliers go into the metadata, in the order of threads and elements. Returns their number in the whole block, or -1 if
-// the metadata cannot hold them.
-__device__ inline int list_outliers(const Source& source, float scale, const BlockInFlight& block, BlockMetadata& metadata,
+// The rare part: outliers go into the metadata, in the order of threads and elements, and become zero in the block. Returns their number
+// in the whole block, or -1 if the metadata cannot hold them.
+__device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata,
                                     PackScratch& scratch) {
   const int t = fresh_thread_index();
   uint32_t mine = 0;
@@ -725,6 +700,7 @@ __device__ inline int list_outliers(const Source& source, float scale, const Blo
       *to = {static_cast<uint16_t>(piece.row + e / 4 * piece.row_step), static_cast<uint16_t>(piece.col + e / 4 * piece.col_step + e % 4),
              block.v[e / 4][e % 4]};
       to = next_address(to, 1);
+      block.v[e / 4][e % 4] = 0.0f;
     }
   return total;
 }
@@ -798,9 +774,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     for (int e = 0; e < 4 * kPieces; ++e) loses |= loses_bits(block.v[e / 4][e % 4], scale);
     wide = __syncthreads_or(loses);
   }
-  split_block(source, t, scale, wide ? 1.0f / kWideResidual : 1.0f, block, shared.image);
   int outliers = 0;
   if (wide && least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, shared.metadata, shared.scratch);
+  split_block(source, t, scale, wide ? 1.0f / kWideResidual : 1.0f, block, shared.image);
   if (t == 0) {
     shared.metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (outliers > 0) add_outliers(p, outliers);
@@ -1170,12 +1146,13 @@ struct Behind {
 // k_is_row: whether the k of the packed matrix are its rows.
 template <int kEdge, typename F>
 __device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int first, const F& f) {
-  const int line_blocks = blocks_in(k_is_row ? packed.cols : packed.rows), words = mask_words(blocks_in(k_is_row ? packed.rows : packed.cols));
+  const int line_blocks = blocks_in(k_is_row ? packed.cols : packed.rows);
+  const int words = mask_words(blocks_in(k_is_row ? packed.rows : packed.cols));
   for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
     for (int word = 0; word < words; ++word)
       for (uint32_t bits = (k_is_row ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 1;
-        const BlockMetadata& metadata = packed.metadata[k_is_row ? block_index(packed, k_block, line) : block_index(packed, line, k_block)];
+        const int k_block = word * 32 + __ffs(bits) - 1, row = k_is_row ? k_block : line, col = k_is_row ? line : k_block;
+        const BlockMetadata& metadata = packed.metadata[block_index(packed, row, col)];
         for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
           const int at = line * kBlock + (k_is_row ? outlier.col : outlier.row);
@@ -1187,7 +1164,7 @@ __device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
 // X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
 template <int kEdge, int kThreads>
-__device__ void correct_tile(const Product& p, const Place& place, const Packed& packed_x, const Packed& packed_y) {
+__device__ __noinline__ void correct_tile(const Product& p, const Place& place, const Packed& packed_x, const Packed& packed_y) {
   const float *const x = static_cast<const float*>(place.x), *const y = static_cast<const float*>(place.y);
   float* const c = static_cast<float*>(p.c);
   const Side x_side = side_of_x(p), y_side = side_of_y(p);
@@ -1205,7 +1182,8 @@ __device__ void correct_tile(const Product& p, const Place& place, const Packed&
   for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
     if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
     const float a = x[row * p.x_row + k * p.x_col];
-    const int64_t block = p.contraction == kTN ? block_index(packed_x, k / kBlock, row / kBlock) : block_index(packed_x, row / kBlock, k / kBlock);
+    const bool k_is_row = p.contraction == kTN;
+    const int64_t block = block_index(packed_x, (k_is_row ? k : row) / kBlock, (k_is_row ? row : k) / kBlock);
     if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
   });
 }
@@ -1401,28 +1379,30 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
 // no more thread blocks than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
 template <int kEdge>
 __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kBlocks)
-    portable_behind(const Product p, int split, const __grid_constant__ Behind behind) {
+    portable_behind(const __grid_constant__ Product p, int shares, const __grid_constant__ Behind behind) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const int split = kEdge == 32 ? shares : 1;   // larger tiles are never split
   let_next_kernel_begin();   // which may be another like this
   wait_for_previous_kernel();
-  const bool correcting = !behind.control->refused;
-  const int share = blockIdx.x % split;
-  if (correcting && (!behind.control->outliers || share)) return;
+  const Control* const control = behind.control;
+  if (!control->refused && (!control->outliers || blockIdx.x % split)) return;
   extern __shared__ __align__(16) unsigned char slab_memory[];
   __shared__ Place place;
-  __shared__ int number;
   do {
     if (threadIdx.x == 0) {
-      number = split > 1 ? blockIdx.x / split : atomicAdd(behind.next_tile, 1);
-      if (number < tile_count(p, kEdge)) place = place_of<float, kEdge>(p, number, share);
+      const int number = split > 1 ? blockIdx.x / split : atomicAdd(behind.next_tile, 1);
+      place.tile.i = -1;
+      if (number < tile_count(p, kEdge)) place = place_of<float, kEdge>(p, number, blockIdx.x % split);
     }
     __syncthreads();
-    if (number >= tile_count(p, kEdge)) return;
-    if (correcting)
-      correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, place, behind.x, behind.y);
-    else
+    if (place.tile.i < 0) return;
+    if (control->refused)
       compute_tile<float, kEdge>(p, split, place, reinterpret_cast<float*>(slab_memory));
+    else
+      correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, place, behind.x, behind.y);
     __syncthreads();
   } while (split == 1);
+#endif
 }
 
 // ---- Portable kernel: launching. (Launch and allow_shared_memory serve the other kernels, too.)
@@ -2173,9 +2153,9 @@ _CUDA_HOPPER = r"""
 constexpr int kCols = 256;                // of C: a thread block computes 128 x 256 at a time
 constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
 constexpr int kTileBlocks = 4;            // packed blocks along an edge
-constexpr int kGroupsOfConsumers = 2;     // warpgroups that multiply, 64 rows each
+[[maybe_unused]] constexpr int kGroupsOfConsumers = 2;     // warpgroups that multiply, 64 rows each
 constexpr int kHopperThreads = 3 * 128;   // warpgroups: two of consumers, and one of single warps, each with a role
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 224, kSingleRegisters = 56;
+constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kSingleRegisters = 72;
 static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kSingleRegisters <= 3 * kEntryRegisters,
               "a warpgroup can only gain registers that another has given up");
 constexpr int kSlots = 7;                 // of the ring through which packed blocks come
@@ -2229,7 +2209,8 @@ struct SharedMemory {
   uint8_t slot[kSlots][kSlotBytes];
   BlockHead head[kSlots][2];
   Item item[kItems];
-  SlabInfo info[kSlots];              // with the slot of X
+  SlabInfo info[kSlots];              // with the slot of X; its flags also with that of the first half of Y
+  uint32_t wide[4];                   // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kSlots], empty[kSlots];
   uint64_t item_made[kItems];
 };
@@ -2252,15 +2233,15 @@ __device__ inline int x_block(const HopperProduct& p, int line, int k) {
   return kC == kTN ? block_index(p.x, k, line) : block_index(p.x, line, k);
 }
 
-// Whether a block is wide; all blocks have a bit, also those that do not exist.
+// Which of the 32 blocks of a line around k are wide; none of one that does not exist.
 template <Contraction kC>
-__device__ inline bool wide_x(const HopperProduct& p, int line, int k) {
-  return (kC == kTN ? p.x.wide_by_col : p.x.wide_by_row)[line * mask_words(p.slabs) + k / 32] >> k % 32 & 1;
+__device__ inline uint32_t wide_x(const HopperProduct& p, int line, int k) {
+  return line < p.lines_x ? (kC == kTN ? p.x.wide_by_col : p.x.wide_by_row)[line * mask_words(p.slabs) + k / 32] : 0;
 }
 
 template <Contraction kC>
-__device__ inline bool wide_y(const HopperProduct& p, int line, int k) {
-  return (kC == kNT ? p.y.wide_by_row : p.y.wide_by_col)[line * mask_words(p.slabs) + k / 32] >> k % 32 & 1;
+__device__ inline uint32_t wide_y(const HopperProduct& p, int line, int k) {
+  return line < p.lines_y ? (kC == kNT ? p.y.wide_by_row : p.y.wide_by_col)[line * mask_words(p.slabs) + k / 32] : 0;
 }
 
 template <Contraction kC>
@@ -2366,43 +2347,56 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
     if (rank == 0 && taken > 0) make_item(p, shared, items, taken);   // while what is in the ring is multiplied
     barrier_expect(&shared.item_made[taken % kItems], sizeof(Item));
     barrier_wait(&shared.item_made[taken % kItems], taken / kItems % 2);
-    const Item item = shared.item[taken % kItems];
+    const Item& item = shared.item[taken % kItems];
     if (item.i < 0 || refused) break;
+    const int begin = item.begin, end = item.end;
     const int first_row = kTileBlocks * item.i + 2 * rank, first_col = kTileBlocks * item.j;   // in blocks
 #pragma unroll 1
-    for (int k = item.begin; k < item.end; ++k) {
-      int flags = k == item.end - 1 ? kLast : 0;
+    for (int k = begin; k < end; ++k) {
+      // What takes time comes before the waits: three slots are given back almost at once, and then the copies must not be late.
+      int flags = k == end - 1 ? kLast : 0;
+      if (k == begin || k % 32 == 0)
 #pragma unroll
-      for (int u = 0; u < 2; ++u)
-        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u | (wide_x<kContraction>(p, first_row + u, k) ? kWideX << u : 0);
+        for (int u = 0; u < 2; ++u) {
+          shared.wide[u] = wide_x<kContraction>(p, first_row + u, k);
+          shared.wide[2 + u] = wide_y<kContraction>(p, first_col + 2 * u, k) | wide_y<kContraction>(p, first_col + 2 * u + 1, k);
+        }
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+        flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
+      }
 #pragma unroll
       for (int u = 0; u < 4; ++u)
-        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u | (wide_y<kContraction>(p, first_col + u, k) ? kWideY << u / 2 : 0);
+        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u;
       constexpr int kOne = kBlockBytes + sizeof(BlockHead);
-
-      barrier_wait(&shared.empty[ring.slot], ring.parity);
-      shared.info[ring.slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
-      barrier_expect(&shared.full[ring.slot], __popc(flags & kHasX * 3) * kOne);
 #pragma unroll
-      for (int u = 0; u < 2; ++u)
-        if (flags & kHasX << u) {
-          const int from = x_block<kContraction>(p, first_row + u, k);
-          copy_bulk(shared.slot[ring.slot] + u * kBlockBytes, p.x.blocks + static_cast<int64_t>(from) * kBlockBytes, kBlockBytes,
-                    &shared.full[ring.slot]);
-          copy_bulk(&shared.head[ring.slot][u], p.x.metadata + from, sizeof(BlockHead), &shared.full[ring.slot]);
-        }
-      ring.advance();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int part = 0; part < 3; ++part) {   // the first half of Y, X, the second half of Y
+        uint64_t* const full = &shared.full[ring.slot];
+        const int block_x[2] = {x_block<kContraction>(p, first_row, k), x_block<kContraction>(p, first_row + 1, k)};
+        const int block_y = y_block<kContraction>(p, first_col + part / 2 * 2 + rank, k);
         barrier_wait(&shared.empty[ring.slot], ring.parity);
-        barrier_expect(&shared.full[ring.slot], __popc(flags & kHasY * 3 << 2 * half) * kOne);
-        if (flags & kHasY << 2 * half << rank) {
-          const int from = y_block<kContraction>(p, first_col + 2 * half + rank, k);
-          const uint8_t* block = p.y.blocks + static_cast<int64_t>(from) * kBlockBytes;
-          uint8_t* to = shared.slot[ring.slot] + rank * kHalfBytes;
-          copy_bulk_to_both(to, block, kHalfBytes, &shared.full[ring.slot]);
-          copy_bulk_to_both(to + 2 * kHalfBytes, block + kHalfBytes, kHalfBytes, &shared.full[ring.slot]);
-          copy_bulk_to_both(&shared.head[ring.slot][rank], p.y.metadata + from, sizeof(BlockHead), &shared.full[ring.slot]);
+        if (part == 1) {
+          shared.info[ring.slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
+          barrier_expect(full, __popc(flags & kHasX * 3) * kOne);
+#pragma unroll
+          for (int u = 0; u < 2; ++u)
+            if (flags & kHasX << u) {
+              const uint8_t* from = p.x.blocks + static_cast<int64_t>(block_x[u]) * kBlockBytes;
+              copy_bulk(shared.slot[ring.slot] + u * kBlockBytes, from, kBlockBytes, full);
+              copy_bulk(&shared.head[ring.slot][u], p.x.metadata + block_x[u], sizeof(BlockHead), full);
+            }
+        } else {
+          const int half = part / 2;
+          if (half == 0) shared.info[ring.slot].flags = flags;
+          barrier_expect(full, __popc(flags & kHasY * 3 << 2 * half) * kOne);
+          if (flags & kHasY << 2 * half << rank) {
+            const uint8_t* from = p.y.blocks + static_cast<int64_t>(block_y) * kBlockBytes;
+            uint8_t* to = shared.slot[ring.slot] + rank * kHalfBytes;
+            copy_bulk_to_both(to, from, kHalfBytes, full);
+            copy_bulk_to_both(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, full);
+            copy_bulk_to_both(&shared.head[ring.slot][rank], p.y.metadata + block_y, sizeof(BlockHead), full);
+          }
         }
         ring.advance();
       }
@@ -2423,7 +2417,8 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bo
   constexpr int kMajorX = kContraction == kTN, kMajorY = kContraction != kNT;
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
-  for (int k = 0; k < kBlock / 16; ++k) wgmma<kMajorX, kMajorY>(sums, operand_after(x, k * kStepX), operand_after(y, k * kStepY), add || k > 0);
+  for (int k = 0; k < kBlock / 16; ++k)
+    wgmma<kMajorX, kMajorY>(sums, operand_after(x, k * kStepX), operand_after(y, k * kStepY), add || k > 0);
 }
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
@@ -2543,21 +2538,33 @@ struct ConsumerView {
         load_shared(base + offsetof(SharedMemory, head) + offsetof(BlockHead, residual) + sizeof(BlockHead) * (2 * slot + block)));
   }
 
-  __device__ SlabOfX next_slab(Ring& ring) const {
+  // Waits for the next slab, X and the first half of Y; kStop: there are no more.
+  __device__ void next_slab(Ring& ring, SlabOfX& slab, Half& first) const {
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
-    const SlabOfX slab = {ring.slot << 16 | load_shared(base + offsetof(SharedMemory, info) + sizeof(SlabInfo) * ring.slot)};
+    slab.what = load_shared(base + offsetof(SharedMemory, info) + sizeof(SlabInfo) * ring.slot);
+    if (slab.what & kStop) return;
+    const int y_slot = ring.slot;
     ring.advance();
-    return slab;
+    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
+    slab.what |= ring.slot << 16;
+    first = half_of(slab, 0, y_slot);
+    ring.advance();
   }
 
-  __device__ Half next_half(const SlabOfX& slab, int half, Ring& ring) const {
+  // Waits for the second half of Y.
+  __device__ Half second_half(const SlabOfX& slab, Ring& ring) const {
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
+    const Half half = half_of(slab, 1, ring.slot);
+    ring.advance();
+    return half;
+  }
+
+  __device__ Half half_of(const SlabOfX& slab, int half, int y_slot) const {
     const int columns = slab.what / kHasY >> 2 * half & 3;
-    Half h = {slab.slot() | ring.slot << 4 | columns << 8};
+    Half h = {slab.slot() | y_slot << 4 | columns << 8};
     if (columns && slab.what & kHasX << group) h.what |= Half::kMultiplyBit;
     if (slab.what & kLast) h.what |= Half::kLastBit;
     if (slab.what & (kWideX << group | kWideY << half)) h.what |= Half::kWideBit;
-    ring.advance();
     return h;
   }
 
@@ -2605,7 +2612,8 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
 #pragma unroll 1
     for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
       wgmma_fence();
-      issue_wgmma<kContraction>(operand_after(x, product == 0 ? kHalfBytes : 0), operand_after(y, product == 1 ? 2 * kHalfBytes : 0), sums, false);
+      issue_wgmma<kContraction>(operand_after(x, product == 0 ? kHalfBytes : 0), operand_after(y, product == 1 ? 2 * kHalfBytes : 0),
+                                sums, false);
       wgmma_commit();
       const float of_x = view.unscale(h.x_slot(), view.group) * (product == 0 ? view.residual(h.x_slot(), view.group) : 1.0f);
       float of_y[2];
@@ -2618,8 +2626,7 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
     view.release(h.y_slot());
     return;
   }
-  // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small. Issuing wgmma waits for those before: what is
-  // to be done meanwhile has to be done early, or the tensor cores would wait for it.
+  // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   wgmma_fence();
   issue_wgmma<kContraction>(operand_after(x, kHalfBytes), y, sums, false);
   const float of_x = view.unscale(h.x_slot(), view.group);
@@ -2639,19 +2646,16 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   keep(view.base);
   Ring ring = {0, 0};
-  SlabOfX slab = view.next_slab(ring);
+  SlabOfX slab;
   Half first, second;
-  if (!(slab.what & kStop)) first = view.next_half(slab, 0, ring);
+  view.next_slab(ring, slab, first);
   while (!(slab.what & kStop)) {   // a tile at a time
     float total[2][64];
 #pragma unroll
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
     for (;;) {
-      consume_half<kContraction>(view, first, total[0], [&] { second = view.next_half(slab, 1, ring); });
-      consume_half<kContraction>(view, second, total[1], [&] {
-        slab = view.next_slab(ring);
-        if (!(slab.what & kStop)) first = view.next_half(slab, 0, ring);
-      });
+      consume_half<kContraction>(view, first, total[0], [&] { second = view.second_half(slab, ring); });
+      consume_half<kContraction>(view, second, total[1], [&] { view.next_slab(ring, slab, first); });
       if (second.last()) break;
       view.release(second.x_slot());
     }
@@ -2965,8 +2969,10 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, workspace, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, workspace, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, {at.control(workspace), at.queue(workspace, 0) + 2, g, y}, stream);
-  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, {at.control(workspace), at.queue(workspace, dx.c != nullptr) + 2, x, g}, stream);
+  int* const queue = at.queue(workspace, 0) + 2;
+  int* const queue_of_dy = at.queue(workspace, dx.c != nullptr) + 2;
+  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, {at.control(workspace), queue, g, y}, stream);
+  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, {at.control(workspace), queue_of_dy, x, g}, stream);
   return error;
 }
 """
@@ -3734,7 +3740,7 @@ def explain(A, B, problem="lower"):
         return {"path": "cpu", "refused": False, "refused_at": [], "lost": 0}
     result, path, controls = _kernels().explained_product(A, B, contraction, structure, _PATH)
     _tensor(result)
-    controls = [] if controls is None else controls.tolist()  # of each: refused, lost, accepted
+    controls = [] if controls is None else controls.tolist()  # of each: refused, outliers
     refused_at = [number for number, control in enumerate(controls) if control[0]]
     if refused_at:
         path = "portable" if len(refused_at) == len(controls) else "hopper, portable"

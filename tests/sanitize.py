@@ -41,7 +41,7 @@ COPIED = {  # for a tool: what becomes of what
     ),
     "initcheck": (
         ("copy_bulk_out(operand.blocks", "copy_words(operand.blocks"),
-        ("copy_bulk_out(operand.records", "copy_words(operand.records"),
+        ("copy_bulk_out(operand.metadata", "copy_words(operand.metadata"),
         (
             "__device__ inline void copies_out_commit()",
             "__device__ inline void copy_words(void* to, const void* from, uint32_t bytes) {\n"
@@ -88,9 +88,10 @@ def tf32(torch, module):
 
 
 def hopper(torch, module):
-    """Every contraction and structure, with gradients, listed elements and a refusal."""
+    """Every contraction and structure, with gradients, wide blocks, outliers and a refusal."""
     X, Y = (torch.randn(HOPPER_SIZE, HOPPER_SIZE, device="cuda") for _ in range(2))
-    X[700, 3] = Y[900, 800] = 1e-6  # elements that need a list
+    X[700, 3] = Y[900, 800] = 1e-6  # a wide block
+    X[701, 3] = Y[900, 801] = 1e-10  # outliers
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
     P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))

@@ -608,7 +608,7 @@ def test_explain_names_a_refusal(automatic, problem):
 def test_explain_tells_of_a_whole_batch(automatic, problem):
     A, B = cuda_operands(2048)
     hard, small = torch.exp(3 * A), A.clone()
-    small.view(32, 64, 32, 64)[::16, 3, :, 5] *= 1e-7
+    small.view(32, 64, 32, 64)[::16, 3, :, 5] *= 1e-10
     alone = [automatic.explain(X, B, problem)["lost"] for X in (A, small)]
     assert alone[1] > alone[0]
     told = automatic.explain(torch.stack([small, A, small, A]).view(2, 2, 2048, 2048), B, problem)
@@ -622,10 +622,10 @@ def test_explain_tells_of_a_whole_batch(automatic, problem):
 @pytest.mark.parametrize(
     ("controls", "told"),
     [
-        ([[0, 3, 1]], ("hopper", False, [], 3)),
-        ([[1, 9, 0]], ("portable", True, [0], 9)),
-        ([[0, 3, 1], [1, 9, 0], [1, 0, 0], [0, 2, 1]], ("hopper, portable", True, [1, 2], 14)),
-        ([[1, 1, 0], [1, 2, 0]], ("portable", True, [0, 1], 3)),
+        ([[0, 3]], ("hopper", False, [], 3)),
+        ([[1, 9]], ("portable", True, [0], 9)),
+        ([[0, 3], [1, 9], [1, 0], [0, 2]], ("hopper, portable", True, [1, 2], 14)),
+        ([[1, 1], [1, 2]], ("portable", True, [0, 1], 3)),
     ],
 )
 def test_what_explain_makes_of_the_words_of_a_batch(model, monkeypatch, controls, told):
@@ -639,12 +639,12 @@ def test_what_explain_makes_of_the_words_of_a_batch(model, monkeypatch, controls
 @needs_hopper
 @pytest.mark.parametrize("problem", EXPLAINED)
 @pytest.mark.parametrize(("every", "refused"), [(16, False), (1, True)])
-def test_many_listed_elements_are_refused(model, problem, every, refused):
+def test_many_outliers_are_refused(model, problem, every, refused):
     """Elements that a pair of float16 cannot hold are added one by one, unless there are too many for that."""
     A, B = cuda_operands(2048)
     for T in (A, B):
-        T.view(32, 64, 32, 64)[::every, 3, :, 5] *= 1e-7  # one in each block of 64 x 64
-        T.view(32, 64, 32, 64)[::every, 60, :, 2] *= 1e-7
+        T.view(32, 64, 32, 64)[::every, 3, :, 5] *= 1e-10  # one in each block of 64 x 64
+        T.view(32, 64, 32, 64)[::every, 60, :, 2] *= 1e-10
     function, family = dict(zip(EXPLAINED, FUNCTIONS.items(), strict=True))[problem]
     assert_product(getattr(model, function)(A, B), A, B, *family, function)
     if model._PATH == model._AUTOMATIC:

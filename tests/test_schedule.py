@@ -32,7 +32,7 @@ using std::min;
 #define __device__
 #define __host__
 #define __align__(n) alignas(n)
-struct Record;
+struct BlockMetadata;
 """
 
 HARNESS = r"""
