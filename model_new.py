@@ -85,6 +85,14 @@ struct Product {
   int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims], c_batch[kMaxBatchDims];
 };
 
+// C = X Y as C^T = Y^T X^T: upper triangular operands become lower triangular ones, NT becomes TN, and C column-major.
+inline void transpose(Product& p) {
+  std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch);
+  std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
+  std::swap(p.m, p.n), std::swap(p.c_row, p.c_col);
+  p.contraction = p.contraction == kNT ? kTN : p.contraction == kTN ? kNT : kNN;
+}
+
 struct Gpu {
   int multiprocessors, capability;   // 90 for compute capability 9.0
 };
@@ -174,6 +182,29 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   const int side = ceil_div(p.m, edge), cols = ceil_div(p.n, edge);
   const int band = rank / (kBandRows * cols) * kBandRows, rows = min(kBandRows, side - band), place = rank - band * cols;
   return {band + place % rows, place / rows, 0, p.k};
+}
+"""
+
+# ---- Epilogue: what every kernel writes in the same way. --------------------------------------------------------------
+_CUDA_EPILOGUE = r"""
+// Zeros in rows x cols of C from (row, col) on, as far as C goes. Vectors of 16 bytes along the neighbours in memory, which are those in a
+// row or, if C is column-major, in a column. P: anything that has m, n, c_row and c_col.
+template <typename P, typename T>
+__device__ inline void write_zeros(const P& p, T* c, int row, int col, int rows, int cols, int thread, int threads) {
+  constexpr int kVector = 16 / sizeof(T);
+  const bool column_major = p.c_row == 1 && p.c_col != 1;
+  c += row * p.c_row + col * p.c_col;
+  rows = min(rows, p.m - row), cols = min(cols, p.n - col);
+  const int near = column_major ? rows : cols, far = column_major ? cols : rows;
+  const int64_t near_stride = column_major ? p.c_row : p.c_col, far_stride = column_major ? p.c_col : p.c_row;
+  if (near_stride == 1 && near % kVector == 0 && far_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
+#pragma unroll 4
+    for (int e = thread * kVector; e < near * far; e += threads * kVector)
+      __stcs(reinterpret_cast<uint4*>(c + e / near * far_stride + e % near), uint4());
+  } else {
+#pragma unroll 1
+    for (int e = thread; e < near * far; e += threads) c[e / near * far_stride + e % near * near_stride] = T();
+  }
 }
 """
 
@@ -587,13 +618,11 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
   const float* at = source.at + piece.row * p.row_stride + piece.col * p.col_stride;
   const int64_t step = piece.row_step * p.row_stride + piece.col_step * p.col_stride;
   if (source.quads) {
-    const float* low = at + (p.col_stride == 1 ? 0 : -3);   // the lowest address of the piece
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const float* from = piece.row + i * piece.row_step < source.rows ? low : source.at + (p.col_stride == 1 ? 0 : -3);
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(from));
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(piece.row + i * piece.row_step < source.rows ? at : source.at));
       block.v[i][0] = q.x, block.v[i][1] = q.y, block.v[i][2] = q.z, block.v[i][3] = q.w;
-      low = next_address(low, step);
+      at = next_address(at, step);
     }
   } else {
 #pragma unroll
@@ -614,13 +643,6 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
 // that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
 __device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
   float (&v)[kPieces][4] = block.v;
-  if (source.quads && p.col_stride == -1) {   // quads come in the order of memory
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const float first = v[i][0], second = v[i][1];
-      v[i][0] = v[i][3], v[i][1] = v[i][2], v[i][2] = second, v[i][3] = first;
-    }
-  }
   if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
     const Pieces piece(source.along_rows, fresh_thread_index());
 #pragma unroll
@@ -741,9 +763,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
   source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
   source.diagonal = operand.triangular && r == c;
-  source.along_rows = llabs(operand.col_stride) <= llabs(operand.row_stride);
-  source.quads = (operand.col_stride == 1 || operand.col_stride == -1) && operand.row_stride % 4 == 0 && source.cols >= kBlock &&
-                 reinterpret_cast<uintptr_t>(source.at + (operand.col_stride == 1 ? 0 : -3)) % 16 == 0;
+  source.along_rows = operand.col_stride <= operand.row_stride;
+  source.quads = operand.col_stride == 1 && operand.row_stride % 4 == 0 && source.cols >= kBlock &&
+                 reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
   BlockInFlight block;
   if (p.alone) wait_for_previous_kernel();
   load_block(source, operand, t, block);
@@ -923,7 +945,7 @@ struct SlabCopier {
   __device__ SlabCopier(const Panel<T>& panel, int thread, int k0) {
     const bool aligned =
         panel.line_stride == 1 && panel.k_stride * int64_t(sizeof(T)) % 16 == 0 && reinterpret_cast<uintptr_t>(panel.data) % 16 == 0;
-    const Way chosen = llabs(panel.k_stride) <= llabs(panel.line_stride) ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
+    const Way chosen = panel.k_stride <= panel.line_stride ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
     const int last_line = panel.first_line + kEdge - 1;
     if (panel.side == kFromLine)
       clear = last_line < panel.lines ? last_line : panel.depth;
@@ -1110,23 +1132,6 @@ __device__ inline bool any_nan(const Acc (&sum)[kRows][kCols]) {
 
 // ---- Portable kernel: the kernel.
 
-// Zeros for the mirror image of tile (i, j) of C, which lies above the diagonal.
-template <typename T, int kEdge, int kThreads>
-__device__ inline void write_zeros_above(const Product& p, T* c, int i, int j) {
-  constexpr int kWide = 16 / sizeof(T);
-  c += static_cast<int64_t>(j * kEdge) * p.c_row + static_cast<int64_t>(i * kEdge) * p.c_col;
-  const int cols = min(kEdge, p.n - i * kEdge);   // and all rows: those of the diagonal come before the last
-  if (cols == kEdge && p.c_col == 1 && p.c_row % kWide == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
-#pragma unroll 4
-    for (int e = threadIdx.x * kWide; e < kEdge * kEdge; e += kThreads * kWide)
-      *reinterpret_cast<uint4*>(c + e / kEdge * p.c_row + e % kEdge) = uint4();
-  } else {
-#pragma unroll 1
-    for (int e = threadIdx.x; e < kEdge * kEdge; e += kThreads)
-      if (e % kEdge < cols) narrow(typename AccumulatorOf<T>::type(0), c[e / kEdge * p.c_row + e % kEdge * p.c_col]);
-  }
-}
-
 // What a thread block computes.
 struct Place {
   Tile tile;
@@ -1280,8 +1285,8 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
       }
       // While the first slabs are on their way.
       if (number == -1 && !careful && p.triangular && place.tile.i != place.tile.j && place.share == split - 1)
-        write_zeros_above<T, kEdge, P::kThreads>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch), place.tile.i,
-                                                 place.tile.j);
+        write_zeros(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch), place.tile.j * kEdge, place.tile.i * kEdge, kEdge,
+                    kEdge, threadIdx.x, P::kThreads);
       stage = stage + 1 < kStages ? stage + 1 : 0;
     }
     // A term that the product does not have, zero times Inf, can only have made a NaN. Then the tile is summed again, with care.
@@ -1344,6 +1349,17 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
 #pragma unroll
         for (int g = 0; g < kGroup; ++g) narrow(sum[r][s + g], group.v[g]);
         *reinterpret_cast<Group*>(corner + L::row(lane, r) * p.c_row + L::col(lane, s)) = group;
+      }
+  } else if (whole && sizeof(Acc) == 4 && p.c_row == 1 && p.c_col % kGroup == 0 &&
+             reinterpret_cast<uintptr_t>(corner) % sizeof(Group) == 0) {   // four neighbours in a column, which a thread has but in float64
+#pragma unroll
+    for (int r = 0; r < L::kRows; r += kGroup)
+#pragma unroll
+      for (int s = 0; s < L::kCols; ++s) {
+        Group group;
+#pragma unroll
+        for (int g = 0; g < kGroup; ++g) narrow(sum[r + g][s], group.v[g]);
+        *reinterpret_cast<Group*>(corner + L::row(lane, r) + L::col(lane, s) * p.c_col) = group;
       }
   } else {
 #pragma unroll
@@ -1668,31 +1684,28 @@ __device__ inline void copy_async_first(uint32_t to, const float* from, int byte
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// An operand of which one stride, that along k or that along the lines, is 1 or -1. Four neighbours are copied as they lie: with a stride
-// of -1 they stand in shared memory the other way round. (Then the strides of both operands and of C are so: a mirror image.)
+// An operand of which one stride, that along k or that along the lines, is 1. Four neighbours are copied together.
 template <bool kAlongK>
 struct Tf32Panel {
   // Fours in a row of the slab; how far from each of a thread's fours to the next; how many it has.
   static constexpr int kInRow = (kAlongK ? kTfDepth : kTfEdge) / 4, kFarStep = kTfThreads / kInRow, kFours = kTfSlab / 4 / kTfThreads;
   const float* next;   // this thread's first four of the slab that is copied next
   int offset;          // where it goes, in bytes from the first stage
-  int64_t stride;      // the one that is not 1 or -1: the far one
+  int64_t stride;      // the one that is not 1: the far one
   Side side;
   int first_line, lines, depth;
-  int flip;                   // what turns a place among four neighbours round: 3, or 0
   int whole_from, whole_to;   // slabs that begin from here to there exist wholly, and all fours can be copied at once
   bool aligned;               // fours that exist can be
 
   // data: line 0, k = 0.
   __device__ Tf32Panel(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
       : stride(kAlongK ? line_stride : k_stride), side(side), first_line(first_line), lines(lines), depth(depth) {
-    flip = (kAlongK ? k_stride : line_stride) == -1 ? 3 : 0;
-    aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(flip ? data + 1 : data) % 16 == 0;
+    aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
     whole_from = side == kFromLine ? first_line + kTfEdge - 1 : 0;
     whole_to = side == kUpToLine ? first_line + 1 - kTfDepth : depth;
     whole_to = aligned && first_line + kTfEdge <= lines ? min(whole_to, depth - kTfDepth) : -1;
     const int far = (kAlongK ? first_line : k0) + far_in_slab(), near = (kAlongK ? k0 : first_line) + near_in_slab();
-    next = data + far * stride + (flip ? -near - 3 : near);
+    next = data + far * stride + near;
     offset = 4 * (kAlongK ? tf32_at<true>(far_in_slab(), near_in_slab()) : tf32_at<false>(near_in_slab(), far_in_slab()));
     keep(offset), keep(whole_from), keep(whole_to);
   }
@@ -1706,7 +1719,7 @@ struct Tf32Panel {
     const uint32_t to = stage + offset;
 #pragma unroll
     for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async<16>(after(to, i), from, true);
-    next = kAlongK ? next + (flip ? -kTfDepth : kTfDepth) : from;
+    next = kAlongK ? next + kTfDepth : from;
   }
 
   // Copies the next slab, which begins at k0, with zeros for what does not exist. Little of this is unrolled: most products that come here
@@ -1715,7 +1728,7 @@ struct Tf32Panel {
     if (whole(k0)) return copy_whole(stage);
     const float* from = next;
     const uint32_t to = stage + offset;
-    next += kAlongK ? (flip ? -kTfDepth : kTfDepth) : kTfDepth * stride;
+    next += kAlongK ? kTfDepth : kTfDepth * stride;
     // Of four neighbours those numbered begin .. end - 1 exist.
     const int far = (kAlongK ? first_line : k0) + far_in_slab(), near = (kAlongK ? k0 : first_line) + near_in_slab();
     const int far_count = kAlongK ? lines : depth, near_count = kAlongK ? depth : lines;
@@ -1724,7 +1737,7 @@ struct Tf32Panel {
       const int f = far + i * kFarStep, most = f < far_count ? near_count - near : 0;
       return max(0, min(4, up_to_far ? min(most, f - near + 1) : most));
     };
-    if (aligned && !flip && !from_far) {
+    if (aligned && !from_far) {
 #pragma unroll
       for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async_first(after(to, i), from, 4 * end_of(i));
       return;
@@ -1736,10 +1749,7 @@ struct Tf32Panel {
         copy_async_first(after(to, i), from, 4 * end);
       } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int number = e ^ flip;
-          copy_async<4>(after(to, i) + 4 * e, from + e, number >= begin && number < end);
-        }
+        for (int e = 0; e < 4; ++e) copy_async<4>(after(to, i) + 4 * e, from + e, e >= begin && e < end);
       }
     }
   }
@@ -1769,7 +1779,7 @@ __device__ inline void split_tf32(float v, float scale, uint32_t& large, uint32_
 
 // A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. So its
 // sums are those of the lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on:
-// sum[8 i + 4 (c / 2) + 2 r + c % 2] is that of line r, column c. (Where an operand is turned round, so are its lines.)
+// sum[8 i + 4 (c / 2) + 2 r + c % 2] is that of line r, column c.
 using Tf32Sums = float[32];
 using Tf32SumsInMemory = volatile Tf32Sums;   // of this thread: where they are rarely needed, they shall not take registers
 template <bool kAlongK>
@@ -1781,11 +1791,11 @@ __device__ constexpr int tf32_sum_at(int i, int r, int c) { return 8 * i + 4 * (
 // How the k of a slab are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number
 // q + 4 (e % 2). So four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
 
-// Where a lane begins to read X in the first slab. `k_turned`: its k in falling order.
+// Where a lane begins to read X in the first slab.
 template <bool kAlongK>
-__device__ inline uint32_t tf32_begin_of_x(const float* slab, int k_turned) {
+__device__ inline uint32_t tf32_begin_of_x(const float* slab) {
   const int line = threadIdx.x / 32 * 16 + tf32_row<kAlongK>(threadIdx.x % 32 / 4, 0), k = threadIdx.x % 4 * 4;
-  return shared_address(slab + (kAlongK ? tf32_at<true>(line, k) : tf32_at<false>(line, k ^ k_turned)));
+  return shared_address(slab + tf32_at<kAlongK>(line, k));
 }
 
 // Reads and splits X: by step, as the tensor cores want it.
@@ -1818,7 +1828,7 @@ __device__ inline void tf32_read_x(uint32_t at, float scale, uint32_t (&large)[4
 template <bool kAlongK>
 struct Tf32Splitter {
   uint32_t from, to;
-  __device__ Tf32Splitter(const float* slab, const float* split, int k_turned) {
+  __device__ Tf32Splitter(const float* slab, const float* split) {
     const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
     if (kAlongK) {   // one column, 16 k
       const int f = lane / 4 % 4, h = lane / 16, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
@@ -1826,7 +1836,7 @@ struct Tf32Splitter {
       to = shared_address(split + row * kTfDepth + (4 * h ^ row % 8) * 4);
     } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
       const int piece = lane / 4, row = 16 * i + 2 * q;
-      from = shared_address(slab + tf32_at<false>(16 * i + 4 * q, piece / 4 * 16 + (piece % 4 ^ k_turned)));
+      from = shared_address(slab + tf32_at<false>(16 * i + 4 * q, piece / 4 * 16 + piece % 4));
       to = shared_address(split + row * kTfDepth + (piece ^ row % 8) * 4);
     }
   }
@@ -1872,22 +1882,22 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
 template <bool kMasked, bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_multiply_exactly(const float* slab_x, const float* slab_y, const Tf32Panel<kXAlongK>& of_x,
                                              const Tf32Panel<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, flip = of_x.flip;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
   for (int k = 0; k < kTfDepth; ++k) {
     float a[2], b[16];
     bool in_x[2], in_y[16];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = warp * 16 + tf32_row<kXAlongK>(lane / 4, r), turned = kXAlongK ? row : row ^ flip;
-      a[r] = slab_x[tf32_at<kXAlongK>(row, kXAlongK ? k ^ flip : k)];
-      in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + turned, k0 + k);
+      const int row = warp * 16 + tf32_row<kXAlongK>(lane / 4, r);
+      a[r] = slab_x[tf32_at<kXAlongK>(row, k)];
+      in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + row, k0 + k);
     }
 #pragma unroll
     for (int c = 0; c < 16; ++c) {
-      const int col = c / 4 * 16 + lane % 4 * 4 + c % 4, turned = kYAlongK ? col : col ^ flip;
-      b[c] = slab_y[tf32_at<kYAlongK>(col, kYAlongK ? k ^ flip : k)];
-      in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + turned, k0 + k);
+      const int col = c / 4 * 16 + lane % 4 * 4 + c % 4;
+      b[c] = slab_y[tf32_at<kYAlongK>(col, k)];
+      in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + col, k0 + k);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -1909,9 +1919,8 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
   Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of_y(p), place.tile.j * kTfEdge, p.n, p.k, k_begin);
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
-  const int k_turned = kXAlongK || kYAlongK ? x.flip : 0;
-  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.slab[0][0], k_turned);
-  Tf32Splitter<kYAlongK> splitter(memory.slab[0][1], memory.y[0], k_turned);
+  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.slab[0][0]);
+  Tf32Splitter<kYAlongK> splitter(memory.slab[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
   x.offset += shared_address(memory.slab[0][0]), y.offset += shared_address(memory.slab[0][1]);   // from the beginning of shared memory
   keep(x.offset), keep(y.offset);
@@ -1973,15 +1982,12 @@ __device__ inline bool tf32_finite(const Tf32SumsInMemory* before, float least, 
 
 // ---- tf32 kernel: the kernel.
 
-// Writes four neighbours of C, as far as they exist. `fours`: whether they can be written at once.
+// Writes four neighbours in a row of C, as far as they exist. `fours`: whether they can be written at once.
 __device__ inline void write_four(const Product& p, float* c, bool fours, int row, int col, const float (&v)[4]) {
   if (row >= p.m) return;
   float* const to = c + row * p.c_row + col * p.c_col;
   if (fours && col + 4 <= p.n) {
-    if (p.c_col == 1)
-      *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
-    else
-      *reinterpret_cast<float4*>(to - 3) = make_float4(v[3], v[2], v[1], v[0]);
+    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
   } else {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
@@ -2042,18 +2048,13 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
     else
       store_async(there, bits(0), bits(1), bits(2), bits(3), barrier_there);
   }
-  const bool fours = (p.c_col == 1 || p.c_col == -1) && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(p.c_col == 1 ? c : c + 1) % 16 == 0;
-  if (p.triangular && tile.i != tile.j) {   // zeros for the tile's mirror image, two rows a part
-    const int row = tile.j * kTfEdge + lane / 16, col = tile.i * kTfEdge + lane % 16 * 4;
-#pragma unroll 1
-    for (int part = first_part + warp; part < first_part + parts; part += 4)
-      write_four(p, c, fours, row + 2 * part, col, {0.0f, 0.0f, 0.0f, 0.0f});
-  }
+  const bool fours = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
+  if (p.triangular && tile.i != tile.j)   // zeros above the diagonal, as many rows as this thread block adds parts
+    write_zeros(p, c, tile.j * kTfEdge + 2 * first_part, tile.i * kTfEdge, 2 * parts, kTfEdge, threadIdx.x, kTfThreads);
   if (alone)
     __syncthreads();
   else
     barrier_wait(&memory.sums_are_here, 0);
-  const int x_turned = !kXAlongK && p.x_row == -1 ? 3 : 0, y_turned = !kYAlongK && p.y_col == -1 ? 3 : 0;
 #pragma unroll 1
   for (int at = warp; at < parts; at += 4) {
     float4 part[kTfMostShares];
@@ -2064,9 +2065,8 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
 #pragma unroll
     for (int s = 1; s < kTfMostShares; ++s)
       if (s < mine.shares) total.x += part[s].x, total.y += part[s].y, total.z += part[s].z, total.w += part[s].w;
-    if (y_turned) total = make_float4(total.w, total.z, total.y, total.x);
     const int w = (first_part + at) / 8, u = (first_part + at) % 8;   // as above
-    const int row = tile.i * kTfEdge + w * 16 + (tf32_row<kXAlongK>(lane / 4, u % 2) ^ x_turned);
+    const int row = tile.i * kTfEdge + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
     const int col = tile.j * kTfEdge + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfEdge;
     write_four(p, c, fours, row, col,
                {below >= 0 ? total.x : 0.0f, below >= 1 ? total.y : 0.0f, below >= 2 ? total.z : 0.0f, below >= 3 ? total.w : 0.0f});
@@ -2076,17 +2076,15 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
 
 // ---- tf32 kernel: launching.
 
-inline bool unit(int64_t stride) { return stride == 1 || stride == -1; }
-
 // Whether this kernel is for a product; measured, on an H200. Much smaller ones are too little for its start and end, and somewhat smaller
 // ones gain a tenth at most, for which the portable kernel keeps all 24 bits. Larger ones are for the Hopper kernel, which computes a batch
 // one by one.
 bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
   if (type != kFloat32 || gpu.capability != 90) return false;
-  if (!unit(p.x_row) && !unit(p.x_col)) return false;
-  if (!unit(p.y_row) && !unit(p.y_col)) return false;
+  if (p.x_row != 1 && p.x_col != 1) return false;
+  if (p.y_row != 1 && p.y_col != 1) return false;
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
-  const bool by_fours = (unit(p.x_row) ? p.x_col : p.x_row) % 4 == 0 && (unit(p.y_row) ? p.y_col : p.y_row) % 4 == 0;
+  const bool by_fours = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
   if (!p.triangular)
     return terms < (by_fours ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfEdge) * p.batches >= 16;
   if (p.n > (!by_fours ? 1151 : p.batches == 1 ? 1280 : 1856)) return false;
@@ -2133,8 +2131,8 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
 }
 
 cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
-  const bool y_along_k = unit(p.y_row);
-  if (unit(p.x_col)) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, stream);
+  const bool y_along_k = p.y_row == 1;
+  if (p.x_col == 1) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, stream);
   return (y_along_k ? launch_tf32_as<false, true> : launch_tf32_as<false, false>)(p, stream);
 }
 """
@@ -2353,8 +2351,39 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
     const int first_row = kTileBlocks * item.i + 2 * rank, first_col = kTileBlocks * item.j;   // in blocks
 #pragma unroll 1
     for (int k = begin; k < end; ++k) {
-      // What takes time comes before the waits: three slots are given back almost at once, and then the copies must not be late.
       int flags = k == end - 1 ? kLast : 0;
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+#pragma unroll
+      for (int u = 0; u < 4; ++u)
+        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u;
+      constexpr int kOne = kBlockBytes + sizeof(BlockHead);
+      auto copy_y = [&](int half) {
+        if (flags & kHasY << 2 * half << rank) {
+          const int block = y_block<kContraction>(p, first_col + 2 * half + rank, k);
+          const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
+          uint8_t* to = shared.slot[ring.slot] + rank * kHalfBytes;
+          copy_bulk_to_both(to, from, kHalfBytes, &shared.full[ring.slot]);
+          copy_bulk_to_both(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, &shared.full[ring.slot]);
+          copy_bulk_to_both(&shared.head[ring.slot][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[ring.slot]);
+        }
+      };
+
+      // The first half of Y, and X. What else takes time comes when they are on their way.
+      barrier_wait(&shared.empty[ring.slot], ring.parity);
+      copy_y(0);
+      const int slot_y = ring.slot;
+      ring.advance();
+      barrier_wait(&shared.empty[ring.slot], ring.parity);
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+        if (flags & kHasX << u) {
+          const int block = x_block<kContraction>(p, first_row + u, k);
+          const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
+          copy_bulk(shared.slot[ring.slot] + u * kBlockBytes, from, kBlockBytes, &shared.full[ring.slot]);
+          copy_bulk(&shared.head[ring.slot][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[ring.slot]);
+        }
       if (k == begin || k % 32 == 0)
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
@@ -2362,44 +2391,19 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
           shared.wide[2 + u] = wide_y<kContraction>(p, first_col + 2 * u, k) | wide_y<kContraction>(p, first_col + 2 * u + 1, k);
         }
 #pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+      for (int u = 0; u < 2; ++u)
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
-      }
-#pragma unroll
-      for (int u = 0; u < 4; ++u)
-        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u;
-      constexpr int kOne = kBlockBytes + sizeof(BlockHead);
-#pragma unroll
-      for (int part = 0; part < 3; ++part) {   // the first half of Y, X, the second half of Y
-        uint64_t* const full = &shared.full[ring.slot];
-        const int block_x[2] = {x_block<kContraction>(p, first_row, k), x_block<kContraction>(p, first_row + 1, k)};
-        const int block_y = y_block<kContraction>(p, first_col + part / 2 * 2 + rank, k);
-        barrier_wait(&shared.empty[ring.slot], ring.parity);
-        if (part == 1) {
-          shared.info[ring.slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
-          barrier_expect(full, __popc(flags & kHasX * 3) * kOne);
-#pragma unroll
-          for (int u = 0; u < 2; ++u)
-            if (flags & kHasX << u) {
-              const uint8_t* from = p.x.blocks + static_cast<int64_t>(block_x[u]) * kBlockBytes;
-              copy_bulk(shared.slot[ring.slot] + u * kBlockBytes, from, kBlockBytes, full);
-              copy_bulk(&shared.head[ring.slot][u], p.x.metadata + block_x[u], sizeof(BlockHead), full);
-            }
-        } else {
-          const int half = part / 2;
-          if (half == 0) shared.info[ring.slot].flags = flags;
-          barrier_expect(full, __popc(flags & kHasY * 3 << 2 * half) * kOne);
-          if (flags & kHasY << 2 * half << rank) {
-            const uint8_t* from = p.y.blocks + static_cast<int64_t>(block_y) * kBlockBytes;
-            uint8_t* to = shared.slot[ring.slot] + rank * kHalfBytes;
-            copy_bulk_to_both(to, from, kHalfBytes, full);
-            copy_bulk_to_both(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, full);
-            copy_bulk_to_both(&shared.head[ring.slot][rank], p.y.metadata + block_y, sizeof(BlockHead), full);
-          }
-        }
-        ring.advance();
-      }
+      shared.info[slot_y].flags = flags;
+      shared.info[ring.slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
+      barrier_expect(&shared.full[slot_y], __popc(flags & kHasY * 3) * kOne);
+      barrier_expect(&shared.full[ring.slot], __popc(flags & kHasX * 3) * kOne);
+      ring.advance();
+
+      // The second half of Y
+      barrier_wait(&shared.empty[ring.slot], ring.parity);
+      copy_y(1);
+      barrier_expect(&shared.full[ring.slot], __popc(flags & kHasY * 12) * kOne);
+      ring.advance();
     }
   }
   barrier_wait(&shared.empty[ring.slot], ring.parity);
@@ -2423,35 +2427,22 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bo
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
 
-// Writes pairs of neighbours, which lie in memory the other way round if kDirection is -1. `below`: how far the diagonal is from `at`.
-template <int kDirection>
-__device__ inline void write_pairs(float* at, int64_t c_row, int below, const float (&total)[64]) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll
-    for (int g = 0; g < 16; ++g) {
-      const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
-      float* pair = at + 8 * h * c_row + 8 * g * kDirection;
-      if (kDirection == 1)
-        __stcs(reinterpret_cast<float2*>(pair), make_float2(a, b));
-      else
-        __stcs(reinterpret_cast<float2*>(pair - 1), make_float2(b, a));
-    }
-}
-
-// Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal.
+// Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
+// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
 __device__ inline void write_rows(const HopperProduct& p, int first_row, int first_col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4, col0 = first_col + lane % 4 * 2;
-  const bool forward = p.c_col == 1, backward = p.c_col == -1;
   float* at = p.c + row0 * p.c_row + col0 * p.c_col;
-  const int below = p.triangular ? row0 - col0 : 128;
+  const int below = p.triangular ? row0 - col0 : 128;   // how far the diagonal is from `at`
   const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
-  const bool pairs = inside && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(forward ? p.c : p.c - 1) % 8 == 0;
-  if (pairs && forward) {
-    write_pairs<1>(at, p.c_row, below, total);
-  } else if (pairs && backward) {
-    write_pairs<-1>(at, p.c_row, below, total);
+  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(p.c) % 8 == 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int g = 0; g < 16; ++g) {
+        const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
+        __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
+      }
   } else {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -2669,26 +2660,16 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
 //
 // Written by warps that have no more to multiply: written earlier, they would take memory bandwidth from the packed blocks.
 
-__device__ inline void write_zeros(const HopperProduct& p) {
+__device__ inline void write_zeros_above(const HopperProduct& p) {
   const int lane = threadIdx.x % 32;
   const int64_t strips = kStripsInTile * triangle(ceil_div(p.m, kTileEdge) - 1);
   for (;;) {
     int strip = lane == 0 ? atomicAdd(p.next_strip, 1) : 0;
     strip = __shfl_sync(0xFFFFFFFFu, strip, 0);
     if (strip >= strips) return;
-    const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group)), j = group + 1;
-    const int first = i * kTileEdge + strip % kStripsInTile * (kTileEdge / kStripsInTile);
-    for (int row = first; row < first + kTileEdge / kStripsInTile; ++row)   // rows above the diagonal always lie inside
-      for (int col = j * kTileEdge + lane * 4; col < (j + 1) * kTileEdge; col += 128) {
-        float* at = p.c + row * p.c_row + col * p.c_col;
-        float* low = p.c_col == -1 ? at - 3 : at;
-        if ((p.c_col == 1 || p.c_col == -1) && col + 4 <= p.n && reinterpret_cast<uintptr_t>(low) % 16 == 0) {
-          __stcs(reinterpret_cast<float4*>(low), make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-        } else {
-          for (int e = 0; e < 4; ++e)
-            if (col + e < p.n) at[e * p.c_col] = 0.0f;
-        }
-      }
+    const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group));
+    constexpr int kRows = kTileEdge / kStripsInTile;
+    write_zeros(p, p.c, i * kTileEdge + strip % kStripsInTile * kRows, (group + 1) * kTileEdge, kRows, kTileEdge, lane, 32);
   }
 }
 
@@ -2706,7 +2687,7 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
   if (warp < kSingleWarp) {
     registers_up<kConsumerRegisters>();
     consume<kContraction>(p, shared);
-    if (p.triangular && !load_relaxed(&p.control->refused)) write_zeros(p);
+    if (p.triangular && !load_relaxed(&p.control->refused)) write_zeros_above(p);
   } else {
     registers_down<kSingleRegisters>();
     const bool refused = load_relaxed(&p.control->refused);
@@ -3064,20 +3045,12 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
   p.m = static_cast<int>(sizes.m), p.n = static_cast<int>(sizes.n), p.k = static_cast<int>(sizes.k);
   p.triangular = structure != kDense;
   p.contraction = static_cast<Contraction>(contraction);
-  const int64_t bytes = x.element_size();
-  // The mirror image of a lower triangle: rows and columns counted from the end.
-  auto place = [&](const at::Tensor& t, void* data, int64_t& row, int64_t& col) {
-    row = t.stride(-2), col = t.stride(-1);
-    if (structure != kUpper) return data;
-    data = static_cast<char*>(data) + (t.size(-1) - 1) * (row + col) * bytes;
-    row = -row, col = -col;
-    return data;
-  };
-  p.x = place(x, const_cast<void*>(x.const_data_ptr()), p.x_row, p.x_col);
-  p.y = place(y, const_cast<void*>(y.const_data_ptr()), p.y_row, p.y_col);
-  p.c = place(c, c.mutable_data_ptr(), p.c_row, p.c_col);
+  p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
+  p.y = y.const_data_ptr(), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
+  p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1);
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
+  if (structure == kUpper) transpose(p);
   return true;
 }
 
@@ -3210,6 +3183,7 @@ std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tenso
   describe(x, y, dx, kNN, structure, product), describe(g, y, dx, kNT, structure, to_x), describe(x, g, dy, kTN, structure, to_y);
   if (!for_x) to_x.c = nullptr;
   if (!for_y) to_y.c = nullptr;
+  if (structure == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
   Gpu gpu;
   cudaError_t error = describe_gpu(x.get_device(), gpu);
   if (error == cudaSuccess) {
@@ -3238,7 +3212,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
-_CUDA_SOURCES = [_CUDA_SHARED, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_PACKING, _CUDA_PORTABLE, _CUDA_TF32, _CUDA_HOPPER, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES = [_CUDA_SHARED, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_PACKING]
+_CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_TF32, _CUDA_HOPPER, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3"]
 _BUILD_SECONDS = 20  # measured on 16 cores; what the first import tells the user to expect
 

@@ -41,6 +41,13 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
 template <typename To, typename From>
 To bits_as(From from) {
   To to;
@@ -367,19 +374,15 @@ int main(int, char** arguments) {
   p.m = m, p.n = n, p.k = k, p.contraction = contraction, p.triangular = structure != kDense;
   p.batches = batches, p.batch_dims = batches > 1, p.batch_size[0] = batches;
   p.x_batch[0] = x.size, p.y_batch[0] = y.size, p.c_batch[0] = c.size;
-  auto place = [&](Matrix& of, int64_t& row, int64_t& col) -> float* {   // as the binding does
-    row = of.row_stride(), col = of.col_stride();
-    if (!upper) return of.begin();
-    float* last = &of.at(0, of.rows - 1, of.cols - 1);
-    row = -row, col = -col;
-    return last;
-  };
-  p.x = place(x, p.x_row, p.x_col), p.y = place(y, p.y_row, p.y_col), p.c = place(c, p.c_row, p.c_col);
+  p.x = x.begin(), p.x_row = x.row_stride(), p.x_col = x.col_stride();   // as the binding does
+  p.y = y.begin(), p.y_row = y.row_stride(), p.y_col = y.col_stride();
+  p.c = c.begin(), p.c_row = c.row_stride(), p.c_col = c.col_stride();
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
+  if (upper) transpose(p);
   Tf32Plan plan;
   tf32_plan(p, at_once, plan);
-  const bool x_along_k = p.x_col == 1 || p.x_col == -1, y_along_k = p.y_row == 1 || p.y_row == -1;
+  const bool x_along_k = p.x_col == 1, y_along_k = p.y_row == 1;
   body = [&] {
     if (x_along_k)
       y_along_k ? tf32_product<true, true>(p, plan) : tf32_product<true, false>(p, plan);
@@ -431,6 +434,7 @@ def run(model, tmp_path_factory):
         PRELUDE,
         between(model._CUDA_SHARED, "_CUDA_SHARED", "enum Contraction", "struct Gpu {"),
         model._CUDA_SCHEDULE,
+        model._CUDA_EPILOGUE,
         between(portable, "_CUDA_PORTABLE", "// Which elements an operand has, by its line", "// How the threads of one team share a tile"),
         kernel,
         HARNESS,
