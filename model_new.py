@@ -101,6 +101,7 @@ struct Gpu {
 struct Control {
   int refused;    // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
   int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
+  int taken;      // set by the product kernel: packing has ended, and nothing is refused
 };
 
 // The kernels, and which is the fastest for a product. The portable one computes any.
@@ -561,7 +562,7 @@ struct Source {
   const float* at;         // its first element
   int rows, cols;          // of the matrix from there on, possibly more than 64
   bool diagonal;           // only elements with column <= row
-  bool quads;              // whether four neighbours in a row can be read at once
+  bool quads;              // whether four neighbours in memory can be read at once
   bool along_rows;         // whether rows, or else columns, run along the smaller stride
 };
 
@@ -596,14 +597,14 @@ __device__ inline void split_two(float x, float y, float scale, float residual_s
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
-// How the threads share a block: 16 x 16 pieces at a time where rows run along memory, or 64 x 4 where columns do.
+// How the threads share a block: 16 x 16 pieces at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
+// reads four of a column at once, and the threads of a warp, 4 x 8 of them, write to shared memory without a bank conflict.
 struct Pieces {
-  int row, col, row_step, col_step;   // this thread's first piece, and from each to its next
+  int row, col, row_step;   // this thread's first piece, and from each to its next
   __device__ Pieces(bool along_rows, int t)
-      : row(along_rows ? t / 16 : t % 64),
-        col(along_rows ? t % 16 * 4 : t / 64 * 16),
-        row_step(along_rows ? 16 : 0),
-        col_step(along_rows ? 0 : 4) {}
+      : row(along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4),
+        col(along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4),
+        row_step(along_rows ? 16 : 1) {}
 };
 
 // One block in registers, or on its way there.
@@ -616,8 +617,16 @@ struct BlockInFlight {
 __device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
   const Pieces piece(source.along_rows, t);
   const float* at = source.at + piece.row * p.row_stride + piece.col * p.col_stride;
-  const int64_t step = piece.row_step * p.row_stride + piece.col_step * p.col_stride;
-  if (source.quads) {
+  const int64_t step = piece.row_step * p.row_stride;
+  if (source.quads && !source.along_rows) {
+    static_assert(kPieces == 4, "a thread's pieces are a square");
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(piece.col + e < source.cols ? at : source.at));
+      block.v[0][e] = q.x, block.v[1][e] = q.y, block.v[2][e] = q.z, block.v[3][e] = q.w;
+      at = next_address(at, p.col_stride);
+    }
+  } else if (source.quads) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(piece.row + i * piece.row_step < source.rows ? at : source.at));
@@ -627,7 +636,7 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
   } else {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const int cols = piece.row + i * piece.row_step < source.rows ? source.cols - piece.col - i * piece.col_step : 0;
+      const int cols = piece.row + i * piece.row_step < source.rows ? source.cols - piece.col : 0;
       const float* from = at;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -649,7 +658,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
     for (int i = 0; i < kPieces; ++i) {
       const int row = piece.row + i * piece.row_step;
       const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
-      const int here = cols - piece.col - i * piece.col_step;
+      const int here = cols - piece.col;
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (e >= here) v[i][e] = 0.0f;
@@ -683,7 +692,7 @@ __device__ inline void split_block(const Source& source, int t, float scale, flo
     uint2 hi, lo;
     split_two(block.v[i][0], block.v[i][1], scale, residual_scale, hi.x, lo.x);
     split_two(block.v[i][2], block.v[i][3], scale, residual_scale, hi.y, lo.y);
-    uint8_t* at = image + swizzled(piece.row + i * piece.row_step, piece.col + i * piece.col_step);
+    uint8_t* at = image + swizzled(piece.row + i * piece.row_step, piece.col);
     *reinterpret_cast<uint2*>(at) = hi;
     *reinterpret_cast<uint2*>(at + kHalfBytes) = lo;
   }
@@ -719,7 +728,7 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 #pragma unroll
   for (int e = 0; e < 4 * kPieces; ++e)
     if (mine >> e & 1) {
-      *to = {static_cast<uint16_t>(piece.row + e / 4 * piece.row_step), static_cast<uint16_t>(piece.col + e / 4 * piece.col_step + e % 4),
+      *to = {static_cast<uint16_t>(piece.row + e / 4 * piece.row_step), static_cast<uint16_t>(piece.col + e % 4),
              block.v[e / 4][e % 4]};
       to = next_address(to, 1);
       block.v[e / 4][e % 4] = 0.0f;
@@ -764,7 +773,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
   source.diagonal = operand.triangular && r == c;
   source.along_rows = operand.col_stride <= operand.row_stride;
-  source.quads = operand.col_stride == 1 && operand.row_stride % 4 == 0 && source.cols >= kBlock &&
+  const int64_t near_stride = source.along_rows ? operand.col_stride : operand.row_stride;
+  const int64_t far_stride = source.along_rows ? operand.row_stride : operand.col_stride;
+  source.quads = near_stride == 1 && far_stride % 4 == 0 && (source.along_rows ? source.cols : source.rows) >= kBlock &&
                  reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
   BlockInFlight block;
   if (p.alone) wait_for_previous_kernel();
@@ -1399,8 +1410,10 @@ __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<flo
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const int split = kEdge == 32 ? shares : 1;   // larger tiles are never split
   let_next_kernel_begin();   // which may be another like this
-  wait_for_previous_kernel();
   const Control* const control = behind.control;
+  // Thread blocks with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
+  if (blockIdx.x >= split && load_relaxed(&control->taken) && !load_relaxed(&control->outliers)) return;
+  wait_for_previous_kernel();
   if (!control->refused && (!control->outliers || blockIdx.x % split)) return;
   extern __shared__ __align__(16) unsigned char slab_memory[];
   __shared__ Place place;
@@ -2684,6 +2697,7 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
   if (warp == kSingleWarp && lane == 0 && cluster_rank() == 0) make_item(p, shared, items, 0);
   wait_for_previous_kernel();   // which packed the operands
   proxy_fence_global();
+  if (blockIdx.x == 0 && threadIdx.x == 0 && !load_relaxed(&p.control->refused)) atomicExch(&p.control->taken, 1);
   if (warp < kSingleWarp) {
     registers_up<kConsumerRegisters>();
     consume<kContraction>(p, shared);
