@@ -290,8 +290,8 @@ def slower(*records):
         if faster:
             times = ", ".join(f"{PEER_NAMES[side]} {microseconds(row[side]['median_us'])}" for side in faster)
             ahead.append(f"{peer_label(row)}: {times} (ours {microseconds(row['ours']['median_us'])} µs)")
-    sentences = [f"{what}: {', '.join(rows) or 'nothing'}." for what, rows in (("On the GPU", on_gpu), ("On the CPU", on_cpu))]
-    return " ".join(sentences) + (f"\nFaster than ours: {'; '.join(ahead)}." if ahead else "\nFaster than ours: nobody in the table above.")
+    slow = "; ".join(f"{where}: {', '.join(rows) or 'nothing'}" for where, rows in (("on the GPU", on_gpu), ("on the CPU", on_cpu)))
+    return f"Slower than the reference {slow}.\nFaster than ours: {'; '.join(ahead) or 'nobody in the table above'}."
 
 
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
