@@ -1748,7 +1748,7 @@ def referee(options):
         write_atomically(options.json, json.dumps(plain(record), indent=1, allow_nan=False) + "\n", "--json")
         report.line(f"wrote {options.json}")
     if options.plot:
-        drawn = any(s.times for s in stopwatches)
+        drawn = any(s.times and s.mode == "forward" for s in stopwatches)
         if drawn:
             plot(options.plot, stopwatches, dimensions[0], f"{problem.formula}, {options.dtype}, on {name}")
         report.line(f"wrote {options.plot}" if drawn else f"{options.plot} is not written: no time was measured")
