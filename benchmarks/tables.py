@@ -241,8 +241,8 @@ def peers_errors(rows):
     cells = [
         [peer_label(row), *(f"{time_of(row[side])}; {errors(row[side])}" if side in row else "–" for side in PEER_NAMES)] for row in rows
     ]
-    reasons = dict.fromkeys(f"{PEER_NAMES[side]}: {why}." for row in rows for side, why in row["skipped"].items())
-    told = "\n\n" + " ".join(reasons) if reasons else ""
+    reasons = dict.fromkeys(why for row in rows for why in row["skipped"].values())
+    told = f"\n\n–: {'; '.join(reasons)}." if reasons else ""
     head = ["N", *(f"{name}, µs; error" for name in PEER_NAMES.values())]
     return markdown(head, cells) + told if rows else None
 
