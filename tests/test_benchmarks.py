@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import needs_cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 CUDA = torch.cuda.is_available()
@@ -177,7 +178,7 @@ def test_tiles_come_longest_first():
     assert order[0] == [3, 0] and order[-2:] == [[0, 1], [1, 1]]
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA GPU")
+@needs_cuda
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_peers_on_a_gpu_compute_the_product(dtype):
     peers, before = module("peers"), torch.get_float32_matmul_precision()
@@ -192,7 +193,7 @@ def test_peers_on_a_gpu_compute_the_product(dtype):
     assert torch.get_float32_matmul_precision() == before
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA GPU")
+@needs_cuda
 def test_gpu_suites_in_a_shell(tmp_path):
     script = str(ROOT / "benchmarks" / "benchmark.py")
     names = ["forward", "portable", "backward", "host"]

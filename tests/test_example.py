@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from helpers import needs_cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "examples" / "train.py"
@@ -17,7 +17,7 @@ FALL = 200  # the loss falls by this factor at least; at this setting it falls t
 # Two float32 products differ by some 1e-7 in each element; the loss, a sum of squares, is far above that here all the way.
 TOLERANCE = 1e-4
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_both_are_warmed_up_before_either_is_measured(example, monkeypatch):
     assert order == [example.WARM_STEPS, example.WARM_STEPS, 20, 20]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@needs_cuda
 def test_memory_is_told_on_a_gpu(example):
     import model_new
 
