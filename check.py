@@ -4,6 +4,7 @@
     python check.py --problem upper                     the upper triangular product; transposed_a: A.T @ B
     python check.py --solution theirs.py                anybody's KernelBench-style file
     python check.py --size 256 --no-timing              a few seconds on a small machine
+    python check.py --plot time.svg                     times smaller sizes as well, and draws time against N (needs matplotlib)
     python check.py --problem upper --export file.py    writes model_new.py as KernelBench wants problem 14; runs nothing
 
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
@@ -56,7 +57,8 @@ What it does not protect against. It is a judge, no sandbox: a child runs with y
 included, or read the judge's memory where the system lets it (as root it does). Read a stranger's file before you run it. A GPU can be
 told to begin when a word of memory changes (cuStreamWaitValue): it could begin while the judge writes the last inputs of a request.
 
-`--json FILE` records everything (replaced atomically). `--export FILE` refuses to overwrite a file.
+`--json FILE` records everything (replaced atomically). `--export FILE` refuses to overwrite a file. `--plot FILE` has four halvings of
+--size timed, and their timed calls judged, as those of --size are.
 """
 
 import argparse
@@ -65,6 +67,7 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
+import importlib.util
 import json
 import math
 import mmap
@@ -1230,13 +1233,13 @@ def spread(samples):
 
 
 class Stopwatch:
-    """Times contenders in one mode, 'forward' or 'gradients', at the headline's size, with fresh uniform inputs in every call."""
+    """Times contenders in one mode, 'forward' or 'gradients', at one size (the headline's), with fresh uniform inputs in every call."""
 
-    def __init__(self, run, mode, trials):
+    def __init__(self, run, mode, trials, dims=None):
         """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
         self.run, self.mode, self.least, self.most, self.fixed = run, mode, -(-trials // ROUNDS), 2, 0.0
-        self.target = REQUEST_SECONDS[run.slab.device.type]
-        sample = run.call("uniform", run.dims, mode)
+        self.target, self.dims, self.times = REQUEST_SECONDS[run.slab.device.type], dims or run.dims, None
+        sample = run.call("uniform", self.dims, mode)
         self.reference_seconds = max(self.ask([sample], run.reference) for _ in range(2))
         for _ in range(2):
             begun = time.perf_counter()
@@ -1265,7 +1268,7 @@ class Stopwatch:
         """One timed request, of calls that take about so many seconds each: (number, seconds from outside, microseconds of each by the
         child's clock). Raises Wrong if one of its results is."""
         run = self.run
-        calls = [run.call("uniform", run.dims, self.mode) for _ in range(self.number(estimate))]
+        calls = [run.call("uniform", self.dims, self.mode) for _ in range(self.number(estimate))]
         took = self.ask(calls, contender)
         with run.blame(contender):
             inside = contender.ask("times", run.timeout).get("us")
@@ -1285,7 +1288,7 @@ class Stopwatch:
         run, number = self.run, self.number(estimate)
         kinds = [name for name, distribution in DISTRIBUTIONS.items() if distribution.suits(run.dtype)]
         names = [run.random.choice(kinds if n < 8 else list(ORDINARY)) for n in range(number)]
-        calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
+        calls = [run.call(name, self.dims, self.mode) for name in run.random.sample(names, number)]
         self.ask(calls, run.solution)
         for call in calls:
             run.examine(call)
@@ -1340,12 +1343,15 @@ class Stopwatch:
 
 def judge_time(run, stopwatch):
     what = {"forward": "forward", "gradients": "forward + backward"}[stopwatch.mode]
+    what += f", {label(stopwatch.dims)}" * (stopwatch.dims != run.dims)
 
     def measure():
-        run.timings[stopwatch.mode] = stopwatch.settle(*stopwatch.measure(run.reference, run.solution))
+        stopwatch.times = stopwatch.settle(*stopwatch.measure(run.reference, run.solution))
 
     verdict, detail = verdict_of(measure)
-    times = run.timings.get(stopwatch.mode)
+    times = stopwatch.times
+    if times and stopwatch.dims == run.dims:
+        run.timings[stopwatch.mode] = times
     run.report.check(
         f"timed calls, {what}",
         verdict,
@@ -1460,6 +1466,41 @@ class Report:
             self.check(f"the reference, {what}", "note", f"{took}; the former counts")
 
 
+HALVINGS = 4  # of --size, that a plot shows besides
+
+
+def check_plot(options):
+    """Finds out before the long work whether there will be a figure. matplotlib itself is not loaded before the times are taken."""
+    if options.no_timing:
+        raise CannotRun(f"--plot {options.plot}: draws times, and --no-timing measures none; one of the two is accepted")
+    if not options.plot.endswith((".png", ".svg", ".pdf")):
+        raise CannotRun(f"--plot {options.plot}: the name of a .png, .svg or .pdf file is accepted")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise CannotRun(f"--plot {options.plot}: needs matplotlib, which is not installed (pip install matplotlib)")
+    write_atomically(options.plot, None, "--plot")
+
+
+def plot(path, stopwatches, first, title):
+    """Draws the forward times, by the clock that counts, against the first dimension, which is called `first`."""
+    from matplotlib.figure import Figure
+
+    timed = sorted((s for s in stopwatches if s.times and s.mode == "forward"), key=lambda s: s.dims)
+    sizes, solution = [s.dims[0] for s in timed], [s.times["solution"]["us"] for s in timed]
+    figure = Figure(figsize=(7, 4.2))
+    axes = figure.subplots()
+    axes.loglog(sizes, [s.times["reference_us"] for s in timed], marker="o", label="reference")
+    axes.loglog(sizes, solution, marker="o", label="solution")
+    for size, us, stopwatch in zip(sizes, solution, timed, strict=True):
+        axes.annotate(ratio(stopwatch.times), (size, us), (0, -14), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.margins(0.1, 0.15)
+    axes.set(xlabel=first, ylabel="µs", title=title)
+    axes.legend()
+    figure.savefig(path, bbox_inches="tight", dpi=150)
+
+
 def plain(value):
     """For JSON, which has no NaN and no Inf."""
     if isinstance(value, dict):
@@ -1562,6 +1603,11 @@ def parse(argv):
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     add("--json", metavar="FILE", help="record everything there")
+    add(
+        "--plot",
+        metavar="FILE",
+        help="draw time against N there, for --size and four halvings of it (.png, .svg or .pdf; needs matplotlib)",
+    )
     add("--export", metavar="FILE", help="write the solution as a KernelBench file of --problem, and do nothing else")
     options = parser.parse_args(argv)
     cuda = options.device.type == "cuda"
@@ -1638,12 +1684,14 @@ def referee(options):
         raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
     if options.json:
         write_atomically(options.json, None, "--json")  # found out before the long work
+    if options.plot:
+        check_plot(options)
     if options.device.type == "cuda":
         torch.cuda.set_device(options.device)
     texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
     report, slab = Report(), new_slab(options)
-    run = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report)
+    run, stopwatches = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report), []
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     dimensions = "N" if problem.triangular else "K x M x N"
     report.line(
@@ -1660,6 +1708,8 @@ def referee(options):
             # Before any line of the solution has run: nothing that it does can slow this down.
             modes = [] if options.no_timing else ["forward", "gradients"] if gradients else ["forward"]
             stopwatches = [Stopwatch(run, mode, options.trials) for mode in modes]
+            halved = [options.size >> n for n in range(1, HALVINGS + 1) if options.plot and options.size >> n]
+            stopwatches += [Stopwatch(run, "forward", options.trials, problem.headline(size)) for size in halved]
             report.progress("loading the solution")
             run.solution = stack.enter_context(Contender("solution", options.solution, slab, report.relay))
             load(run, "solution", options.solution, texts["solution"], arguments)
@@ -1692,10 +1742,16 @@ def referee(options):
             "rows": report.rows,
             "checks": report.checks,
             "timings": run.timings,
+            "halved": {label(s.dims): s.times for s in stopwatches if s.dims != run.dims},
             "seconds": seconds,
         }
         write_atomically(options.json, json.dumps(plain(record), indent=1, allow_nan=False) + "\n", "--json")
         report.line(f"wrote {options.json}")
+    if options.plot:
+        drawn = any(s.times and s.mode == "forward" for s in stopwatches)
+        if drawn:
+            plot(options.plot, stopwatches, dimensions[0], f"{problem.formula}, {options.dtype}, on {name}")
+        report.line(f"wrote {options.plot}" if drawn else f"{options.plot} is not written: no time was measured")
     report.line(told)
     return 1 if report.findings else 0
 

@@ -2,7 +2,8 @@
 
     python benchmarks/benchmark.py                       every suite that this machine is for
     python benchmarks/benchmark.py --suite forward host  some of them
-    python benchmarks/tables.py                          then: write the tables into README.md and docs/kernel.md
+    python benchmarks/tables.py                          then: write the tables into the documents
+    python benchmarks/figures.py                         and draw the figures
 
 Suites, for a CUDA GPU:
 
@@ -15,9 +16,9 @@ Suites, for a CUDA GPU:
     determinism  the same input many times: is the result bitwise the same
     build        seconds that an import takes, cold and warm
 
-and four that run only if asked for: `check`, check.py's own judgements, `limits`, what the parts of a product take by themselves, as
-cuBLAS and torch do them, `profile`, what ncu (Nsight Compute) says of the kernels of one product at N = 4096, and `cpu`, for the CPU,
-which is the default where there is no GPU.
+and five that run only if asked for: `check`, check.py's own judgements, `peers`, what a user could pick instead (peers.py beside this
+file), `limits`, what the parts of a product take by themselves, as cuBLAS and torch do them, `profile`, what ncu (Nsight Compute) says
+of the kernels of one product at N = 4096, and `cpu`, for the CPU, which is the default where there is no GPU.
 
 How GPU time is measured: by events around one call, after 256 MB were written so that the L2 holds none of the input; reference
 and solution take turns, so that both see the same clocks; the median is what the ratio is made of, and the 10th and 90th
@@ -68,6 +69,7 @@ FORWARD_SIZES = (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384)
 PORTABLE_SIZES = (512, 1024, 2048, 4096)
 BACKWARD_SIZES = (1024, 2048, 4096)
 LIMITS_SIZES = (1024, 2048, 4096, 8192)
+PEERS_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 CPU_SIZES = (1, 64, 128, 256, 512, 1024, 2048)
 CPU_BATCHES = ((1024, 128), (4096, 16), (64, 256))
 CHECKS = (  # problem, dtype, TRIL_MATMUL_PATH
@@ -259,7 +261,7 @@ def _commit():
     commit = _output_of("git", "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return None
-    changed = _output_of("git", "status", "--porcelain", "--", "model_new.py", "reference_model.py", "check.py", "benchmarks/benchmark.py")
+    changed = _output_of("git", "status", "--porcelain", "--", "model_new.py", "reference_model.py", "check.py", "benchmarks/*.py")
     return commit + (" with changes" if changed else "")
 
 
@@ -651,6 +653,73 @@ def suite_limits(bench, record):
             record.add(row, f"{N:<8}" + ", ".join(f"{part} {us(row[part])}" for part in parts))
 
 
+def wrong_beyond(dtype, terms, name):
+    """The componentwise error from which a peer is wrong, rather than less exact than ours."""
+    if name == "tf32":
+        return 2.0**-9  # two operands rounded to 11 bits
+    rounding = 16 * torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0  # `blocked` rounds once a block
+    return check.allowed(dtype, terms)[1] + rounding
+
+
+def measure_peers(bench, record, peers, N, dtype):
+    """One row: everybody's time, in turn, and errors. Nothing is timed whose result is wrong."""
+    dtype_name = str(dtype).removeprefix("torch.")
+    with record.row(f"peers {N} {dtype_name}"):
+        A, B = make_inputs("lower", (N, N), (N, N), dtype, "uniform", bench.device, bench.seed)
+        chosen = path_of(bench, A, B, "lower")
+        calls = {"reference": functools.partial(bench.reference.Model(), A, B), "ours": functools.partial(bench.solution.ModelNew(), A, B)}
+        skipped = {}
+        for name, prepare in peers.PEERS.items():
+            try:
+                calls[name] = prepare(A, B)
+            except peers.Unavailable as why:
+                skipped[name] = str(why)
+        errors, compared = product_errors(A, B, [call() for call in calls.values()])
+        errors = dict(zip(calls, errors, strict=True))
+        limits = {name: wrong_beyond(dtype, N, name) for name in calls}
+        limits["ours"] = error_limit(dtype, N, errors["reference"][1])
+        wrong = [
+            f"{name}: worst error {errors[name][1]:.2e}, above {limits[name]:.2e}" for name in calls if not errors[name][1] <= limits[name]
+        ]
+        if wrong:
+            raise RuntimeError(f"nothing is timed, because of {'; '.join(wrong)}")
+        spreads, trials = bench.alternate(*calls.values())
+        sides = {
+            name: {**times, "norm_error": errors[name][0], "worst_error": errors[name][1]}
+            for name, times in zip(calls, spreads, strict=True)
+        }
+        if "triton" in sides:
+            sides["triton"]["tile"] = calls["triton"].configuration
+        row = {
+            "N": N,
+            "dtype": dtype_name,
+            "inputs": "uniform",
+            "path": chosen.get("path"),
+            **sides,
+            "skipped": skipped,
+            "ratio": sides["reference"]["median_us"] / sides["ours"]["median_us"],
+            "within_contract": True,
+            "compared": compared,
+            "trials": trials,
+            "useful_flop": useful_flop("lower", (N, N, N)),
+        }
+        told = [f"{name} {us(side)} {side['norm_error']:.1e} {side['worst_error']:.1e}" for name, side in sides.items()]
+        record.add(row, f"{N:<7}{dtype_name:<10}" + ", ".join(told) + "".join(f"; no {name}: {why}" for name, why in skipped.items()))
+
+
+@torch.no_grad()
+def suite_peers(bench, record):
+    """What a user could pick instead."""
+    peers = load(Path(__file__).resolve().parent / "peers.py")
+    if peers.triton is not None:
+        record.content["versions"]["triton"] = peers.triton.__version__
+    print("N      dtype     of each: us, norm and worst error")
+    cases = [(N, torch.float32) for N in bench.sizes or PEERS_SIZES]
+    cases += [(_special_size(bench), dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64)]
+    for N, dtype in cases:
+        measure_peers(bench, record, peers, N, dtype)
+
+
 PROFILED_METRICS = {  # ncu's name -> ours
     "gpu__time_duration.sum": "duration",
     "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor_instructions",
@@ -711,7 +780,7 @@ GPU_SUITES = {
     "determinism": suite_determinism,
     "build": suite_build,
 }
-SUITES = {**GPU_SUITES, "check": suite_check, "limits": suite_limits, "profile": suite_profile, "cpu": suite_cpu}
+SUITES = {**GPU_SUITES, "check": suite_check, "peers": suite_peers, "limits": suite_limits, "profile": suite_profile, "cpu": suite_cpu}
 
 
 def run_suite(name, bench, folder, commit=None):

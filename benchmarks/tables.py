@@ -1,15 +1,15 @@
-"""Writes the tables of README.md and docs/kernel.md from the records of benchmarks/benchmark.py.
+"""Writes the tables of README.md and docs/*.md from the records of benchmarks/benchmark.py.
 
-    python benchmarks/tables.py            bring both files up to date
+    python benchmarks/tables.py            bring the documents up to date
     python benchmarks/tables.py --check    exit with 1 if one of them is not, and change nothing
 
 A table stands between two marker lines, and all between them is replaced:
 
-    <!-- table: NAME -->
+    <!-- begin: NAME -->
     <!-- end: NAME -->
 
-NAME is one of forward, hard, dtypes (all three from forward.json), portable, batch, backward, problems, check, host, build,
-determinism, limits, profile, history (a record kept by hand while the kernel was made) and cpu. A marker whose record is missing, cut
+NAME is one of TABLES, which says what record each is made of and by which function, or of SENTENCES: what the text says in numbers is made
+from the records as well. (history.json is the one record kept by hand, while the kernel was made.) A marker whose record is missing, cut
 short or has rows that could not be measured is an error: no table without a record.
 """
 
@@ -207,7 +207,96 @@ def history(rows):
     return markdown(["version", "predicted, µs", "measured, µs", "what the profiler or the trace said"], cells) if rows else None
 
 
+PEER_NAMES = {
+    "reference": "`tril(matmul)`",
+    "tf32": "the same, TF32 allowed",
+    "strmm": "cuBLAS TRMM",
+    "blocked": "cuBLAS, blocks of 1024",
+    "triton": "Triton kernel",
+    "ours": "**ours**",
+}
+PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
+
+
+def peer_label(row):
+    return str(row["N"]) if row["dtype"] == "float32" else f"{row['N']}, {row['dtype']}"
+
+
+def peers(rows):
+    """The README's table: times, and the errors of who is not float32 and of ours."""
+    head = [f"{name} (error)" if side in ("tf32", "ours") else name for side, name in PEER_NAMES.items()]
+    cells = []
+    for row in rows:
+        if row["N"] == PEERS_LEFT_OUT:
+            continue
+        times = {side: microseconds(row[side]["median_us"]) if side in row else "–" for side in PEER_NAMES}
+        for side in {"tf32", "ours"} & row.keys():
+            times[side] += f" ({error(row[side]['norm_error'])})"
+        cells.append([peer_label(row), *times.values(), ratio(row["ratio"])])
+    return markdown(["N (times in µs)", *head, "ratio"], cells) if rows else None
+
+
+def peers_errors(rows):
+    """All of the record: times with their spread, errors, and why somebody is not in it."""
+    cells = [
+        [peer_label(row), *(f"{time_of(row[side])}; {errors(row[side])}" if side in row else "–" for side in PEER_NAMES)] for row in rows
+    ]
+    reasons = dict.fromkeys(why for row in rows for why in row["skipped"].values())
+    told = f"\n\n–: {'; '.join(reasons)}." if reasons else ""
+    head = ["N", *(f"{name}, µs; error" for name in PEER_NAMES.values())]
+    return markdown(head, cells) + told if rows else None
+
+
+# ---- Sentences -------------------------------------------------------------------------------------------------------
+
+
+def factor(rows):
+    """Where the factor comes from, at 4096 or the largest N there is."""
+    rows = [row for row in rows if row["dtype"] == "float32"]
+    if not rows:
+        return None
+    row = next((row for row in rows if row["N"] == 4096), rows[-1])
+    dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
+    reference, ours = (flop / row[side]["median_us"] / 1e6 for flop, side in ((dense, "reference"), (useful, "ours")))
+    triangle, rest = ratio(dense / useful), ratio(row["ratio"] * useful / dense)
+    return (
+        f"At N = {row['N']} ours is {ratio(row['ratio'])} faster than `tril(matmul)`. {triangle} is the triangle: {useful / 1e9:.3g} GFLOP"
+        f" instead of {dense / 1e9:.4g}.\n{rest} is tensor cores, three float16 products for each float32 one: {ours:.3g} TFLOP/s, where"
+        f" cuBLAS has {reference:.3g} from CUDA cores."
+    )
+
+
+def proof(rows):
+    """What check.py said in the end, word for word."""
+    if not rows:
+        return None
+    told = [f"{check['verdict']:<6} {check['name']}: {check['detail']}" for check in rows[0]["checks"] if check["verdict"] != "note"]
+    return "\n".join(["```", *told, *rows[0]["sentence"].replace("; ", ";\n").split("\n"), "```"])
+
+
+def slower(*records):
+    """What is slower than the reference, and who is faster than ours."""
+    cpu, compared, measured = records[-1], records[-2], [row for rows in records[:-2] for row in rows]
+
+    def told(row):
+        special = [row["dtype"]] * (row["dtype"] != "float32") + [row["problem"]] * (row["problem"] != "lower")
+        return f"{', '.join([*special, row['shape'].replace(' x ', '×')])} ({ratio(row['ratio'])})"
+
+    on_gpu = dict.fromkeys(told(row) for row in measured if row["ratio"] < 1)
+    on_cpu = [told(row) for row in cpu if row["ratio"] < 1]
+    ahead = []
+    for row in compared:
+        faster = [side for side in PEER_NAMES if side in row and row[side]["median_us"] < row["ours"]["median_us"] and side != "reference"]
+        if faster:
+            times = ", ".join(f"{PEER_NAMES[side]} {microseconds(row[side]['median_us'])}" for side in faster)
+            ahead.append(f"{peer_label(row)}: {times} (ours {microseconds(row['ours']['median_us'])} µs)")
+    slow = "; ".join(f"{where}: {', '.join(rows) or 'nothing'}" for where, rows in (("on the GPU", on_gpu), ("on the CPU", on_cpu)))
+    return f"Slower than the reference {slow}.\nFaster than ours: {'; '.join(ahead) or 'nobody in the table above'}."
+
+
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
+    "peers": ("peers.json", peers),
+    "peers-errors": ("peers.json", peers_errors),
     "forward": ("forward.json", forward),
     "hard": ("forward.json", hard),
     "dtypes": ("forward.json", comparison("dtypes", "dtype", lambda row: f"{row['dtype']} (N = {row['N']})")),
@@ -223,6 +312,12 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "profile": ("profile.json", profile),
     "history": ("history.json", history),
     "cpu": ("cpu.json", comparison("cpu", "size", lambda row: row["shape"].replace(" x ", "×"))),
+}
+
+SENTENCES = {  # name -> records, renderer of their rows
+    "factor": (("peers.json",), factor),
+    "proof": (("check.json",), proof),
+    "slower": (tuple(f"{suite}.json" for suite in ("forward", "problems", "backward", "batch", "portable", "peers", "cpu")), slower),
 }
 
 
@@ -251,25 +346,29 @@ def source_line(record, file):
     parts = [record["device"], f"torch {versions['torch']}"]
     parts += [f"CUDA {versions['cuda']}"] if versions.get("cuda") else []
     parts += [f"driver {versions['driver']}"] if versions.get("driver") else []
+    parts += [f"Triton {versions['triton']}"] if versions.get("triton") else []
     parts += [record["date"], f"commit {record['commit']}", f"from benchmarks/results/{file}"]
     return ", ".join(parts) + "."
 
 
 def table(name, results):
-    """The text between the markers of one table."""
-    if name not in TABLES:
-        raise TableError(f"there is no table '{name}'; accepted: {', '.join(TABLES)}")
-    file, render = TABLES[name]
-    record = read_record(results, file)
-    rendered = render(record["rows"])
+    """The text between two markers. Raises TableError."""
+    if name not in TABLES and name not in SENTENCES:
+        raise TableError(f"there is no table '{name}'; accepted: {', '.join([*TABLES, *SENTENCES])}")
+    file, render = TABLES.get(name) or SENTENCES[name]
+    files = file if name in SENTENCES else (file,)
+    records = [read_record(results, file) for file in files]
+    rendered = render(*(record["rows"] for record in records))
     if rendered is None:
-        raise TableError(f"{results / file} has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {file[:-5]}")
-    return f"{rendered}\n\n{source_line(record, file)}"
+        file = results / files[0]
+        raise TableError(f"{file} has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {file.stem}")
+    return rendered if name in SENTENCES else f"{rendered}\n\n{source_line(records[0], file)}"
 
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
-MARKER = re.compile(r"<!-- (table|end): (\S+) -->")
+MARKER = re.compile(r"<!-- (begin|end): (\S+) -->")
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "history"))]
 
 
 def fill(text, results):
@@ -282,13 +381,13 @@ def fill(text, results):
                 lines.append(line)
             continue
         kind, marked = marker.groups()
-        if kind == "table" and name is not None:
+        if kind == "begin" and name is not None:
             raise TableError(f"line {number} begins the table '{marked}' before <!-- end: {name} -->")
         if kind == "end" and marked != name:
             raise TableError(f"line {number} ends the table '{marked}', but " + (f"'{name}' is open" if name else "none is open"))
-        if kind == "table":
+        if kind == "begin":
             name = marked
-            lines += [line, "", table(name, results), ""]
+            lines += [line, table(name, results)]
         else:
             name = None
             lines.append(line)
@@ -298,10 +397,12 @@ def fill(text, results):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description="Write the benchmark tables into README.md and docs/kernel.md.")
+    parser = argparse.ArgumentParser(
+        description="Write the tables into README.md and docs/*.md from the records of benchmarks/benchmark.py."
+    )
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the records lie")
-    parser.add_argument("--files", type=Path, nargs="+", default=[ROOT / "README.md", ROOT / "docs" / "kernel.md"], metavar="FILE")
+    parser.add_argument("--files", type=Path, nargs="+", default=DOCUMENTS, metavar="FILE")
     given = parser.parse_args(arguments)
     wrong = 0
     for path in given.files:

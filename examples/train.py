@@ -4,7 +4,8 @@
     python examples/train.py --size 2048 --plot loss.png
 
 Minimises |L1 L2 - T|^2 / N (Frobenius) over L1 and L2 with torch.optim.Adam, once with tril_matmul and once with what PyTorch users
-write today, tril(matmul), from the same start. The two loss curves must agree but for float32 rounding.
+write today, tril(matmul), from the same start. The two loss curves must agree but for float32 rounding. Both are warmed up before either
+is measured: whoever runs first would pay for torch's start. At the end stand loss, time and memory of each.
 """
 
 import argparse
@@ -20,6 +21,7 @@ sys.path.insert(0, str(ROOT))  # model_new.py and reference_model.py lie there
 LEARNING_RATE = 0.005  # divided by sqrt(N), as the spread of the factors' entries is
 START_SPREAD = 0.05  # of the factors about the identity, at the start
 TARGET_SPREAD = 0.5  # of the target's factors
+WARM_STEPS = 5
 EPSILON = 1e-6  # Adam's; its default, 1e-8, would let an entry whose gradient is rounding noise take full steps
 
 
@@ -95,6 +97,18 @@ def plot(curves, file):
     pyplot.close(figure)
 
 
+def measure(product, target, steps, report=None):
+    """Train, and say what that took: losses, milliseconds a step, and megabytes at the peak (None on a CPU, where torch does not count)."""
+    cuda = target.is_cuda
+    if cuda:
+        torch.cuda.synchronize(target.device)
+        torch.cuda.reset_peak_memory_stats(target.device)
+    start = time.perf_counter()
+    losses = train(product, target, steps, report=report)  # it reads the losses, so it waits for the GPU
+    milliseconds = (time.perf_counter() - start) * 1e3 / (steps + 1)
+    return losses, milliseconds, torch.cuda.max_memory_allocated(target.device) / 1e6 if cuda else None
+
+
 def positive(text):
     value = int(text) if text.isdecimal() else 0
     if value < 1:
@@ -139,7 +153,9 @@ def main(arguments=None):
     where = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else "the CPU"
     print(f"{given.size} x {given.size}, {given.steps} steps of Adam on {where}, torch {torch.__version__}")
     target = make_target(given.size, given.device)
-    curves = {}
+    for product in products.values():
+        train(product, target, WARM_STEPS)
+    curves, rows = {}, []
     live = sys.stdout.isatty()
     for name, product in products.items():
 
@@ -147,9 +163,10 @@ def main(arguments=None):
             end = "" if live and step < given.steps else "\n"
             print(("\r" if live else "") + f"{name:<13} step {step:>5} of {given.steps}  loss {loss:.4e}", end=end, flush=True)
 
-        start = time.perf_counter()
-        curves[name] = train(product, target, given.steps, report=report)
-        print(f"{name:<13} {time.perf_counter() - start:.1f} s, loss {curves[name][0]:.6e} -> {curves[name][-1]:.6e}")
+        curves[name], milliseconds, megabytes = measure(product, target, given.steps, report)
+        memory = "not counted" if megabytes is None else f"{megabytes:.1f} MB"
+        rows.append(f"{name:<13} {curves[name][0]:>12.4e} {curves[name][-1]:>12.4e} {milliseconds:>10.3f} {memory:>12}")
+    print(f"\n{'':<13} {'first loss':>12} {'last loss':>12} {'ms a step':>10} {'peak memory':>12}", *rows, sep="\n")
     if not given.reference:
         difference = largest_difference(curves["tril_matmul"], curves["tril(matmul)"])
         print(f"largest relative difference of the two loss curves: {difference:.1e}")

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import needs_cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 CUDA = torch.cuda.is_available()
+SPECIAL_DTYPES = ("float16", "bfloat16", "float64")
 ROW_FIELDS = {"group", "problem", "shape", "N", "dtype", "inputs", "path", "reference", "ours", "ratio", "trials", "compared"}
 
 # A solution as slow and as right as the reference, gradients included: these tests are about the benchmark.
@@ -130,20 +132,68 @@ def test_every_suite_and_every_table(suites, tables, stand_in, tmp_path):
     (results / "history.json").write_text(json.dumps(history))
     assert {path.stem for path in results.iterdir()} == {*suites.SUITES, "history"}
     page = tmp_path / "page.md"
-    page.write_text("".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in tables.TABLES))
+    page.write_text("".join(f"<!-- begin: {name} -->\n<!-- end: {name} -->\n" for name in [*tables.TABLES, *tables.SENTENCES]))
     arguments = ["--results", str(results), "--files", str(page)]
     assert tables.main(arguments) == 0
     text = page.read_text()
     for name, (file, _) in tables.TABLES.items():
-        body = text.split(f"<!-- table: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip().splitlines()
+        body = text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip().splitlines()
         columns = body[0].count("|")
         assert len(body) >= 5, f"table {name} is empty"
-        assert all(line.count("|") == columns for line in body[:-2]), f"table {name} is ragged"
+        assert all(line.count("|") == columns for line in body if line.startswith("|")), f"table {name} is ragged"
         assert body[-1].endswith(f"commit abc123, from benchmarks/results/{file}.")
+    for name in tables.SENTENCES:
+        assert text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip(), f"{name} says nothing"
     assert tables.main([*arguments, "--check"]) == 0
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA GPU")
+def test_peers_that_are_not_there_say_why(suites, stand_in, tmp_path):
+    run_suites(suites, stand_in, tmp_path, "peers")
+    rows = json.loads((tmp_path / "peers.json").read_text())["rows"]
+    assert [(row["N"], row["dtype"]) for row in rows] == [(24, "float32"), (40, "float32"), *((40, dtype) for dtype in SPECIAL_DTYPES)]
+    for row in rows:
+        assert {"reference", "ours", "blocked"} <= set(row) and set(row["skipped"]) == {"tf32", "strmm", "triton"} - set(row)
+    assert "no TRMM for float16" in rows[2]["skipped"]["strmm"]
+
+
+def test_a_wrong_peer_is_not_timed(suites, stand_in, tmp_path, monkeypatch):
+    peers = module("peers")
+    monkeypatch.setitem(peers.PEERS, "blocked", lambda A, B: lambda: torch.matmul(A, B) * 1.1)
+    monkeypatch.setattr(suites, "load", lambda path, load=suites.load: peers if path.stem == "peers" else load(path))
+    bench = suites.Bench("cpu", stand_in, trials=5, sizes=[24])
+    monkeypatch.setattr(bench, "alternate", lambda *calls: pytest.fail("something wrong is timed"))
+    failures = suites.run_suite("peers", bench, tmp_path)
+    assert len(failures) == 4 and "nothing is timed, because of blocked: worst error 1.00e-01" in failures[0]
+
+
+@pytest.mark.parametrize("N", [7, 1024, 1500])
+def test_blocked_products(N):
+    A, B = (torch.randn(N, N, dtype=torch.float64).tril() for _ in range(2))
+    torch.testing.assert_close(module("peers").blocked(A, B)(), A @ B)
+
+
+def test_tiles_come_longest_first():
+    order = module("peers")._tile_order(512, 128, 256, "cpu").tolist()
+    assert sorted(order) == [[i, j] for i in range(4) for j in range(2)]
+    assert order[0] == [3, 0] and order[-2:] == [[0, 1], [1, 1]]
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_peers_on_a_gpu_compute_the_product(dtype):
+    peers, before = module("peers"), torch.get_float32_matmul_precision()
+    A, B = (torch.randn(512, 512, device="cuda", dtype=dtype).tril() for _ in range(2))
+    for name, prepare in peers.PEERS.items():
+        try:
+            C = prepare(A, B)()
+        except peers.Unavailable:
+            continue
+        assert not C.triu(1).any(), name
+        torch.testing.assert_close(C.double(), A.double() @ B.double(), atol=0.1, rtol=0.01, msg=lambda text, name=name: f"{name}: {text}")
+    assert torch.get_float32_matmul_precision() == before
+
+
+@needs_cuda
 def test_gpu_suites_in_a_shell(tmp_path):
     script = str(ROOT / "benchmarks" / "benchmark.py")
     names = ["forward", "portable", "backward", "host"]
@@ -272,7 +322,7 @@ def page(tmp_path):
     """A page with one table, and the arguments that name it."""
     (tmp_path / "cpu.json").write_text(json.dumps(record_of(4096)))
     path = tmp_path / "page.md"
-    path.write_text("before\n\n<!-- table: cpu -->\nold\n<!-- end: cpu -->\n\nafter µ\n", encoding="utf-8")
+    path.write_text("before\n\n<!-- begin: cpu -->\nold\n<!-- end: cpu -->\n\nafter µ\n", encoding="utf-8")
     return path, ["--results", str(tmp_path), "--files", str(path)]
 
 
@@ -280,7 +330,7 @@ def test_markers_are_filled_and_the_rest_stays(tables, page):
     path, arguments = page
     assert tables.main(arguments) == 0
     text = path.read_text(encoding="utf-8")
-    assert text.startswith("before\n\n<!-- table: cpu -->\n") and text.endswith("<!-- end: cpu -->\n\nafter µ\n") and "old" not in text
+    assert text.startswith("before\n\n<!-- begin: cpu -->\n") and text.endswith("<!-- end: cpu -->\n\nafter µ\n") and "old" not in text
     assert "| 4096 | 2,728 | 157 (2,720 to 2,741) | 17.4x | 7.3e-7 / 3.9e-6 | 7.3e-7 / 3.9e-6 |" in text
     assert "a device, torch 2.11.0, CUDA 13.0, 2026-11-20, commit abc123, from benchmarks/results/cpu.json." in text
 
@@ -333,11 +383,11 @@ def test_a_broken_contract_shows_in_the_table(tables, page):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<!-- table: speed -->\n<!-- end: speed -->\n", "there is no table 'speed'; accepted: forward, hard"),
-        ("<!-- table: cpu -->\n", "the table 'cpu' has no <!-- end: cpu -->"),
+        ("<!-- begin: speed -->\n<!-- end: speed -->\n", "there is no table 'speed'; accepted: peers, peers-errors, forward"),
+        ("<!-- begin: cpu -->\n", "the table 'cpu' has no <!-- end: cpu -->"),
         ("<!-- end: cpu -->\n", "line 1 ends the table 'cpu', but none is open"),
-        ("<!-- table: cpu -->\n<!-- end: host -->\n", "line 2 ends the table 'host', but 'cpu' is open"),
-        ("<!-- table: cpu -->\n<!-- table: host -->\n", "line 2 begins the table 'host' before <!-- end: cpu -->"),
+        ("<!-- begin: cpu -->\n<!-- end: host -->\n", "line 2 ends the table 'host', but 'cpu' is open"),
+        ("<!-- begin: cpu -->\n<!-- begin: host -->\n", "line 2 begins the table 'host' before <!-- end: cpu -->"),
     ],
 )
 def test_bad_markers(tables, page, capsys, text, message):
@@ -351,12 +401,3 @@ def test_numbers_have_no_needless_digits(tables):
     assert [tables.microseconds(v) for v in (9.23, 99.96, 112.4, 21608.3)] == ["9.2", "100", "112", "21,608"]
     assert [tables.ratio(v) for v in (0.966, 9.994, 17.42)] == ["0.97x", "9.99x", "17.4x"]
     assert [tables.error(v) for v in (7.3e-7, 1.24e-16, 2.0, 0.0)] == ["7.3e-7", "1.2e-16", "2.0e0", "0"]
-
-
-def test_the_documents_are_up_to_date(tables, capsys):
-    """README.md and docs/kernel.md hold what benchmarks/results holds."""
-    documents = [path for path in (ROOT / "README.md", ROOT / "docs" / "kernel.md") if path.exists()]
-    if not documents:
-        pytest.skip("neither README.md nor docs/kernel.md is there yet")
-    status = tables.main(["--check", "--files", *map(str, documents)])
-    assert status == 0, capsys.readouterr().err

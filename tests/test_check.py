@@ -357,6 +357,8 @@ def test_the_constructor_gets_the_arguments_of_get_init_inputs(quick, capsys, tm
         (["--solution", "missing.py"], ["--solution", "missing.py", "No such file"]),
         (["--solution", "."], ["--solution", "cannot be read"]),
         (["--reference", "missing.py"], ["--reference", "missing.py", "No such file"]),
+        (["--plot", "time.txt"], ["--plot", "time.txt", ".png, .svg or .pdf"]),
+        (["--plot", "time.svg", "--no-timing"], ["--plot", "--no-timing", "one of the two"]),
         (["--unknown"], ["--unknown"]),
     ],
 )
@@ -461,6 +463,27 @@ def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
         assert times["solution"]["us"] > 2000 and times["ratio"] < 1
         assert f"{times['ratio']:.2f}x" in out
     assert kept["ratio"] == kept["timings"]["forward"]["ratio"]
+
+
+@pytest.mark.alone
+def test_a_plot_times_smaller_sizes_as_well(quick, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(check, "REQUEST_SECONDS", {"cpu": 0.005})
+    monkeypatch.setattr(check, "HALVINGS", 2)
+    path, drawn, record = solution(tmp_path, PLAIN), tmp_path / "time.svg", tmp_path / "record.json"
+    status, out, err = judge(capsys, path, "--trials", "4", "--forward-only", "--plot", str(drawn), "--json", str(record), "--size", "33")
+    assert status == 0, out + err
+    assert f"wrote {drawn}" in out and "timed calls, forward, 16:" in out
+    assert "<svg" in drawn.read_text()
+    kept = json.loads(record.read_text())
+    assert set(kept["halved"]) == {"16", "8"} and set(kept["timings"]) == {"forward"}
+    assert kept["halved"]["8"]["ratio"] > 0
+
+
+def test_a_plot_needs_matplotlib(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None)
+    assert check.main(["--plot", str(tmp_path / "time.svg")]) == 2
+    assert "needs matplotlib, which is not installed (pip install matplotlib)" in capsys.readouterr().err
 
 
 # ---- Export. ---------------------------------------------------------------------------------------------------------

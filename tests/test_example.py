@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from helpers import needs_cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "examples" / "train.py"
@@ -17,7 +17,7 @@ FALL = 200  # the loss falls by this factor at least; at this setting it falls t
 # Two float32 products differ by some 1e-7 in each element; the loss, a sum of squares, is far above that here all the way.
 TOLERANCE = 1e-4
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,25 @@ def test_main_prints_progress_and_the_comparison(example, capsys):
     assert "tril_matmul   step    20 of 20" in out
     assert "tril(matmul)  step    20 of 20" in out
     assert "largest relative difference of the two loss curves" in out
+    head, *rows = [line.split() for line in out.split("\n\n")[1].splitlines()[:3]]
+    assert head == ["first", "loss", "last", "loss", "ms", "a", "step", "peak", "memory"]
+    for row, name in zip(rows, ("tril_matmul", "tril(matmul)"), strict=True):
+        assert row[0] == name and float(row[2]) < float(row[1]) and float(row[3]) > 0 and row[4:] == ["not", "counted"]
+
+
+def test_both_are_warmed_up_before_either_is_measured(example, monkeypatch):
+    order = []
+    monkeypatch.setattr(example, "train", lambda product, target, steps, **rest: order.append(steps) or [1.0] * (steps + 1))
+    assert example.main(["--size", "8", "--steps", "20", "--device", "cpu"]) == 0
+    assert order == [example.WARM_STEPS, example.WARM_STEPS, 20, 20]
+
+
+@needs_cuda
+def test_memory_is_told_on_a_gpu(example):
+    import model_new
+
+    losses, milliseconds, megabytes = example.measure(model_new.tril_matmul, example.make_target(64, "cuda"), 3)
+    assert len(losses) == 4 and milliseconds > 0 and megabytes > 5 * 64 * 64 * 4 / 1e6
 
 
 def test_reference_alone_in_a_shell():

@@ -1,0 +1,173 @@
+"""What a user could pick instead of model_new.py for C = tril(A) tril(B), with what comes with torch and nothing else.
+
+    tf32       tril(matmul) with TF32 allowed: not float32, its error says how far
+    strmm      cuBLAS's triangular product (TRMM), out of the library that torch has loaded; float32 and float64
+    blocked    products of blocks 1024 wide, by torch (cuBLAS), those that are zero left out
+    triton     a plain Triton kernel over the tiles of the triangle; float32 by three TF32 products (tf32x3)
+
+PEERS maps each name to a function of A and B, which hold zeros above their diagonals. It does what one does once (looks up a library,
+compiles, picks the fastest tile) and returns a function without arguments that computes C. Where there is no such peer it raises
+Unavailable, whose text says why. `python benchmarks/benchmark.py --suite peers` checks and times them.
+"""
+
+import ctypes
+import functools
+import re
+from pathlib import Path
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # comes with torch for CUDA, on Linux
+    triton = None
+
+BLOCK = 1024
+
+
+class Unavailable(Exception):
+    """There is no such peer for these operands, or on this machine; the text says why."""
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+# ---- By torch alone. -------------------------------------------------------------------------------------------------
+
+
+def tf32(A, B):
+    if A.dtype != torch.float32:
+        raise Unavailable("TF32 is a setting for float32 alone")
+
+    def product():
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            return torch.tril(torch.matmul(A, B))
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return product
+
+
+def blocked(A, B):
+    N = A.shape[-1]
+
+    def product():
+        C = torch.zeros_like(A)
+        for k in range(0, N, BLOCK):
+            e = min(N, k + BLOCK)
+            C[k:, :e].addmm_(A[k:, k:e], B[k:e, :e])
+        return C
+
+    return product
+
+
+# ---- cuBLAS's TRMM, by ctypes. ---------------------------------------------------------------------------------------
+
+_RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT = 1, 1, 0, 0  # as cublas_api.h has them
+_TRMM = {torch.float32: ("cublasStrmm_v2", ctypes.c_float), torch.float64: ("cublasDtrmm_v2", ctypes.c_double)}
+
+
+@functools.cache
+def _cublas():
+    """The cuBLAS that this process has loaded."""
+    torch.cuda.current_blas_handle()  # loads it, if nothing else has
+    found = re.search(r"\s(/\S*/libcublas\.so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    if found is None:
+        raise Unavailable("torch has loaded no libcublas.so of its own here")
+    return ctypes.CDLL(found.group(1))
+
+
+def strmm(A, B):
+    if A.dtype not in _TRMM:
+        raise Unavailable(f"cuBLAS has no TRMM for {_name(A.dtype)}")
+    if not A.is_cuda:
+        raise Unavailable("cuBLAS needs a CUDA GPU")
+    name, scalar = _TRMM[A.dtype]
+    trmm, one, N = getattr(_cublas(), name), scalar(1), A.shape[-1]
+
+    def product():
+        # cuBLAS counts by columns: what it sees is C^T = B^T A^T, with A^T upper triangular on the right.
+        C = torch.empty_like(A)
+        handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
+        x, y, z = (ctypes.c_void_p(T.data_ptr()) for T in (A, B, C))
+        status = trmm(handle, _RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT, N, N, ctypes.byref(one), x, N, y, N, z, N)
+        if status:
+            raise RuntimeError(f"{name} ended with status {status}")
+        return C
+
+    return product
+
+
+# ---- Triton. ---------------------------------------------------------------------------------------------------------
+
+_CONFIGURATIONS = {  # element size -> rows, columns and k of a tile, warps, stages
+    4: ((128, 128, 32, 8, 3), (128, 64, 32, 4, 3), (64, 64, 32, 4, 3), (64, 64, 64, 4, 2)),
+    2: ((128, 256, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (64, 64, 64, 4, 4)),
+}
+_MULTIPLE = 256  # of which N has to be one: no tile is cut
+
+if triton is not None:
+
+    @triton.jit
+    def _tile(a, b, c, order, N, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr):
+        """One tile of C = A B; `order` holds the row and the column of the tiles, the longest first. Above the diagonal k has no range."""
+        row = tl.load(order + 2 * tl.program_id(0)) * rows
+        column = tl.load(order + 2 * tl.program_id(0) + 1) * columns
+        i, j = row + tl.arange(0, rows), column + tl.arange(0, columns)
+        total = tl.zeros((rows, columns), tl.float32)
+        for begin in range(column, row + rows, depth):
+            k = begin + tl.arange(0, depth)
+            x = tl.load(a + i[:, None] * N + k[None, :])
+            y = tl.load(b + k[:, None] * N + j[None, :])
+            total = tl.dot(x, y, total, input_precision="tf32x3")  # of 16-bit operands: one product
+        tl.store(c + i[:, None] * N + j[None, :], total.to(c.dtype.element_ty))
+
+
+def _tile_order(N, rows, columns, device):
+    """The tiles of an N x N matrix, (number, 2): row and column, those with most k first."""
+    tiles = [(i, j) for i in range(N // rows) for j in range(N // columns)]
+    tiles.sort(key=lambda tile: -max(0, (tile[0] + 1) * rows - tile[1] * columns))
+    return torch.tensor(tiles, dtype=torch.int32, device=device)
+
+
+def triton_kernel(A, B):
+    N = A.shape[-1]
+    if not A.is_cuda:
+        raise Unavailable("Triton needs a GPU")
+    if triton is None:
+        raise Unavailable("Triton is not installed; it comes with torch's CUDA builds for Linux")
+    if A.element_size() not in _CONFIGURATIONS:
+        raise Unavailable(f"Triton's tensor-core product takes no {_name(A.dtype)}")
+    if N % _MULTIPLE:
+        raise Unavailable(f"this kernel is for N that are multiples of {_MULTIPLE}")
+
+    def configured(rows, columns, depth, warps, stages):
+        order = _tile_order(N, rows, columns, A.device)
+
+        def product():
+            C = torch.empty_like(A)
+            _tile[(len(order),)](A, B, C, order, N, rows, columns, depth, num_warps=warps, num_stages=stages)
+            return C
+
+        return product
+
+    best = None
+    for configuration in _CONFIGURATIONS[A.element_size()]:
+        product = configured(*configuration)
+        try:
+            milliseconds = triton.testing.do_bench(product, warmup=5, rep=25)
+        except triton.OutOfResources:  # a smaller GPU
+            continue
+        if best is None or milliseconds < best[0]:
+            best = milliseconds, product, configuration
+    if best is None:
+        raise Unavailable("none of this kernel's tiles fits this GPU")
+    best[1].configuration = best[2]
+    return best[1]
+
+
+PEERS = {"tf32": tf32, "strmm": strmm, "blocked": blocked, "triton": triton_kernel}
