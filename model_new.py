@@ -26,7 +26,8 @@ kernels are compiled at import, once; a machine without a GPU compiles nothing a
 the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
 
 Rooms, top to bottom: the CUDA source (what is shared, the tile schedule, PTX, the portable kernel, the tf32 kernel, packing, the Hopper
-kernel, half precision, launching), the C++ binding and the build, the operator (checks of arguments, CPU, CUDA, autograd), the KernelBench classes.
+kernel, half precision, launching), the C++ binding and the build, the operator (checks of arguments, CPU, CUDA, autograd), the
+KernelBench classes.
 """
 
 import functools
@@ -2711,8 +2712,8 @@ __global__ void clear_words(int* words, int count) {
 # other strides (operands_to_copy tells which have not). Leaves: all of C, in one launch, without a workspace.
 #
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
-# to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply and send C's boxes, and a scheduler hands
-# out work tiles, the longest first. Sums are float32 and rounded once. docs/kernel.md has the measurements.
+# to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply and send C's boxes, and a scheduler
+# hands out work tiles, the longest first. Sums are float32 and rounded once. docs/kernel.md has the measurements.
 _CUDA_HALF = r"""
 #include <algorithm>
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
@@ -2731,13 +2732,14 @@ constexpr int kThreads = 3 * 128;               // two consumer warpgroups, and 
 constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kSingleRegisters = 72;
 static_assert(kEntryRegisters == 65536 / kThreads / 8 * 8 && 2 * kConsumerRegisters + kSingleRegisters <= 3 * kEntryRegisters,
               "a warpgroup can only gain registers that another has given up");
-constexpr int kConsumerWarps = 8, kProducerWarp = 8, kSchedulerWarp = 9, kFirstMaskWarp = 10;
+[[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = 8, kSchedulerWarp = 9, kFirstMaskWarp = 10;
 constexpr int kMaskWarps = 2;
-constexpr int kConsumersTeam = 0, kConsumerTeam = 1;   // of named barriers: all consumers, and a warpgroup of them (two teams)
+// Teams of named barriers: all consumers; and, from kConsumerTeam on, a warpgroup of them.
+[[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1;
 constexpr int kDenseN = 256;                    // columns of a tile that is too large for triangular products
 constexpr int kTiles = 2;                       // places for work tiles on their way from the scheduler
 constexpr int kMostShared = 227 * 1024;         // bytes that a CTA of Hopper has
-constexpr int kTileOverhead = 2;                // what a work tile costs beside its k-blocks, in k-blocks; measured
+[[maybe_unused]] constexpr int kTileOverhead = 2;   // what a work tile costs beside its k-blocks, in k-blocks; about
 constexpr int kMostClusters = 96;               // that the scheduler knows, three a lane
 
 // A tile of C and the range of k that it sums, all in blocks of 64. A tile of a cluster, until the CTA that takes it makes it its own.
@@ -2789,7 +2791,8 @@ struct Pipeline {
 
 // ---- Half precision: PTX.
 
-// A box of 64 x 64 elements from a tensor map; to the same place in every CTA of `mask`, if there are several.
+// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
+// cluster, and counts on the barrier of each.
 __device__ inline void copy_box(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
                    shared_address(to)),
@@ -2807,8 +2810,8 @@ __device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("pref
 
 // And back, in the groups of copies_out_commit. What lies beyond the edges of the matrix is not written.
 __device__ inline void store_box(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1), "r"(at2),
-               "r"(shared_address(from))
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
+               "r"(at2), "r"(shared_address(from))
                : "memory");
 }
 __device__ inline void store_in_peer(uint32_t at, int value) {   // at: as address_in_peer gives it
@@ -2823,18 +2826,18 @@ __device__ inline void barrier_invalidate(uint64_t* barrier) {
 template <bool kTransposed>
 __device__ inline void store_matrices(uint32_t at, const uint32_t (&w)[4]) {
   if constexpr (kTransposed)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+                 "r"(w[3])
+                 : "memory");
   else
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
 }
 
-#define REGISTERS_32 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
-  "%28, %29, %30, %31"
 #define REGISTERS_64                                                                                                                   \
-  REGISTERS_32                                                                                                                         \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57" \
-  ", %58, %59, %60, %61, %62, %63"
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
+  "%28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "      \
+  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define REGISTERS_96                                                                                                                   \
   REGISTERS_64                                                                                                                         \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89" \
@@ -2858,9 +2861,7 @@ __device__ inline void store_matrices(uint32_t at, const uint32_t (&w)[4]) {
 // s += X Y: 64 rows, kN columns, 16 of k. kMajorX, kMajorY: 0 for K-major operands, 1 for MN-major ones.
 template <typename T, int kN, int kMajorX, int kMajorY>
 __device__ inline void wgmma(float* s, uint64_t x, uint64_t y) {
-  if constexpr (kN == 64) {
-    WGMMA(64, REGISTERS_32, 32, 33, 34, 35, SUMS_32(s, 0));
-  } else if constexpr (kN == 128) {
+  if constexpr (kN == 128) {
     WGMMA(128, REGISTERS_64, 64, 65, 66, 67, SUMS_32(s, 0), SUMS_32(s, 32));
   } else if constexpr (kN == 192) {
     WGMMA(192, REGISTERS_96, 96, 97, 98, 99, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64));
@@ -2879,14 +2880,15 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
   const int thread = threadIdx.x % kTeam;
   const bool by_rows = h.p.c_col == 1;
   if (h.c_mapped) {
-    if (thread == 0)
-      store_box(h.c, (by_rows ? col : row) * kBlock, (by_rows ? row : col) * kBlock, static_cast<int>(batch_offset(h.p, h.c_batch, batch)), box);
+    const int at = static_cast<int>(batch_offset(h.p, h.c_batch, batch));
+    if (thread == 0) store_box(h.c, (by_rows ? col : row) * kBlock, (by_rows ? row : col) * kBlock, at, box);
     return;
   }
   uint16_t* c = static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
 #pragma unroll 1
   for (int e = thread; e < kBlock * kBlock; e += kTeam) {
-    const int line = e / kBlock, along = e % kBlock, m = row * kBlock + (by_rows ? line : along), n = col * kBlock + (by_rows ? along : line);
+    const int line = e / kBlock, along = e % kBlock;
+    const int m = row * kBlock + (by_rows ? line : along), n = col * kBlock + (by_rows ? along : line);
     if (m < h.p.m && n < h.p.n)
       c[m * h.p.c_row + n * h.p.c_col] = *reinterpret_cast<const uint16_t*>(box + line * 128 + (along / 8 ^ line % 8) * 16 + along % 8 * 2);
   }
@@ -2954,7 +2956,7 @@ struct Scheduler {
 };
 
 // One warp hands the CTA's work tiles to its other roles. Every cluster plays through the same list scheduling: the next tile goes to the
-// cluster that has been given the fewest k-blocks so far. So no counter in memory is needed, and the result does not depend on who runs when.
+// cluster that has been given the fewest k-blocks so far. So no counter in memory has to be cleared beforehand.
 template <int kBlockN, Cooperation kCooperation>
 __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Scheduler scheduler, WorkTile first) {
   const int lane = threadIdx.x % 32, rank = cluster_rank(), cluster = cluster_number();
@@ -3021,7 +3023,7 @@ __device__ inline WorkTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
   __syncwarp();
   return tile;
 }
-constexpr int kTileTakers = kConsumerWarps + 1 + kMaskWarps;   // warps
+[[maybe_unused]] constexpr int kTileTakers = kConsumerWarps + 1 + kMaskWarps;   // warps; 1: the producer
 
 // What the roles have to know of a k-block. In a cluster with multicast, tile.row - kBlocksM * rank is the first row of both.
 template <int kBlockN, Cooperation kCooperation>
@@ -3064,7 +3066,8 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
 #pragma unroll
         for (int u = 0; u < Shared::kBlocksN; ++u)
           if (kCooperation == kSplit || u % 2 == rank) {
-            const int line = (tile.col + u) * kBlock, depth = (on_side(h.y_side, tile.col + u, k) ? k : ceil_div(h.p.k, kBlockK)) * kBlockK;
+            const bool has_y = on_side(h.y_side, tile.col + u, k);
+            const int line = (tile.col + u) * kBlock, depth = (has_y ? k : ceil_div(h.p.k, kBlockK)) * kBlockK;
             auto* copy = kCooperation == kSplit ? copy_box : copy_box_to_both;
             copy(shared.stage[at.stage][kBlocksM + u], h.y, kMajorY ? line : depth, kMajorY ? depth : line, y_batch, barrier);
           }
@@ -3119,7 +3122,7 @@ __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, 
 // ---- Half precision: masking, two warps.
 //
 // A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place here. They may still meet a
-// NaN or an Inf of the other operand: see consume().
+// NaN or an Inf of the other operand: see `again` in the kernel.
 
 // Sets a block on the diagonal to zero above it, or below it (lower: what is kept). A lane has a row of each half.
 __device__ inline void mask_block(uint8_t* block, bool lower, int lane) {
@@ -3227,19 +3230,22 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     auto masked = [&](int k) { return to_be_masked<kBlockN, kCooperation>(h, tile, rank, k); };
     auto wait_for_stage = [&] { barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity); };
     auto block = [&](int u) { return operand(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kBlockBytes, kBlockBytes, 1024); };
+    auto issue = [&] {
+      const uint64_t x = block(group), y = block(kBlocksM);
+      wgmma_fence();
+#pragma unroll
+      for (int s = 0; s < kBlockK / 16; ++s)
+        wgmma<T, kBlockN, kMajorX, kMajorY>(sum, operand_after(x, s * kStepX), operand_after(y, s * kStepY));
+      wgmma_commit();
+    };
 #pragma unroll 1
     for (int k = tile.k_begin; k < tile.k_end;) {
-      // k-blocks that exist as a whole: while one is multiplied the next is issued
+      // k-blocks without a diagonal: while one is multiplied the next is issued
       int reading = -1;   // the stage that the tensor cores read
 #pragma unroll 1
       for (; k < tile.k_end && !masked(k); ++k, at.advance()) {
         wait_for_stage();
-        const uint64_t x = block(group), y = block(kBlocksM);
-        wgmma_fence();
-#pragma unroll
-        for (int s = 0; s < kBlockK / 16; ++s)
-          wgmma<T, kBlockN, kMajorX, kMajorY>(sum, operand_after(x, s * kStepX), operand_after(y, s * kStepY));
-        wgmma_commit();
+        issue();
         wgmma_wait<1>();
         if (reading >= 0) release(reading);
         reading = at.stage;
@@ -3254,12 +3260,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
         if (careful) {
           multiply_with_care<T, kMajorX, kMajorY, kBlockN>(h, shared.stage[at.stage], line_x, tile.col, k, sum);
         } else if (on_side(h.x_side, line_x, k)) {
-          const uint64_t x = block(group), y = block(kBlocksM);
-          wgmma_fence();
-#pragma unroll
-          for (int s = 0; s < kBlockK / 16; ++s)
-            wgmma<T, kBlockN, kMajorX, kMajorY>(sum, operand_after(x, s * kStepX), operand_after(y, s * kStepY));
-          wgmma_commit();
+          issue();
           wgmma_wait<0>();
         }
         release(at.stage);
@@ -3270,15 +3271,15 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     float sign = 0.0f;
     // Stores boxes from block column `col` on
     auto store = [&](int row, int col, float* box, auto count) {
+      constexpr int kCount = decltype(count)::value;
       copies_out_wait_read();   // those before
       team_sync<128>(kConsumerTeam + group);
 #pragma unroll
-      for (int u = 0; u < count; ++u) sign += store_sums<T>(h, shared.stored[group][u], row, col + u, box + 32 * u);
+      for (int u = 0; u < kCount; ++u) sign += store_sums<T>(h, shared.stored[group][u], row, col + u, box + 32 * u);
       proxy_fence_shared();   // the copy engine reads them
       team_sync<128>(kConsumerTeam + group);
 #pragma unroll 1
-      for (int u = 0; u < count; ++u)
-        send_box<128>(h, shared.stored[group][u], row, col + u, tile.batch);
+      for (int u = 0; u < kCount; ++u) send_box<128>(h, shared.stored[group][u], row, col + u, tile.batch);
       copies_out_commit();
     };
     if constexpr (kCooperation == kMulticast) {
@@ -3364,6 +3365,7 @@ __global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constan
     __syncwarp();
     cluster_sync();   // no CTA may end, or begin again, while another still signals it or reads its sums
     if (careful || !shared.again) return false;
+    proxy_fence_shared();   // sums have been where the copy engine will write
     cluster_sync();
     if (threadIdx.x == 0) {
       for_each_barrier([](uint64_t* barrier, int) { barrier_invalidate(barrier); });
@@ -3466,8 +3468,8 @@ static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream
 
 template <typename T, int kBlockN, Cooperation kCooperation>
 static cudaError_t launch_majors(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
-  if (major_x)
-    return major_y ? launch_as<T, 1, 1, kBlockN, kCooperation>(h, ctas, stream) : launch_as<T, 1, 0, kBlockN, kCooperation>(h, ctas, stream);
+  if (major_x && major_y) return launch_as<T, 1, 1, kBlockN, kCooperation>(h, ctas, stream);
+  if (major_x) return launch_as<T, 1, 0, kBlockN, kCooperation>(h, ctas, stream);
   return major_y ? launch_as<T, 0, 1, kBlockN, kCooperation>(h, ctas, stream) : launch_as<T, 0, 0, kBlockN, kCooperation>(h, ctas, stream);
 }
 
@@ -3505,7 +3507,6 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 
 }  // namespace half_precision
 
-#undef REGISTERS_32
 #undef REGISTERS_64
 #undef REGISTERS_96
 #undef REGISTERS_128
@@ -3518,7 +3519,9 @@ bool half_serves(ElementType type, int64_t k, const Gpu& gpu) {
 
 int operands_to_copy(const Product& p) {
   using namespace half_precision;
-  return !(layout_of_x(p).readable && batch_unit(p, p.x_batch) % 8 == 0) | !(layout_of_y(p).readable && batch_unit(p, p.y_batch) % 8 == 0) << 1;
+  const bool x = layout_of_x(p).readable && batch_unit(p, p.x_batch) % 8 == 0;
+  const bool y = layout_of_y(p).readable && batch_unit(p, p.y_batch) % 8 == 0;
+  return (x ? 0 : 1) | (y ? 0 : 2);
 }
 """
 
@@ -4532,10 +4535,10 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', or 'hopper, portable' where a part of a batch
-        was refused); 'refused', whether the Hopper kernel found that pairs of float16 cannot hold an operand and left the product, or one
-        of the batch, to the portable one; 'refused_at', which of the batch, counted over its leading dimensions as one; 'lost', how many
-        elements, of the whole batch, needed more than a pair of float16 and were kept in lists beside their blocks.
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', or 'hopper, portable' where a part of
+        a batch was refused); 'refused', whether the Hopper kernel found that pairs of float16 cannot hold an operand and left the product,
+        or one of the batch, to the portable one; 'refused_at', which of the batch, counted over its leading dimensions as one; 'lost', how
+        many elements, of the whole batch, needed more than a pair of float16 and were kept in lists beside their blocks.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
