@@ -2,7 +2,7 @@
 
     python tests/sanitize.py                      all four tools, all kernels
     python tests/sanitize.py memcheck             some of the tools
-    python tests/sanitize.py initcheck portable   some of the kernels: portable, tf32, hopper
+    python tests/sanitize.py initcheck portable   some of the kernels: portable, tf32, hopper, half
 
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every tool is clean, 1 if one is not, 2 if it
 cannot run.
@@ -53,6 +53,7 @@ COPIED = {  # for a tool: what becomes of what
 }
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, more than one team's share
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
+HALF_SIZES = (136, 1100)  # split sums, and tiles of clusters that share Y
 HOPPER_SIZE = 1300  # tiles in pieces, an edge that no block divides
 
 
@@ -100,7 +101,20 @@ def hopper(torch, module):
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
-KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper}
+def half(torch, module):
+    """Every contraction and structure of both types, operands that lie the other way, a copy, a batch, and a NaN that is summed again."""
+    for N, dtype in itertools.product(HALF_SIZES, (torch.float16, torch.bfloat16)):
+        X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
+        assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+        assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
+        assert all(finite(torch, module, X[:-3, :-3], Y[:-3, :-3], *member) for member in FAMILY)
+        assert finite(torch, module, X.expand(3, N, N), Y.expand(3, N, N), 0, 1)
+        X[N - 1, N - 1] = float("inf")
+        assert not finite(torch, module, X, Y.mT, 0, 1)
+    print("computed by", module.explain(Y, Y)["path"], flush=True)
+
+
+KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper, "half": half}
 
 
 def copy_for(tool, text):
@@ -135,7 +149,7 @@ def main():
     dirty = 0
     for tool in tools:
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-        for kernel in () if tool == "initcheck" else ("portable", "tf32", "hopper", "pack", "clear"):
+        for kernel in () if tool == "initcheck" else ("portable", "tf32", "hopper", "half", "pack", "clear"):
             command += ["--kernel-name", f"kns={kernel}"]
         run = subprocess.run(
             [*command, sys.executable, __file__, "--child", tool, *kernels], capture_output=True, text=True, env=environment

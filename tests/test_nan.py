@@ -99,12 +99,13 @@ def test_one_special_element_anywhere(model, contraction, structure, place, devi
 
 
 @needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("N", [500, 1300, 2048])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_nan_and_inf_at_a_large_size(model, contraction, structure, N, count):
-    X = with_specials(normal(N, N, seed=N, device="cuda"), count, N, zeros=0.001)
-    Y = with_specials(normal(N, N, seed=N + 1, device="cuda"), count - 1, N + 1, zeros=0.001)
+def test_nan_and_inf_at_a_large_size(model, contraction, structure, N, count, dtype):
+    X = with_specials(normal(N, N, seed=N, dtype=dtype, device="cuda"), count, N, zeros=0.001)
+    Y = with_specials(normal(N, N, seed=N + 1, dtype=dtype, device="cuda"), count - 1, N + 1, zeros=0.001)
     assert_specials(poison(X, structure), poison(Y, structure), contraction, structure)
 
 

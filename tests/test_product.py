@@ -171,6 +171,40 @@ def test_large_sizes_of_other_dtypes(model, contraction, structure, dtype):
     assert_product(C, X, Y, contraction, structure)
 
 
+HALF_DTYPES = [torch.float16, torch.bfloat16]
+# Below and above the edges of blocks of 64 and of tiles of 128 to 256; of 16 bytes a row or not; for clusters that split k or share Y.
+HALF_SIZES = [1, 8, 127, 200, 513, 1000, 1501, 2200, 3080]
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+@pytest.mark.parametrize("N", HALF_SIZES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_half_precision(model, contraction, structure, N, dtype):
+    X, Y = (poison(normal(N, N, seed=s, dtype=dtype, device="cuda"), structure) for s in (1, 2))
+    for operands in ((X, Y), (X.mT.contiguous().mT, Y), (X, LAYOUTS["slice"](Y)), (LAYOUTS["transposed steps"](X), Y.mT.contiguous().mT)):
+        assert_product(product(*operands, contraction, structure), *operands, contraction, structure)
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+@pytest.mark.parametrize(("K", "M", "N"), [(1, 1, 1), (64, 1, 300), (3000, 5, 7), (8192, 129, 260), (70, 1000, 1300), (520, 2100, 4000)])
+def test_half_precision_of_rectangles(model, K, M, N, dtype):
+    A, B = normal(K, M, seed=1, dtype=dtype, device="cuda"), normal(K, N, seed=2, dtype=dtype, device="cuda")
+    for operands, contraction in (((A, B), TN), ((A.mT, B), NN), ((A.mT, B.mT), NT), ((A.mT.contiguous(), B.mT.contiguous()), NT)):
+        assert_product(product(*operands, contraction, DENSE), *operands, contraction, DENSE)
+
+
+@needs_cuda
+@pytest.mark.parametrize("N", [96, 130, 600])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_half_precision_of_a_batch(model, function, N):
+    A, B = normal(2, 1, N, N, seed=1, dtype=torch.float16, device="cuda"), normal(3, N, N, seed=2, dtype=torch.float16, device="cuda").mT
+    last = B.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # the batch varies fastest
+    for operands in ((A, B), (A.expand(2, 3, N, N), last), (A[:, 0, None, 2:, 2:], B[1:, 2:, 2:])):
+        assert_product(getattr(model, function)(*operands), *operands, *FUNCTIONS[function])
+
+
 SHAPES = [(0, 3, 4), (5, 0, 4), (5, 4, 0), (0, 0, 0), (1, 1, 1), (65, 130, 7), (7, 1, 300), (300, 200, 100), (129, 64, 257)]
 LARGE_SHAPES = [
     (500, 300, 400),
@@ -659,7 +693,8 @@ def test_explain_names_the_portable_kernel(model, problem):
     A, B = cuda_operands(300)
     assert model.explain(A, B, problem) == PORTABLE
     for dtype in DTYPES[1:]:
-        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == PORTABLE
+        half = helpers.HAS_HOPPER and model._PATH == model._AUTOMATIC and dtype in HALF_DTYPES
+        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == {**PORTABLE, "path": "half" if half else "portable"}
 
 
 @needs_cuda
