@@ -192,23 +192,29 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
 
 # ---- Epilogue: what every kernel writes in the same way. --------------------------------------------------------------
 _CUDA_EPILOGUE = r"""
-// Zeros in rows x cols of C from (row, col) on, as far as C goes. Vectors of 16 bytes along the neighbours in memory, which are those in a
-// row or, if C is column-major, in a column. P: anything that has m, n, c_row and c_col.
-template <typename P, typename T>
-__device__ inline void write_zeros(const P& p, T* c, int row, int col, int rows, int cols, int thread, int threads) {
+// Zeros in lines `from` to `to` of the tile kEdge x kEdge whose first element is (row, col), as far as C goes. Lines are rows, or columns
+// if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the zeros shall not
+// drive anything else out of the L2 cache. P: anything that has m, n, c_row and c_col.
+template <int kEdge, bool kStreaming, typename P, typename T>
+__device__ inline void write_zeros(const P& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   constexpr int kVector = 16 / sizeof(T);
   const bool column_major = p.c_row == 1 && p.c_col != 1;
+  const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kEdge, column_major ? p.m - row : p.n - col);
+  const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
-  rows = min(rows, p.m - row), cols = min(cols, p.n - col);
-  const int near = column_major ? rows : cols, far = column_major ? cols : rows;
-  const int64_t near_stride = column_major ? p.c_row : p.c_col, far_stride = column_major ? p.c_col : p.c_row;
-  if (near_stride == 1 && near % kVector == 0 && far_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
+  if (length == kEdge && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
 #pragma unroll 4
-    for (int e = thread * kVector; e < near * far; e += threads * kVector)
-      __stcs(reinterpret_cast<uint4*>(c + e / near * far_stride + e % near), uint4());
+    for (int e = from * kEdge + thread * kVector; e < lines * kEdge; e += threads * kVector) {
+      uint4* const at = reinterpret_cast<uint4*>(c + e / kEdge * line_stride + e % kEdge);
+      if constexpr (kStreaming)
+        __stcs(at, uint4());
+      else
+        *at = uint4();
+    }
   } else {
 #pragma unroll 1
-    for (int e = thread; e < near * far; e += threads) c[e / near * far_stride + e % near * near_stride] = T();
+    for (int e = from * kEdge + thread; e < lines * kEdge; e += threads)
+      if (e % kEdge < length) c[e / kEdge * line_stride + e % kEdge * stride] = T();
   }
 }
 """
@@ -592,11 +598,13 @@ __device__ inline bool loses_bits(float x, float scale) {
   return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
 }
 
-// Two neighbours; none is an outlier. residual_scale: 1, or 2^11 if the block is wide.
-__device__ inline void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
+// Two neighbours, of which none is an outlier.
+template <bool kWide>
+__device__ inline void split_two(float x, float y, float scale, uint32_t& hi, uint32_t& lo) {
+  constexpr float kResidualScale = kWide ? 1.0f / kWideResidual : 1.0f;
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
-  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * residual_scale, fmaf(y, scale, -back.y) * residual_scale);
+  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * kResidualScale, fmaf(y, scale, -back.y) * kResidualScale);
   hi = *reinterpret_cast<const uint32_t*>(&high);
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
@@ -688,14 +696,14 @@ __device__ inline int scale_exponent(uint32_t largest) {
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the shared image of a packed block.
-__device__ inline void split_block(const Source& source, int t, float scale, float residual_scale, const BlockInFlight& block,
-                                   uint8_t* image) {
+template <bool kWide>
+__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* image) {
   const Pieces piece(source.along_rows, t);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     uint2 hi, lo;
-    split_two(block.v[i][0], block.v[i][1], scale, residual_scale, hi.x, lo.x);
-    split_two(block.v[i][2], block.v[i][3], scale, residual_scale, hi.y, lo.y);
+    split_two<kWide>(block.v[i][0], block.v[i][1], scale, hi.x, lo.x);
+    split_two<kWide>(block.v[i][2], block.v[i][3], scale, hi.y, lo.y);
     uint8_t* at = image + swizzled(piece.row + i * piece.row_step, piece.col);
     *reinterpret_cast<uint2*>(at) = hi;
     *reinterpret_cast<uint2*>(at + kHalfBytes) = lo;
@@ -812,8 +820,12 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     wide = __syncthreads_or(loses);
   }
   int outliers = 0;
-  if (wide && least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, shared.metadata, shared.scratch);
-  split_block(source, t, scale, wide ? 1.0f / kWideResidual : 1.0f, block, shared.image);
+  if (wide) {
+    if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, shared.metadata, shared.scratch);
+    split_block<true>(source, t, scale, block, shared.image);
+  } else {
+    split_block<false>(source, t, scale, block, shared.image);
+  }
   if (t == 0) {
     shared.metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (outliers > 0) add_outliers(p, outliers);
@@ -1300,8 +1312,8 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
       }
       // While the first slabs are on their way.
       if (number == -1 && !careful && p.triangular && place.tile.i != place.tile.j && place.share == split - 1)
-        write_zeros(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch), place.tile.j * kEdge, place.tile.i * kEdge, kEdge,
-                    kEdge, threadIdx.x, P::kThreads);
+        write_zeros<kEdge, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch), place.tile.j * kEdge,
+                                  place.tile.i * kEdge, 0, kEdge, threadIdx.x, P::kThreads);
       stage = stage + 1 < kStages ? stage + 1 : 0;
     }
     // A term that the product does not have, zero times Inf, can only have made a NaN. Then the tile is summed again, with care.
@@ -2066,8 +2078,9 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
       store_async(there, bits(0), bits(1), bits(2), bits(3), barrier_there);
   }
   const bool fours = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
-  if (p.triangular && tile.i != tile.j)   // zeros above the diagonal, as many rows as this thread block adds parts
-    write_zeros(p, c, tile.j * kTfEdge + 2 * first_part, tile.i * kTfEdge, 2 * parts, kTfEdge, threadIdx.x, kTfThreads);
+  if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each part that this thread block adds
+    write_zeros<kTfEdge, false>(p, c, tile.j * kTfEdge, tile.i * kTfEdge, 2 * first_part, 2 * (first_part + parts), threadIdx.x,
+                                kTfThreads);
   if (alone)
     __syncthreads();
   else
@@ -2460,6 +2473,14 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
         const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
         __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
       }
+  } else if (inside && p.c_row == 1) {
+#pragma unroll
+    for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
+      const int col = g / 2 * 8 + g % 2;
+      __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
+      __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
+      at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
+    }
   } else {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -2685,8 +2706,9 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
     strip = __shfl_sync(0xFFFFFFFFu, strip, 0);
     if (strip >= strips) return;
     const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group));
-    constexpr int kRows = kTileEdge / kStripsInTile;
-    write_zeros(p, p.c, i * kTileEdge + strip % kStripsInTile * kRows, (group + 1) * kTileEdge, kRows, kTileEdge, lane, 32);
+    constexpr int kLines = kTileEdge / kStripsInTile;
+    const int first = static_cast<int>(strip % kStripsInTile) * kLines;
+    write_zeros<kTileEdge, true>(p, p.c, i * kTileEdge, (group + 1) * kTileEdge, first, first + kLines, lane, 32);
   }
 }
 
