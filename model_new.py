@@ -58,10 +58,9 @@ __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_in
 #     TN     dB = A^T G        A[k, m]    G[k, n]    m .. N-1       >= m       >= n
 #
 # The binding turns a transposed operand into swapped strides, so a kernel sees X[m, k], Y[k, n] and a range of k, no more.
-_CUDA_SHARED = r"""
+_CUDA_TYPES = r"""
 #include <cstddef>
 #include <cstdint>
-#include <cuda_runtime_api.h>
 #include <utility>
 
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
@@ -107,6 +106,11 @@ struct Control {
 
 // The kernels, and which is the fastest for a product. The portable one computes any.
 enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel, kHalfKernel };
+"""
+
+_CUDA_LAUNCHERS = r"""
+#include <cuda_runtime_api.h>
+
 Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu);
 
 // Which operands the half-precision kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
@@ -188,6 +192,14 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   const int band = rank / (kBandRows * cols) * kBandRows, rows = min(kBandRows, side - band), place = rank - band * cols;
   return {band + place % rows, place / rows, 0, p.k};
 }
+
+// Which elements an operand has, by its line (row m of X, column n of Y) and k.
+enum Side : int { kUpToLine, kFromLine, kEverywhere };
+
+__device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
+
+__device__ inline Side side_of_x(const Product& p) { return !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine; }
+__device__ inline Side side_of_y(const Product& p) { return !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine; }
 """
 
 # ---- Epilogue: what every kernel writes in the same way. --------------------------------------------------------------
@@ -203,7 +215,7 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
   if (length == kEdge && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
-#pragma unroll 4
+#pragma unroll 1
     for (int e = from * kEdge + thread * kVector; e < lines * kEdge; e += threads * kVector) {
       uint4* const at = reinterpret_cast<uint4*>(c + e / kEdge * line_stride + e % kEdge);
       if constexpr (kStreaming)
@@ -510,9 +522,7 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 # record for each with its scale and what its image misses. A power of two brings the largest element of a block near 2^16; hi + lo then
 # hold 22 bits of every element down to 2^-3. Of smaller ones the rest is computed, and listed if it matters. One packing serves a matrix
 # in every place of the three contractions.
-_CUDA_PACKING = r"""
-#include <cuda_fp16.h>
-
+_CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
 constexpr int kBlock = 64;                            // a packed block is 64 x 64 elements
@@ -561,6 +571,31 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
 // Where in the hi (or lo) half of a block an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the
 // 128-byte swizzle that wgmma expects of both K-major and MN-major operands).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
+
+// ---- Packing: the way back to float32.
+
+// Adds sums to the total with the powers of two of their blocks undone.
+__device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
+  const float first = of_x * of_first, second = of_x * of_second;
+  auto normal = [](float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; };
+  if (normal(first) && normal(second)) {
+#pragma unroll
+    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
+    return;
+  }
+  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
+  // is no normal number, but what it scales may be one: then they are undone one after the other.
+  const float first_step = normal(first) ? first : of_x, then_first = normal(first) ? 1.0f : of_first;
+  const float second_step = normal(second) ? second : of_x, then_second = normal(second) ? 1.0f : of_second;
+#pragma unroll
+  for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
+#pragma unroll
+  for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
+}
+"""
+
+_CUDA_PACKING = r"""
+#include <cuda_fp16.h>
 
 // ---- Packing: one block.
 
@@ -882,14 +917,6 @@ __device__ inline void narrow(float v, float& to) { to = v; }
 __device__ inline void narrow(double v, double& to) { to = v; }
 __device__ inline void narrow(float v, __half& to) { to = __float2half_rn(v); }
 __device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat16_rn(v); }
-
-// Which elements an operand has, by its line (row m of X, column n of Y) and k.
-enum Side : int { kUpToLine, kFromLine, kEverywhere };
-
-__device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
-
-__device__ inline Side side_of_x(const Product& p) { return !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine; }
-__device__ inline Side side_of_y(const Product& p) { return !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine; }
 
 // How the threads of one team share a tile of kEdge x kEdge: each sums kRows x kCols elements. A warp is 4 x 8 threads whose
 // elements come in groups of four (float32), or 8 x 4 threads whose elements lie as the double-precision tensor cores want them;
@@ -1573,7 +1600,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 # share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. Elements come to shared
 # memory as they are and are split there into two tf32, X on its way to registers, Y into a second place that wgmma reads. Every tile splits
 # its operands anew, and tf32 takes twice the time of float16; but there is no packing.
-_CUDA_TF32 = r"""
+_CUDA_TF32_PLAN = r"""
 // ---- tf32 kernel: sizes, and which thread block computes what.
 
 constexpr int kTfEdge = 64, kTfDepth = 32;    // of a tile; of a slab, the k that are copied together
@@ -1687,7 +1714,9 @@ struct Tf32Place {
   uint32_t inverse;
   __device__ int divided(uint32_t n) const { return static_cast<int>(n * inverse >> 20); }   // by shares; exact below 4096 * shares
 };
+"""
 
+_CUDA_TF32 = r"""
 // ---- tf32 kernel: slabs on their way to shared memory.
 
 constexpr int kTfSlab = kTfEdge * kTfDepth;   // elements of an operand
@@ -2103,7 +2132,9 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
   }
 #endif
 }
+"""
 
+_CUDA_TF32_LAUNCH = r"""
 // ---- tf32 kernel: launching.
 
 // Whether this kernel is for a product; measured, on an H200. Much smaller ones are too little for its start and end, and somewhat smaller
@@ -2175,7 +2206,7 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
 # Thread blocks stay until everything is done, two a cluster, one a multiprocessor. In each a producer brings packed blocks into a ring in
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
 # has a picture and the measurements.
-_CUDA_HOPPER = r"""
+_CUDA_HOPPER_SCHEDULE = r"""
 // ---- Hopper kernel: sizes, and what its thread blocks are given and share.
 
 constexpr int kCols = 256;                // of C: a thread block computes 128 x 256 at a time
@@ -2231,18 +2262,6 @@ struct alignas(16) Item {
   int place;        // of the partial sums of its tile's first piece
   int unused;
 };
-
-struct SharedMemory {
-  // X: block by block, hi then lo; Y: hi of both blocks, then lo of both, so that wgmma sees 128 columns.
-  uint8_t slot[kSlots][kSlotBytes];
-  BlockHead head[kSlots][2];
-  Item item[kItems];
-  SlabInfo info[kSlots];              // with the slot of X; its flags also with that of the first half of Y
-  uint32_t wide[4];                   // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
-  uint64_t full[kSlots], empty[kSlots];
-  uint64_t item_made[kItems];
-};
-static_assert(sizeof(SharedMemory) <= 232448, "a thread block of Hopper has 227 KB");
 
 // ---- Hopper kernel: geometry of blocks. Lines are row blocks of X and column blocks of Y.
 
@@ -2339,6 +2358,22 @@ struct Items {
     return true;
   }
 };
+"""
+
+_CUDA_HOPPER = r"""
+// ---- Hopper kernel: the shared memory, and the queue of work.
+
+struct SharedMemory {
+  // X: block by block, hi then lo; Y: hi of both blocks, then lo of both, so that wgmma sees 128 columns.
+  uint8_t slot[kSlots][kSlotBytes];
+  BlockHead head[kSlots][2];
+  Item item[kItems];
+  SlabInfo info[kSlots];              // with the slot of X; its flags also with that of the first half of Y
+  uint32_t wide[4];                   // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
+  uint64_t full[kSlots], empty[kSlots];
+  uint64_t item_made[kItems];
+};
+static_assert(sizeof(SharedMemory) <= 232448, "a thread block of Hopper has 227 KB");
 
 // One thread of the cluster takes the next item from the queue that all clusters share and sends it to both producers. Which cluster
 // computes an item makes no difference to the result.
@@ -2605,25 +2640,6 @@ struct ConsumerView {
   }
 
 };
-
-// Adds sums to the total with the powers of two of their blocks undone.
-__device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
-  const float first = of_x * of_first, second = of_x * of_second;
-  auto normal = [](float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; };
-  if (normal(first) && normal(second)) {
-#pragma unroll
-    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
-    return;
-  }
-  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
-  // is no normal number, but what it scales may be one: then they are undone one after the other.
-  const float first_step = normal(first) ? first : of_x, then_first = normal(first) ? 1.0f : of_first;
-  const float second_step = normal(second) ? second : of_x, then_second = normal(second) ? 1.0f : of_second;
-#pragma unroll
-  for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
-#pragma unroll
-  for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
-}
 
 template <Contraction kContraction, typename Meanwhile>
 __device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
@@ -4092,8 +4108,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
-_CUDA_SOURCES = [_CUDA_SHARED, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_TF32, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_PACKED, _CUDA_PACKING, _CUDA_PORTABLE]
+_CUDA_SOURCES += [_CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 
@@ -4142,7 +4158,7 @@ def _build():
     name = f"tril_matmul_{digest}"
     load = {
         "name": name,
-        "cpp_sources": [_CUDA_SHARED, _CPP_BINDING],
+        "cpp_sources": [_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
         "cuda_sources": list(_CUDA_SOURCES),
         "extra_cflags": ["-O2"],
         "extra_cuda_cflags": flags,

@@ -216,18 +216,6 @@ def assert_same_specials(C, exact, what="C"):
 COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
 
 
-def between(source, name, begin, end):
-    """The text of one room of the CUDA source from one marker up to another."""
-    for marker in (begin, end):
-        assert source.count(marker) == 1, (
-            f"{name} of model_new.py holds the marker {marker!r} {source.count(marker)} times, not once; the tests that compile parts of"
-            " the CUDA source for the host find them by it: name the new one there"
-        )
-    first, last = source.index(begin), source.index(end)
-    assert first < last, f"in {name} of model_new.py the marker {end!r} no longer follows {begin!r}"
-    return source[first:last]
-
-
 # _FORTIFY_SOURCE as some distributions' compilers set it by themselves: what it aborts then shows on every machine. It needs optimisation.
 HOST_FLAGS = ["-std=c++17", "-O2", "-w", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
 

@@ -1,7 +1,7 @@
 """Arithmetic of the Hopper kernel that is plain C++, compiled for the host: sums are added with the scales of their blocks undone."""
 
 import pytest
-from helpers import COMPILER, between, host_program
+from helpers import COMPILER, host_program
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
 
@@ -49,6 +49,4 @@ int main() {
 
 
 def test_promotion_undoes_any_two_scales(model, tmp_path):
-    following = "template <Contraction kContraction, typename Meanwhile>\n__device__ inline void consume_half"
-    promote = between(model._CUDA_HOPPER, "_CUDA_HOPPER", "// Adds sums to the total", following)
-    host_program(tmp_path, "promote", [PRELUDE, promote, HARNESS])()
+    host_program(tmp_path, "promote", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_PACKED, HARNESS])()

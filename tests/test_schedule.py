@@ -5,7 +5,7 @@ Every tile comes once, the long ones first; every packed block and every partial
 import re
 
 import pytest
-from helpers import COMPILER, between, host_program
+from helpers import COMPILER, host_program
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("schedule")]
 
@@ -260,20 +260,13 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
     """run('tiles', 'plan', 'no plan', 'hopper' or 'roots', numbers ...): fails with what the program found wrong."""
-    hopper = model._CUDA_HOPPER
     parts = [
         PRELUDE,
-        between(model._CUDA_SHARED, "_CUDA_SHARED", "enum Contraction", "// Launches on"),
+        model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
-        between(model._CUDA_TF32, "_CUDA_TF32", "// ---- tf32 kernel: sizes", "// ---- tf32 kernel: slabs on their way"),
-        constant(model, "kBlock"),
-        constant(model, "kTileEdge"),
-        constant(model, "kTileBlocks"),
-        constant(model, "kBandTiles"),
-        between(model._CUDA_PACKING, "_CUDA_PACKING", "// One packed matrix.", "// Where in the hi (or lo) half"),
-        between(hopper, "_CUDA_HOPPER", "struct HopperProduct {", "// A slab is 64 of k"),
-        between(hopper, "_CUDA_HOPPER", "// A tile of a cluster", "struct SharedMemory"),
-        between(hopper, "_CUDA_HOPPER", "// ---- Hopper kernel: geometry of blocks", "// One thread of the cluster takes"),
+        model._CUDA_TF32_PLAN,
+        model._CUDA_PACKED,
+        model._CUDA_HOPPER_SCHEDULE,
         HARNESS,
     ]
     return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts)

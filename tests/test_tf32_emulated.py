@@ -9,7 +9,7 @@ is written.
 import re
 
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, between, host_program
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, host_program
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("tf32 emulated")]
 
@@ -426,16 +426,14 @@ def replaced(text, pattern, by):
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    kernel = between(model._CUDA_TF32, "_CUDA_TF32", "// ---- tf32 kernel: sizes", "// ---- tf32 kernel: launching.")
+    kernel = model._CUDA_TF32_PLAN + model._CUDA_TF32
     kernel = replaced(kernel, r'  asm volatile\("cp\.async\.cg.*?\);\n', "  copy(to, from, bytes, 16);\n")
     kernel = replaced(kernel, r"  extern __shared__ [^;]*;", "  unsigned char* const tf32_memory = current->block->memory;")
-    portable = model._CUDA_PORTABLE
     parts = [
         PRELUDE,
-        between(model._CUDA_SHARED, "_CUDA_SHARED", "enum Contraction", "struct Gpu {"),
+        model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
         model._CUDA_EPILOGUE,
-        between(portable, "_CUDA_PORTABLE", "// Which elements an operand has, by its line", "// How the threads of one team share a tile"),
         kernel,
         HARNESS,
     ]
