@@ -25,9 +25,16 @@ The file is the source: nothing generates it, and it needs only torch (and ninja
 kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU. To know for which GPUs to compile,
 the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
 
-Rooms, top to bottom: the CUDA source (what is shared, the tile schedule, PTX, the portable kernel, the tf32 kernel, packing, the Hopper
-kernel, half precision, launching), the C++ binding and the build, the operator (checks of arguments, CPU, CUDA, autograd), the
-KernelBench classes.
+Map, top to bottom:
+
+    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), epilogue (zeros), PTX
+                       packing (float32 as scaled pairs of float16), the portable kernel, the tf32 kernel (small float32 products),
+                       the Hopper kernel (float32), the half-precision kernel, launching
+    2  binding, build  tensors as a Product; nvcc at import
+    3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
+    4  KernelBench     ModelNew and its siblings
+
+tril_matmul 1.0, MIT licence (see LICENSE).
 """
 
 import functools
@@ -40,6 +47,7 @@ import weakref
 
 import torch
 
+__version__ = "1.0"
 __all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
 __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"]
 
@@ -94,12 +102,12 @@ inline void transpose(Product& p) {
 }
 
 struct Gpu {
-  int multiprocessors, capability;   // 90 for compute capability 9.0
+  int sms, capability;   // 90 for compute capability 9.0
 };
 
 // How a product of the Hopper kernel went, in device memory.
 struct Control {
-  int refused;    // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
+  int fallback;    // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
   int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
   int taken;      // set by the product kernel: packing has ended, and nothing is refused
 };
@@ -133,7 +141,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
 # ---- Schedule: the arithmetic of tiles: which one comes when, and which k it sums. (The Hopper kernel's own is in its room.) ----
 #
 # Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first: what is left at the end is
-# short, so no multiprocessor works on alone for long.
+# short, so no SM works on alone for long.
 _CUDA_SCHEDULE = r"""
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 
@@ -233,7 +241,7 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 
 # ---- PTX: the instructions of Hopper (sm_90a) that CUDA C++ has no name for, one small function each. ----------------
 #
-# Addresses of shared memory are 32-bit; `at` of the peer is the same offset in the other thread block of the cluster.
+# Addresses of shared memory are 32-bit; `at` of the peer is the same offset in the other CTA of the cluster.
 _CUDA_PTX = r"""
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -296,7 +304,7 @@ __device__ inline T* next_address(T* at, int64_t step) {
   return at;
 }
 
-// Keeps a value in its register. For what the compiler would compute anew in every slab, all threads of a team would wait.
+// Keeps a value in its register. For what the compiler would compute anew in every k-block, all threads of a team would wait.
 template <typename Word>
 __device__ inline void keep(Word& value) {
   asm volatile("" : "+r"(value));
@@ -315,8 +323,8 @@ __device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// By address; of an arrival, in any thread block of the cluster. It publishes what this thread wrote to its own thread block alone (the
-// default scope). The other one is told no more than that a slot has been read, and the fence of a wider scope, in every step of the
+// By address; of an arrival, in any CTA of the cluster. It publishes what this thread wrote to its own CTA alone (the
+// default scope). The other one is told no more than that a stage has been read, and the fence of a wider scope, in every step of the
 // pipeline, would cost more than the step.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -336,7 +344,7 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
-// Four words into the shared memory of a thread block of the cluster; their 16 bytes are counted on a barrier there.
+// Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(a), "r"(b),
                "r"(c), "r"(d), "r"(barrier)
@@ -367,7 +375,7 @@ __device__ inline float4 load_shared_four(uint32_t at) {
 // ---- PTX: the copy engine.
 
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
-// to the same place in both thread blocks of the cluster and counts on the barrier of each.
+// to the same place in both CTAs of the cluster and counts on the barrier of each.
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
@@ -402,7 +410,7 @@ __device__ inline void proxy_fence_shared() { asm volatile("fence.proxy.async.sh
 
 // ---- PTX: warps, memory order, registers, launches.
 
-// Waits for the threads of one team, of several that a thread block consists of: 15 at most.
+// Waits for the threads of one team, of several that a CTA consists of: 15 at most.
 template <int kThreads>
 __device__ inline void team_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
@@ -518,10 +526,10 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. All layouts stand here. --------------
 #
-# Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the image that wgmma wants in shared memory, and a
-# record for each with its scale and what its image misses. A power of two brings the largest element of a block near 2^16; hi + lo then
-# hold 22 bits of every element down to 2^-3. Of smaller ones the rest is computed, and listed if it matters. One packing serves a matrix
-# in every place of the three contractions.
+# Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the operand tile that wgmma wants in shared memory,
+# and metadata for each: its scale and its outliers. A power of two brings the largest element of a block near 2^16; hi + lo then hold 22
+# bits of every element down to 2^-3, or to 2^-14 in a block whose residuals are stored at 2^11 times their value. Smaller elements are
+# outliers. One packing serves a matrix in every place of the three contractions.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
@@ -600,14 +608,14 @@ _CUDA_PACKING = r"""
 // ---- Packing: one block.
 
 constexpr int kPackers = 256;                             // threads that pack one block together
-constexpr int kPieces = kBlock * kBlock / kPackers / 4;   // pieces of four neighbouring columns a thread
+constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
 
 // One block of a matrix, before it is packed.
 struct Source {
   const float* at;         // its first element
   int rows, cols;          // of the matrix from there on, possibly more than 64
   bool diagonal;           // only elements with column <= row
-  bool quads;              // whether four neighbours in memory can be read at once
+  bool vectorized;              // whether four neighbours in memory can be read at once
   bool along_rows;         // whether rows, or else columns, run along the smaller stride
 };
 
@@ -644,11 +652,11 @@ __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, ui
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
-// How the threads share a block: 16 x 16 pieces at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
+// How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
 // reads four of a column at once, and the threads of a warp, 4 x 8 of them, write to shared memory without a bank conflict.
-struct Pieces {
-  int row, col, row_step;   // this thread's first piece, and from each to its next
-  __device__ Pieces(bool along_rows, int t)
+struct Quads {
+  int row, col, row_step;   // this thread's first quad, and from each to its next
+  __device__ Quads(bool along_rows, int t)
       : row(along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4),
         col(along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4),
         row_step(along_rows ? 16 : 1) {}
@@ -656,34 +664,34 @@ struct Pieces {
 
 // One block in registers, or on its way there.
 struct BlockInFlight {
-  float v[kPieces][4];
+  float v[kQuads][4];
 };
 
 // Starts the loads of a block. Nothing waits for them here: where an element does not exist another one is read, and `inspect` puts a
 // zero in its place.
 __device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
-  const Pieces piece(source.along_rows, t);
-  const float* at = source.at + piece.row * p.row_stride + piece.col * p.col_stride;
-  const int64_t step = piece.row_step * p.row_stride;
-  if (source.quads && !source.along_rows) {
-    static_assert(kPieces == 4, "a thread's pieces are a square");
+  const Quads quad(source.along_rows, t);
+  const float* at = source.at + quad.row * p.row_stride + quad.col * p.col_stride;
+  const int64_t step = quad.row_step * p.row_stride;
+  if (source.vectorized && !source.along_rows) {
+    static_assert(kQuads == 4, "a thread's quads are a square");
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(piece.col + e < source.cols ? at : source.at));
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.col + e < source.cols ? at : source.at));
       block.v[0][e] = q.x, block.v[1][e] = q.y, block.v[2][e] = q.z, block.v[3][e] = q.w;
       at = next_address(at, p.col_stride);
     }
-  } else if (source.quads) {
+  } else if (source.vectorized) {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(piece.row + i * piece.row_step < source.rows ? at : source.at));
+    for (int i = 0; i < kQuads; ++i) {
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.row + i * quad.row_step < source.rows ? at : source.at));
       block.v[i][0] = q.x, block.v[i][1] = q.y, block.v[i][2] = q.z, block.v[i][3] = q.w;
       at = next_address(at, step);
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int cols = piece.row + i * piece.row_step < source.rows ? source.cols - piece.col : 0;
+    for (int i = 0; i < kQuads; ++i) {
+      const int cols = quad.row + i * quad.row_step < source.rows ? source.cols - quad.col : 0;
       const float* from = at;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -698,14 +706,14 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
 // Waits for the loads. Zeros for elements that do not exist; then the largest magnitude among this warp's elements and the least one
 // that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
 __device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
-  float (&v)[kPieces][4] = block.v;
+  float (&v)[kQuads][4] = block.v;
   if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
-    const Pieces piece(source.along_rows, fresh_thread_index());
+    const Quads quad(source.along_rows, fresh_thread_index());
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int row = piece.row + i * piece.row_step;
+    for (int i = 0; i < kQuads; ++i) {
+      const int row = quad.row + i * quad.row_step;
       const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
-      const int here = cols - piece.col;
+      const int here = cols - quad.col;
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (e >= here) v[i][e] = 0.0f;
@@ -713,7 +721,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
   }
   largest = 0, least = 0xFFFFFFFFu;
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i)
+  for (int i = 0; i < kQuads; ++i)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const uint32_t magnitude = __float_as_uint(v[i][e]) & 0x7FFFFFFFu;
@@ -730,16 +738,16 @@ __device__ inline int scale_exponent(uint32_t largest) {
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
-// Splits this thread's elements into the shared image of a packed block.
+// Splits this thread's elements into the shared operand tile of a packed block.
 template <bool kWide>
-__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* image) {
-  const Pieces piece(source.along_rows, t);
+__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tile) {
+  const Quads quad(source.along_rows, t);
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
+  for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
     split_two<kWide>(block.v[i][0], block.v[i][1], scale, hi.x, lo.x);
     split_two<kWide>(block.v[i][2], block.v[i][3], scale, hi.y, lo.y);
-    uint8_t* at = image + swizzled(piece.row + i * piece.row_step, piece.col);
+    uint8_t* at = operand_tile + swizzled(quad.row + i * quad.row_step, quad.col);
     *reinterpret_cast<uint2*>(at) = hi;
     *reinterpret_cast<uint2*>(at + kHalfBytes) = lo;
   }
@@ -752,7 +760,7 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
   const int t = fresh_thread_index();
   uint32_t mine = 0;
 #pragma unroll
-  for (int e = 0; e < 4 * kPieces; ++e)
+  for (int e = 0; e < 4 * kQuads; ++e)
     if (is_outlier(block.v[e / 4][e % 4], scale)) mine |= 1u << e;
   if (__syncthreads_count(mine != 0) == 0) return 0;
   int before = __popc(mine);   // in this warp, up to this thread
@@ -770,12 +778,12 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
     total += scratch.outliers[w];
   }
   if (total > kMaxOutliers) return -1;
-  const Pieces piece(source.along_rows, t);
+  const Quads quad(source.along_rows, t);
   Outlier* to = metadata.outlier + at;
 #pragma unroll
-  for (int e = 0; e < 4 * kPieces; ++e)
+  for (int e = 0; e < 4 * kQuads; ++e)
     if (mine >> e & 1) {
-      *to = {static_cast<uint16_t>(piece.row + e / 4 * piece.row_step), static_cast<uint16_t>(piece.col + e % 4),
+      *to = {static_cast<uint16_t>(quad.row + e / 4 * quad.row_step), static_cast<uint16_t>(quad.col + e % 4),
              block.v[e / 4][e % 4]};
       to = next_address(to, 1);
       block.v[e / 4][e % 4] = 0.0f;
@@ -795,16 +803,16 @@ struct Packing {
 };
 
 struct PackMemory {
-  uint8_t image[kBlockBytes];
+  uint8_t operand_tile[kBlockBytes];
   BlockMetadata metadata;
   PackScratch scratch;
 };
 
 __device__ inline void add_outliers(const Packing& p, int outliers) {
-  if (atomicAdd(&p.control->outliers, outliers) + outliers > p.most_outliers) atomicExch(&p.control->refused, 1);
+  if (atomicAdd(&p.control->outliers, outliers) + outliers > p.most_outliers) atomicExch(&p.control->fallback, 1);
 }
 
-// One thread block a packed block. Once one block is refused, those that have not begun do nothing.
+// One CTA a packed block. Once one block is refused, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ PackMemory shared;
@@ -822,7 +830,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   source.along_rows = operand.col_stride <= operand.row_stride;
   const int64_t near_stride = source.along_rows ? operand.col_stride : operand.row_stride;
   const int64_t far_stride = source.along_rows ? operand.row_stride : operand.col_stride;
-  source.quads = near_stride == 1 && far_stride % 4 == 0 && (source.along_rows ? source.cols : source.rows) >= kBlock &&
+  source.vectorized = near_stride == 1 && far_stride % 4 == 0 && (source.along_rows ? source.cols : source.rows) >= kBlock &&
                  reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
   BlockInFlight block;
   if (p.alone) wait_for_previous_kernel();
@@ -830,10 +838,10 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   wait_for_previous_kernel();   // which cleared the control words
   let_next_kernel_begin();      // and not before: the product counts on it
   if (blockIdx.x == 0 && t == 0 && p.kept) {
-    if (p.kept->refused) atomicExch(&p.control->refused, 1);
+    if (p.kept->fallback) atomicExch(&p.control->fallback, 1);
     add_outliers(p, p.kept->outliers);
   }
-  if (__syncthreads_or(t == 0 && load_relaxed(&p.control->refused))) return;   // one answer for all threads
+  if (__syncthreads_or(t == 0 && load_relaxed(&p.control->fallback))) return;   // one answer for all threads
   uint32_t largest, least;
   inspect(source, operand, block, largest, least);
   if (t % 32 == 0) shared.scratch.largest[t / 32] = largest, shared.scratch.least[t / 32] = least;
@@ -845,21 +853,21 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
-  const bool wild = largest >= 0x7F800000u;   // a NaN or an Inf
+  const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
   const float least_scaled = __uint_as_float(least + 1) * scale;
   bool wide = false;
-  if (!wild && largest != 0 && least_scaled < kMayLoseBits) {
+  if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
     bool loses = false;
 #pragma unroll
-    for (int e = 0; e < 4 * kPieces; ++e) loses |= loses_bits(block.v[e / 4][e % 4], scale);
+    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block.v[e / 4][e % 4], scale);
     wide = __syncthreads_or(loses);
   }
   int outliers = 0;
   if (wide) {
     if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, shared.metadata, shared.scratch);
-    split_block<true>(source, t, scale, block, shared.image);
+    split_block<true>(source, t, scale, block, shared.operand_tile);
   } else {
-    split_block<false>(source, t, scale, block, shared.image);
+    split_block<false>(source, t, scale, block, shared.operand_tile);
   }
   if (t == 0) {
     shared.metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
@@ -868,12 +876,12 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       atomicOr(operand.wide_by_row + r * mask_words(operand.block_cols) + c / 32, 1u << c % 32);
       atomicOr(operand.wide_by_col + c * mask_words(blocks_in(operand.rows)) + r / 32, 1u << r % 32);
     }
-    if (wild || outliers < 0) atomicExch(&p.control->refused, 1);
+    if (non_finite || outliers < 0) atomicExch(&p.control->fallback, 1);
   }
   proxy_fence_shared();
   __syncthreads();
   if (t == 0) {
-    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.image, kBlockBytes);
+    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.operand_tile, kBlockBytes);
     copy_bulk_out(operand.metadata + number, &shared.metadata, sizeof(BlockMetadata));
     copies_out_commit();
     copies_out_wait_read();
@@ -884,15 +892,15 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 
 # ---- The portable kernel: any GPU, any strides, four dtypes; the referee of every faster kernel. ---------------------
 #
-# Enters: a Product. Leaves: all of C. One thread block a tile. Its threads form teams: each team sums the whole tile over its own
+# Enters: a Product. Leaves: all of C. One CTA a tile. Its threads form teams: each team sums the whole tile over its own
 # share of k, kept in registers, and at the end the teams' sums are added in a fixed order. That is more work per element read than
-# one team of smaller parts would have, and shorter chains of additions. A team walks its share in slabs, which wait in shared
-# memory, k the slow index, the next ones already on their way from global memory. It has slabs and a barrier of its own, so that
+# one team of smaller parts would have, and shorter chains of additions. A team walks its share in k-blocks, which wait in shared
+# memory, k the slow index, the next ones already on their way from global memory. It has k-blocks and a barrier of its own, so that
 # one team multiplies while another waits.
 #
 # float32 and the 16-bit types are multiplied by fused multiply-adds; float64 too, on the double-precision tensor cores from sm_80 on.
 #
-# Where an operand has no element (beyond its diagonal or its edge) the slab holds a zero. Zero times Inf would make a NaN where
+# Where an operand has no element (beyond its diagonal or its edge) the k-block holds a zero. Zero times Inf would make a NaN where
 # the sum over k has no such term. So a tile whose sums hold a NaN is summed a second time, leaving out the terms that are not there.
 _CUDA_PORTABLE = r"""
 #include <cuda_bf16.h>
@@ -920,7 +928,7 @@ __device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat1
 
 // How the threads of one team share a tile of kEdge x kEdge: each sums kRows x kCols elements. A warp is 4 x 8 threads whose
 // elements come in groups of four (float32), or 8 x 4 threads whose elements lie as the double-precision tensor cores want them;
-// both ways its reads of a slab meet no bank conflict.
+// both ways its reads of a k-block meet no bank conflict.
 template <typename Acc, int kEdge>
 struct Layout;
 
@@ -938,7 +946,7 @@ struct Layout<double, kEdge> {
   __device__ static int col(int lane, int s) { return lane % 4 * 2 + s / 2 * 8 + s % 2; }
 };
 
-// One operand as a thread block sees it: lines from first_line on, and what exists of them.
+// One operand as a CTA sees it: lines from first_line on, and what exists of them.
 template <typename T>
 struct Panel {
   const T* data;   // line 0, k = 0: on the diagonal, an element that may always be read
@@ -947,7 +955,7 @@ struct Panel {
   int first_line, lines, depth;
 };
 
-// ---- Portable kernel: slabs on their way to shared memory.
+// ---- Portable kernel: k-blocks on their way to shared memory.
 
 // Copies kBytes (4, 8 or 16) to shared memory, asynchronously. Of a missing element no byte is read, and its place is filled with zeros.
 template <int kBytes>
@@ -958,20 +966,20 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool exists) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(exists ? kBytes : 0) : "memory");
 }
 
-// Copies a panel's part of each slab of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
+// Copies a panel's part of each k-block of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
 // finish() ends it. Where the GPU can copy elements of this type by itself (sm_80 on, 4 or 8 bytes), all happens in between; elsewhere
 // begin() reads into registers and finish() stores them.
 template <typename T, int kEdge, int kDepth, int kThreads>
-struct SlabCopier {
+struct StageCopier {
   using Acc = typename AccumulatorOf<T>::type;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   static constexpr bool kAsync = sizeof(T) >= 4;
 #else
   static constexpr bool kAsync = false;
 #endif
-  static constexpr int kPitch = kEdge + 4;   // a row of the slab; the padding spreads the stores over the banks
+  static constexpr int kPitch = kEdge + 4;   // a row of the k-block; the padding spreads the stores over the banks
 
-  // Neighbouring threads read along the direction of the smaller stride. Along k they turn the slab round: a warp reads 32 bytes, a
+  // Neighbouring threads read along the direction of the smaller stride. Along k they turn the k-block round: a warp reads 32 bytes, a
   // sector, of each of several lines, and its stores meet no bank conflict. Along the lines they may copy 16 bytes at a time.
   enum Way : int { kAlongK, kAlongLines, kBy16Bytes };
   static constexpr int kRun = kDepth < 32 / int(sizeof(Acc)) ? kDepth : 32 / int(sizeof(Acc)), kRuns = kDepth / kRun;
@@ -984,19 +992,19 @@ struct SlabCopier {
   static_assert(kThreads / 32 % kRuns == 0 && kThreads % kEdge == 0 && kLoads * kThreads == kEdge * kDepth,
                 "a thread's elements must lie evenly spaced along the lines or along k");
 
-  // The place of thread t's first element in the slab.
+  // The place of thread t's first element in the k-block.
   __device__ static int line(Way way, int t) {
     return way == kAlongK ? t % 32 / kRun + t / 32 / kRuns * (32 / kRun) : t % (kEdge / width(way)) * width(way);
   }
   __device__ static int k(Way way, int t) { return way == kAlongK ? t % kRun + t / 32 % kRuns * kRun : t / (kEdge / width(way)); }
 
   int way;         // a Way
-  int clear;       // the slab nearest to the diagonal that lies wholly in the operand begins here
-  const T* next;   // this thread's first element of the slab that is to be copied next
-  int place;       // of the first element in the slab
+  int clear;       // the k-block nearest to the diagonal that lies wholly in the operand begins here
+  const T* next;   // this thread's first element of the k-block that is to be copied next
+  int place;       // of the first element in the k-block
   T held[kAsync ? 1 : kLoads];
 
-  __device__ SlabCopier(const Panel<T>& panel, int thread, int k0) {
+  __device__ StageCopier(const Panel<T>& panel, int thread, int k0) {
     const bool aligned =
         panel.line_stride == 1 && panel.k_stride * int64_t(sizeof(T)) % 16 == 0 && reinterpret_cast<uintptr_t>(panel.data) % 16 == 0;
     const Way chosen = panel.k_stride <= panel.line_stride ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
@@ -1012,7 +1020,7 @@ struct SlabCopier {
     keep(way), keep(clear), keep(place);
   }
 
-  // Copies the thread's elements of a slab, all or those numbered number .. number + count - 1.
+  // Copies the thread's elements of a k-block, all or those numbered number .. number + count - 1.
   template <Way kWay, bool kMasked>
   __device__ void copy(const Panel<T>& panel, const T* at, uint32_t to, int number = 0, int count = 0) {
     const int64_t at_step = steps(kWay) * (kWay == kAlongK ? panel.line_stride : panel.k_stride);
@@ -1029,9 +1037,9 @@ struct SlabCopier {
     }
   }
 
-  // Copies a slab of which only a part exists. Such slabs are few: what they need shall take no registers elsewhere.
+  // Copies a k-block of which only a part exists. Such k-blocks are few: what they need shall take no registers elsewhere.
   template <Way kWay>
-  __device__ void copy_existing(const Panel<T>& panel, int k0, Acc* slab) {
+  __device__ void copy_existing(const Panel<T>& panel, int k0, Acc* buffer) {
     const int t = static_cast<uint32_t>(fresh_thread_index()) % kThreads, l = line(kWay, t), kk = k(kWay, t);
     const int this_line = panel.first_line + l, this_k = k0 + kk;
     const bool up_to_line = panel.side == kUpToLine, from_line = panel.side == kFromLine;
@@ -1047,16 +1055,16 @@ struct SlabCopier {
            : up_to_line             ? min(panel.depth, this_line + 1)
                                     : panel.depth;
     const int number = ceil_div(max(from - at, 0), steps(kWay)), count = max(ceil_div(max(to - at, 0), steps(kWay)) - number, 0);
-    copy<kWay, true>(panel, panel.data + this_line * panel.line_stride + this_k * panel.k_stride, shared_address(slab + kk * kPitch + l),
+    copy<kWay, true>(panel, panel.data + this_line * panel.line_stride + this_k * panel.k_stride, shared_address(buffer + kk * kPitch + l),
                      number, count);
   }
 
-  // The slab at k0; the one after it will be at k0 + kStep.
+  // The k-block at k0; the one after it will be at k0 + kStep.
   template <int kStep>
-  __device__ void begin(const Panel<T>& panel, int k0, Acc* slab) {
+  __device__ void begin(const Panel<T>& panel, int k0, Acc* buffer) {
     const T* const at = next;
     next += kStep * panel.k_stride;
-    const uint32_t to = shared_address(slab + place);
+    const uint32_t to = shared_address(buffer + place);
     const bool inside = k0 + kDepth <= panel.depth && (panel.side == kFromLine ? k0 >= clear : k0 <= clear);
     if constexpr (kAsync)
       if (inside && way == kBy16Bytes) return copy<kBy16Bytes, false>(panel, at, to);
@@ -1065,14 +1073,14 @@ struct SlabCopier {
     else if (inside)
       copy<kAlongLines, false>(panel, at, to);
     else if (way == kAlongK)
-      copy_existing<kAlongK>(panel, k0, slab);
+      copy_existing<kAlongK>(panel, k0, buffer);
     else
-      copy_existing<kAlongLines>(panel, k0, slab);
+      copy_existing<kAlongLines>(panel, k0, buffer);
   }
 
-  __device__ void finish(Acc* slab) {
+  __device__ void finish(Acc* buffer) {
     if constexpr (!kAsync) {
-      Acc* const to = slab + place;
+      Acc* const to = buffer + place;
       const int to_step = way == kAlongK ? steps(kAlongK) : steps(kAlongLines) * kPitch;
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) to[i * to_step] = widen(held[i]);
@@ -1093,13 +1101,13 @@ __device__ inline void end_group_of_copies() {
 #endif
 }
 
-// ---- Portable kernel: multiplying a slab.
+// ---- Portable kernel: multiplying a k-block.
 
 // sum += (this thread's rows of X) * (its columns of Y) over kDepth values of k, in ascending order. x and y point to the warp's
 // first line at the first k.
 template <typename L, int kDepth, int kPitch>
 __device__ inline void multiply(const float* x, const float* y, int lane, float (&sum)[L::kRows][L::kCols]) {
-#pragma unroll(L::kRows == 8 ? 2 : 8)   // with 8 x 8 sums a thread, two thread blocks a multiprocessor, registers are few
+#pragma unroll(L::kRows == 8 ? 2 : 8)   // with 8 x 8 sums a thread, two CTAs an SM, registers are few
   for (int k = 0; k < kDepth; ++k) {
     float a[L::kRows], b[L::kCols];
 #pragma unroll
@@ -1186,11 +1194,11 @@ __device__ inline bool any_nan(const Acc (&sum)[kRows][kCols]) {
 
 // ---- Portable kernel: the kernel.
 
-// What a thread block computes.
+// What a CTA computes.
 struct Place {
   Tile tile;
   int batch;   // which product of the batch
-  int share;   // which share of the tile's k
+  int split;   // which split of the tile's k
   const void *x, *y;   // of that product
 };
 
@@ -1253,26 +1261,26 @@ struct Portable {
   using Acc = typename AccumulatorOf<T>::type;
   using L = Layout<Acc, kEdge>;
   static constexpr int kThreads = 256, kStages = kEdge >= 64 ? 2 : 3;
-  // Thread blocks a multiprocessor: while one waits the other multiplies. One where the registers of two would not hold the sums.
+  // CTAs an SM: while one waits the other multiplies. One where the registers of two would not hold the sums.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000)
   static constexpr int kBlocks = 1;
 #else
   static constexpr int kBlocks = sizeof(T) == 4 && kEdge <= 64 ? 2 : 1;
 #endif
   static constexpr int kTeamThreads = kEdge / L::kWarpRows * (kEdge / L::kWarpCols) * 32, kTeams = kThreads / kTeamThreads;
-  static constexpr int kDepth = (kEdge >= 64 ? 16384 : 8192) / (kTeams * kEdge * static_cast<int>(sizeof(Acc)));   // of a team's slab
-  // A slab is multiplied in parts. Where a team has two warps on each scheduler, one of them copies in the second part only, so that
+  static constexpr int kDepth = (kEdge >= 64 ? 16384 : 8192) / (kTeams * kEdge * static_cast<int>(sizeof(Acc)));   // of a team's k-block
+  // A k-block is multiplied in parts. Where a team has two warps on each scheduler, one of them copies in the second part only, so that
   // one always multiplies.
   static constexpr int kParts = kTeamThreads > 128 ? 2 : 1;
-  using Copier = SlabCopier<T, kEdge, kDepth, kTeamThreads>;
-  static constexpr int kSlab = kDepth * Copier::kPitch;   // elements
-  static constexpr int kSharedBytes = kStages * kTeams * 2 * kSlab * static_cast<int>(sizeof(Acc));
+  using Copier = StageCopier<T, kEdge, kDepth, kTeamThreads>;
+  static constexpr int kBufferElements = kDepth * Copier::kPitch;   // elements
+  static constexpr int kSharedBytes = kStages * kTeams * 2 * kBufferElements * static_cast<int>(sizeof(Acc));
 };
 
-// Sums and writes one tile, or `split` thread blocks of a cluster together do. place: in shared memory, and not in registers, because the
-// loop over the slabs rarely needs it.
+// Sums and writes one tile, or `splits` CTAs of a cluster together do. place: in shared memory, and not in registers, because the
+// loop over the k-blocks rarely needs it.
 template <typename T, int kEdge>
-__device__ inline void compute_tile(const Product& p, int split, const Place& place, typename Portable<T, kEdge>::Acc* slabs) {
+__device__ inline void compute_tile(const Product& p, int splits, const Place& place, typename Portable<T, kEdge>::Acc* buffers) {
   using P = Portable<T, kEdge>;
   using L = typename P::L;
   using Acc = typename P::Acc;
@@ -1280,8 +1288,8 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
   constexpr int kDepth = P::kDepth, kStep = P::kTeams * kDepth, kPitch = Copier::kPitch, kStages = P::kStages;
   const int team = P::kTeams == 1 ? 0 : threadIdx.x / P::kTeamThreads, in_team = threadIdx.x % P::kTeamThreads, warp = in_team / 32,
             lane = threadIdx.x % 32;
-  auto slab_x = [&](int stage) { return slabs + 2 * (stage * P::kTeams + team) * P::kSlab; };
-  auto slab_y = [&](int stage) { return slab_x(stage) + P::kSlab; };
+  auto buffer_x = [&](int stage) { return buffers + 2 * (stage * P::kTeams + team) * P::kBufferElements; };
+  auto buffer_y = [&](int stage) { return buffer_x(stage) + P::kBufferElements; };
 
   const Side x_side = side_of_x(p), y_side = side_of_y(p);
   auto panel_x = [&] { return Panel<T>{static_cast<const T*>(place.x), p.x_row, p.x_col, x_side, place.tile.i * kEdge, p.m, p.k}; };
@@ -1291,17 +1299,17 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
   const int warp_row = warp % kWarpsDown * L::kWarpRows, warp_col = warp / kWarpsDown * L::kWarpCols;
   auto first_row = [&] { return place.tile.i * kEdge + warp_row; };
   auto first_col = [&] { return place.tile.j * kEdge + warp_col; };
-  // The slabs in which the warp's part of the tile has terms; in the blocks on the diagonals half of them have none.
+  // The k-blocks in which the warp's part of the tile has terms; in the blocks on the diagonals half of them have none.
   int terms_from = max(x_side == kFromLine ? first_row() : 0, y_side == kFromLine ? first_col() : 0) - kDepth;
   int terms_to = min(x_side == kUpToLine ? first_row() + L::kWarpRows : p.k, y_side == kUpToLine ? first_col() + L::kWarpCols : p.k);
 
   Acc sum[L::kRows][L::kCols];
   const int all_steps = ceil_div(place.tile.k_end - place.tile.k_begin, kStep);
-  const int first_step = all_steps / split * place.share + min(place.share, all_steps % split);   // the first shares may have one more
-  int slabs_of_team = all_steps / split + (place.share < all_steps % split);   // each takes every kTeams-th
+  const int first_step = all_steps / splits * place.split + min(place.split, all_steps % splits);   // the first splits may have one more
+  int k_blocks_of_team = all_steps / splits + (place.split < all_steps % splits);   // each takes every kTeams-th
   const int k_begin = place.tile.k_begin + first_step * kStep + team * kDepth;
-  keep(terms_from), keep(terms_to), keep(slabs_of_team);
-  // Asynchronous copies run kStages - 1 slabs ahead; those through registers one slab, which is what the registers hold.
+  keep(terms_from), keep(terms_to), keep(k_blocks_of_team);
+  // Asynchronous copies run kStages - 1 k-blocks ahead; those through registers one k-block, which is what the registers hold.
   constexpr int kAhead = Copier::kAsync ? kStages - 1 : 1;
   for (bool careful = false;; careful = true) {
     Copier copier_x(panel_x(), in_team, k_begin), copier_y(panel_y(), in_team, k_begin);
@@ -1309,36 +1317,36 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
     for (int r = 0; r < L::kRows; ++r)
 #pragma unroll
       for (int s = 0; s < L::kCols; ++s) sum[r][s] = 0;
-    int stage = 0, k0 = k_begin - kAhead * kStep;   // of slab `number`
+    int stage = 0, k0 = k_begin - kAhead * kStep;   // of k-block `number`
 #pragma unroll 1
-    for (int number = -kAhead; number < slabs_of_team; ++number, k0 += kStep) {
+    for (int number = -kAhead; number < k_blocks_of_team; ++number, k0 += kStep) {
       if (number >= 0) {
-        copier_x.finish(slab_x(stage));
-        copier_y.finish(slab_y(stage));
+        copier_x.finish(buffer_x(stage));
+        copier_y.finish(buffer_y(stage));
         wait_for_copies<kAhead - 1>();
-        team_sync<P::kTeamThreads>(team);   // the slab is there, and the one before it is done with
+        team_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
       }
       const int k_next = k0 + kAhead * kStep, stage_next = stage + kAhead < kStages ? stage + kAhead : stage + kAhead - kStages;
 #pragma unroll 1
       for (int part = 0; part < P::kParts; ++part) {
         if (part == warp / 4 % P::kParts) {
-          if (number + kAhead < slabs_of_team) {
-            copier_x.template begin<kStep>(panel_x(), k_next, slab_x(stage_next));
-            copier_y.template begin<kStep>(panel_y(), k_next, slab_y(stage_next));
+          if (number + kAhead < k_blocks_of_team) {
+            copier_x.template begin<kStep>(panel_x(), k_next, buffer_x(stage_next));
+            copier_y.template begin<kStep>(panel_y(), k_next, buffer_y(stage_next));
           }
           end_group_of_copies();
         }
         if (number < 0 || k0 <= terms_from || k0 >= terms_to) continue;
         constexpr int kPart = kDepth / P::kParts;
-        const Acc *x_of_warp = slab_x(stage) + part * kPart * kPitch + warp_row,
-                  *y_of_warp = slab_y(stage) + part * kPart * kPitch + warp_col;
+        const Acc *x_of_warp = buffer_x(stage) + part * kPart * kPitch + warp_row,
+                  *y_of_warp = buffer_y(stage) + part * kPart * kPitch + warp_col;
         if (careful)
           multiply_masked<L, kPart, kPitch>(x_of_warp, y_of_warp, x_side, y_side, first_row(), first_col(), k0 + part * kPart, sum);
         else
           multiply<L, kPart, kPitch>(x_of_warp, y_of_warp, lane, sum);
       }
-      // While the first slabs are on their way.
-      if (number == -1 && !careful && p.triangular && place.tile.i != place.tile.j && place.share == split - 1)
+      // While the first k-blocks are on their way.
+      if (number == -1 && !careful && p.triangular && place.tile.i != place.tile.j && place.split == splits - 1)
         write_zeros<kEdge, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch), place.tile.j * kEdge,
                                   place.tile.i * kEdge, 0, kEdge, threadIdx.x, P::kThreads);
       stage = stage + 1 < kStages ? stage + 1 : 0;
@@ -1349,7 +1357,7 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
 
   // The teams' sums, added one after the other, 64 elements of each thread at a time.
   constexpr int kElements = L::kRows * L::kCols, kRound = kElements < 64 ? kElements : 64;
-  static_assert(P::kTeams == 1 || kRound * P::kTeamThreads * sizeof(Acc) <= P::kSharedBytes, "a team's round must fit the slabs");
+  static_assert(P::kTeams == 1 || kRound * P::kTeamThreads * sizeof(Acc) <= P::kSharedBytes, "a team's round must fit the buffers");
   Acc* const flat = &sum[0][0];
 #pragma unroll 1
   for (int other = 1; other < P::kTeams; ++other)
@@ -1358,25 +1366,25 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
       __syncthreads();
       if (team == other)
 #pragma unroll
-        for (int e = 0; e < kRound; ++e) slabs[e * P::kTeamThreads + in_team] = flat[first + e];
+        for (int e = 0; e < kRound; ++e) buffers[e * P::kTeamThreads + in_team] = flat[first + e];
       __syncthreads();
       if (team == 0)
 #pragma unroll
-        for (int e = 0; e < kRound; ++e) flat[first + e] += slabs[e * P::kTeamThreads + in_team];
+        for (int e = 0; e < kRound; ++e) flat[first + e] += buffers[e * P::kTeamThreads + in_team];
     }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  // The shares of the thread blocks of a cluster, likewise: each leaves its sums in its shared memory, and the first one adds them.
-  if (split > 1) {
+  // The splits of the CTAs of a cluster, likewise: each leaves its sums in its shared memory, and the first one adds them.
+  if (splits > 1) {
     __syncthreads();
-    if (place.share != 0 && team == 0)
+    if (place.split != 0 && team == 0)
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) slabs[e * P::kTeamThreads + in_team] = flat[e];
+      for (int e = 0; e < kElements; ++e) buffers[e * P::kTeamThreads + in_team] = flat[e];
     cluster_sync();
-    if (place.share == 0 && team == 0)
+    if (place.split == 0 && team == 0)
 #pragma unroll 1
-      for (int other = 1; other < split; ++other) {
-        const uint32_t from = address_in_peer(shared_address(slabs + in_team), other);
+      for (int other = 1; other < splits; ++other) {
+        const uint32_t from = address_in_peer(shared_address(buffers + in_team), other);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) flat[e] += load_in_peer<Acc>(from + e * P::kTeamThreads * static_cast<int>(sizeof(Acc)));
       }
@@ -1393,7 +1401,7 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
   T* const corner = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch) + row * p.c_row + col * p.c_col;
   const bool whole =
       (place.tile.i + 1) * kEdge <= p.m && (place.tile.j + 1) * kEdge <= p.n && !(p.triangular && place.tile.i == place.tile.j);
-  if (team != 0 || place.share != 0) return;
+  if (team != 0 || place.split != 0) return;
   if (whole && p.c_col == 1 && p.c_row % kGroup == 0 && reinterpret_cast<uintptr_t>(corner) % sizeof(Group) == 0) {
 #pragma unroll
     for (int r = 0; r < L::kRows; ++r)
@@ -1427,59 +1435,59 @@ __device__ inline void compute_tile(const Product& p, int split, const Place& pl
   }
 }
 
-// The place of a thread block that is a share of tile `number`.
+// The place of a CTA that is a split of tile `number`.
 template <typename T, int kEdge>
-__device__ inline Place place_of(const Product& p, int number, int share) {
+__device__ inline Place place_of(const Product& p, int number, int split) {
   const int batch = number % static_cast<int>(p.batches);
-  return {tile_at(p, kEdge, number / static_cast<int>(p.batches)), batch, share,
+  return {tile_at(p, kEdge, number / static_cast<int>(p.batches)), batch, split,
           static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch), static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
 }
 
 template <typename T, int kEdge>
 __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kBlocks)
-    portable_product(const Product p, int split) {
-  extern __shared__ __align__(16) unsigned char slab_memory[];
+    portable_product(const Product p, int splits) {
+  extern __shared__ __align__(16) unsigned char stage_memory[];
   __shared__ Place place;
-  if (threadIdx.x == 0) place = place_of<T, kEdge>(p, blockIdx.x / split, blockIdx.x % split);
+  if (threadIdx.x == 0) place = place_of<T, kEdge>(p, blockIdx.x / splits, blockIdx.x % splits);
   __syncthreads();
-  compute_tile<T, kEdge>(p, split, place, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(slab_memory));
+  compute_tile<T, kEdge>(p, splits, place, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(stage_memory));
 }
 
 // Behind a product of the Hopper kernel: computes what was refused, or corrects what has outliers, or does nothing, which is so common that
-// no more thread blocks than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
+// no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
 template <int kEdge>
 __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kBlocks)
-    portable_behind(const __grid_constant__ Product p, int shares, const __grid_constant__ Behind behind) {
+    portable_behind(const __grid_constant__ Product p, int requested, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  const int split = kEdge == 32 ? shares : 1;   // larger tiles are never split
+  const int splits = kEdge == 32 ? requested : 1;   // larger tiles are never split
   let_next_kernel_begin();   // which may be another like this
   const Control* const control = behind.control;
-  // Thread blocks with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
-  if (blockIdx.x >= split && load_relaxed(&control->taken) && !load_relaxed(&control->outliers)) return;
+  // CTAs with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
+  if (blockIdx.x >= splits && load_relaxed(&control->taken) && !load_relaxed(&control->outliers)) return;
   wait_for_previous_kernel();
-  if (!control->refused && (!control->outliers || blockIdx.x % split)) return;
-  extern __shared__ __align__(16) unsigned char slab_memory[];
+  if (!control->fallback && (!control->outliers || blockIdx.x % splits)) return;
+  extern __shared__ __align__(16) unsigned char stage_memory[];
   __shared__ Place place;
   do {
     if (threadIdx.x == 0) {
-      const int number = split > 1 ? blockIdx.x / split : atomicAdd(behind.next_tile, 1);
+      const int number = splits > 1 ? blockIdx.x / splits : atomicAdd(behind.next_tile, 1);
       place.tile.i = -1;
-      if (number < tile_count(p, kEdge)) place = place_of<float, kEdge>(p, number, blockIdx.x % split);
+      if (number < tile_count(p, kEdge)) place = place_of<float, kEdge>(p, number, blockIdx.x % splits);
     }
     __syncthreads();
     if (place.tile.i < 0) return;
-    if (control->refused)
-      compute_tile<float, kEdge>(p, split, place, reinterpret_cast<float*>(slab_memory));
+    if (control->fallback)
+      compute_tile<float, kEdge>(p, splits, place, reinterpret_cast<float*>(stage_memory));
     else
       correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, place, behind.x, behind.y);
     __syncthreads();
-  } while (split == 1);
+  } while (splits == 1);
 #endif
 }
 
 // ---- Portable kernel: launching. (Launch and allow_shared_memory serve the other kernels, too.)
 
-// How a kernel is launched. `cluster`: thread blocks in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
+// How a kernel is launched. `cluster`: CTAs in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
 // before the one ahead of it in the stream has ended.
 struct Launch {
   cudaLaunchAttribute attributes[2];
@@ -1516,48 +1524,48 @@ static cudaError_t allow_shared_memory(int bytes) {
   return error;
 }
 
-// How a product is cut. `split`: how many thread blocks, a cluster of Hopper or later, share the range of k of each tile.
+// How a product is cut. `splits`: how many CTAs, a cluster of Hopper or later, share the range of k of each tile.
 struct Cut {
-  int edge, split;
+  int edge, splits;
 };
 
-// Large tiles read least, but only many tiles keep every multiprocessor busy to the end. Where there are few, several thread blocks
+// Large tiles read least, but only many tiles keep every SM busy to the end. Where there are few, several CTAs
 // share the range of k of one, if the GPU has clusters, and the tiles are made smaller. The limits are measured, on an H200.
 static Cut cut_of(const Product& p, int element_bytes, const Gpu& gpu) {
-  const int64_t processors = gpu.multiprocessors;
-  if (gpu.capability >= 80) {   // earlier ones have too little shared memory for the slabs of the larger tiles
+  const int64_t sms = gpu.sms;
+  if (gpu.capability >= 80) {   // earlier ones have too little shared memory for the k-blocks of the larger tiles
     // The copies of 16-bit elements go through registers, and the largest tile leaves none for them.
-    if (element_bytes >= 4 && tile_count(p, 128) * p.batches >= 3 * processors) return {128, 1};
+    if (element_bytes >= 4 && tile_count(p, 128) * p.batches >= 3 * sms) return {128, 1};
     const int64_t tiles = tile_count(p, 64) * p.batches;
-    if (tiles >= 2 * processors) return {64, 1};
-    if (element_bytes == 8 && gpu.capability >= 90 && tiles >= processors) return {64, 2};
+    if (tiles >= 2 * sms) return {64, 1};
+    if (element_bytes == 8 && gpu.capability >= 90 && tiles >= sms) return {64, 2};
   }
-  const bool few = 2 * tile_count(p, 32) * p.batches <= (element_bytes == 8 ? 1 : 3) * processors;   // as many as fit at a time, about
-  int split = few && p.k >= 256 ? 2 : 1;
+  const bool few = 2 * tile_count(p, 32) * p.batches <= (element_bytes == 8 ? 1 : 3) * sms;   // as many as fit at a time, about
+  int splits = few && p.k >= 256 ? 2 : 1;
   // cuBLAS splits long sums of narrow matrices, too, and errors grow with the root of how many terms are added one after the other.
-  if (element_bytes == 4 && !p.triangular) split = max(split, min(8, ceil_div(p.k, 512 * Portable<float, 32>::kTeams)));
-  return {32, gpu.capability >= 90 ? split : 1};
+  if (element_bytes == 4 && !p.triangular) splits = max(splits, min(8, ceil_div(p.k, 512 * Portable<float, 32>::kTeams)));
+  return {32, gpu.capability >= 90 ? splits : 1};
 }
 
 template <typename T, int kEdge>
-static cudaError_t launch_portable_as(const Product& p, int split, cudaStream_t stream) {
+static cudaError_t launch_portable_as(const Product& p, int splits, cudaStream_t stream) {
   using P = Portable<T, kEdge>;
-  const int64_t blocks = tile_count(p, kEdge) * p.batches * split;
+  const int64_t blocks = tile_count(p, kEdge) * p.batches * splits;
   if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
   constexpr auto kKernel = portable_product<T, kEdge>;
   const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
   if (error != cudaSuccess) return error;
-  const Launch launch(blocks, P::kThreads, P::kSharedBytes, split, false, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, split);
+  const Launch launch(blocks, P::kThreads, P::kSharedBytes, splits, false, stream);
+  return cudaLaunchKernelEx(&launch.config, kKernel, p, splits);
 }
 
 template <typename T>
 static cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   const Cut cut = cut_of(p, sizeof(T), gpu);
   if constexpr (sizeof(T) >= 4)
-    if (cut.edge == 128) return launch_portable_as<T, 128>(p, cut.split, stream);
-  if (cut.edge == 64) return launch_portable_as<T, 64>(p, cut.split, stream);
-  return launch_portable_as<T, 32>(p, cut.split, stream);
+    if (cut.edge == 128) return launch_portable_as<T, 128>(p, cut.splits, stream);
+  if (cut.edge == 64) return launch_portable_as<T, 64>(p, cut.splits, stream);
+  return launch_portable_as<T, 32>(p, cut.splits, stream);
 }
 
 cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
@@ -1575,73 +1583,73 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
 }
 
 template <int kEdge>
-static cudaError_t launch_behind_as(const Product& p, int split, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
+static cudaError_t launch_behind_as(const Product& p, int splits, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   using P = Portable<float, kEdge>;
-  const int64_t tiles = tile_count(p, kEdge), room = gpu.multiprocessors * (kEdge == 128 ? 1 : 2);
+  const int64_t tiles = tile_count(p, kEdge), room = gpu.sms * (kEdge == 128 ? 1 : 2);
   constexpr auto kKernel = portable_behind<kEdge>;
   const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
   if (error != cudaSuccess) return error;
-  const Launch launch(split > 1 ? tiles * split : tiles < room ? tiles : room, P::kThreads, P::kSharedBytes, split, true, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, split, behind);
+  const Launch launch(splits > 1 ? tiles * splits : tiles < room ? tiles : room, P::kThreads, P::kSharedBytes, splits, true, stream);
+  return cudaLaunchKernelEx(&launch.config, kKernel, p, splits, behind);
 }
 
 // Behind a product of the Hopper kernel, of one matrix.
 cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   const Cut cut = cut_of(p, sizeof(float), gpu);
-  if (cut.edge == 128) return launch_behind_as<128>(p, cut.split, gpu, behind, stream);
-  if (cut.edge == 64) return launch_behind_as<64>(p, cut.split, gpu, behind, stream);
-  return launch_behind_as<32>(p, cut.split, gpu, behind, stream);
+  if (cut.edge == 128) return launch_behind_as<128>(p, cut.splits, gpu, behind, stream);
+  if (cut.edge == 64) return launch_behind_as<64>(p, cut.splits, gpu, behind, stream);
+  return launch_behind_as<32>(p, cut.splits, gpu, behind, stream);
 }
 """
 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. ----------------------------
 #
-# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Thread blocks of a cluster
+# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster
 # share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. Elements come to shared
 # memory as they are and are split there into two tf32, X on its way to registers, Y into a second place that wgmma reads. Every tile splits
 # its operands anew, and tf32 takes twice the time of float16; but there is no packing.
 _CUDA_TF32_PLAN = r"""
-// ---- tf32 kernel: sizes, and which thread block computes what.
+// ---- tf32 kernel: sizes, and which CTA computes what.
 
-constexpr int kTfEdge = 64, kTfDepth = 32;    // of a tile; of a slab, the k that are copied together
+constexpr int kTfBlockMN = 64, kTfBlockK = 32;    // of a tile; of a k-block, the k that are copied together
 constexpr int kTfThreads = 128;               // a warpgroup
-constexpr int kTfStages = 2, kTfBlocks = 3;   // slabs in shared memory; thread blocks a multiprocessor
-constexpr int kTfMostShares = 4;              // of a tile, and thread blocks of a cluster
-constexpr int kTfParts = 32;                  // of a tile's sums, which are added by different warps: four neighbours of each lane
+constexpr int kTfStages = 2, kTfBlocks = 3;   // k-blocks in shared memory; CTAs an SM
+constexpr int kTfMostSplits = 4;              // of a tile, and CTAs of a cluster
+constexpr int kTfFragments = 32;                  // of a tile's sums, which are added by different warps: four neighbours of each lane
 
-// Which thread block sums what. Thread blocks that share a tile follow each other in a cluster. For triangles, of at most 31 tile rows, it
+// Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 31 tile rows, it
 // stands in a table, the same for all products of a batch; the tiles of dense products come as they are numbered, shared by equally many.
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;
   int clusters, cluster_size;            // of one product
-  int log_shares;                        // of a dense one
-  uint32_t inverse[kTfMostShares + 1];   // of a number of shares: a little more than 2^20 / shares
-  uint16_t table[kMost];                 // group and place, as tile_in_group has them, 5 bits each; shares less one and share, 2 bits each
+  int log_splits;                        // of a dense one
+  uint32_t inverse[kTfMostSplits + 1];   // of a number of splits: a little more than 2^20 / splits
+  uint16_t table[kMost];                 // group and place, as tile_in_group has them, 5 bits each; splits less one and which, 2 bits each
 };
 
-// A plan with shares of at most `longest` slabs, where that can be. False if it takes more than `most_clusters`, or than the table holds.
+// A plan with splits of at most `longest` k-blocks, where that can be. False if it takes more than `most_clusters` or the table holds.
 inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& plan) {
-  auto shares_of = [&](int group) { return min(kTfMostShares, ceil_div((rows - group) * (kTfEdge / kTfDepth), longest)); };
+  auto splits_of = [&](int group) { return min(kTfMostSplits, ceil_div((rows - group) * (kTfBlockMN / kTfBlockK), longest)); };
   struct {
-    int group, place, end;   // the next tile of those with so many shares, and where their groups end
-  } left[kTfMostShares + 1] = {};
+    int group, place, end;   // the next tile of those with so many splits, and where their groups end
+  } left[kTfMostSplits + 1] = {};
   int blocks = 0;
   for (int group = rows - 1; group >= 0; --group) {
-    auto& tiles = left[shares_of(group)];
+    auto& tiles = left[splits_of(group)];
     if (!tiles.end) tiles.end = group + 1;
     tiles.group = group;
-    blocks += (group + 1) * shares_of(group);
+    blocks += (group + 1) * splits_of(group);
   }
-  plan.cluster_size = shares_of(0) > 1 ? kTfMostShares : 1;
+  plan.cluster_size = splits_of(0) > 1 ? kTfMostSplits : 1;
   if (blocks > Tf32Plan::kMost || blocks > most_clusters * static_cast<int64_t>(plan.cluster_size)) return false;
-  for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most shares that it still has room for
+  for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most splits that it still has room for
     if ((plan.clusters + 1) * plan.cluster_size > Tf32Plan::kMost) return false;
     uint16_t* const entries = plan.table + plan.clusters * plan.cluster_size;
     int rank = 0;
-    for (int shares = plan.cluster_size; shares > 0; --shares)
-      for (auto& tiles = left[shares]; tiles.group < tiles.end && rank + shares <= plan.cluster_size;) {
-        for (int share = 0; share < shares; ++share)
-          entries[rank++] = static_cast<uint16_t>(tiles.group | tiles.place << 5 | (shares - 1) << 10 | share << 12);
+    for (int splits = plan.cluster_size; splits > 0; --splits)
+      for (auto& tiles = left[splits]; tiles.group < tiles.end && rank + splits <= plan.cluster_size;) {
+        for (int split_index = 0; split_index < splits; ++split_index)
+          entries[rank++] = static_cast<uint16_t>(tiles.group | tiles.place << 5 | (splits - 1) << 10 | split_index << 12);
         if (++tiles.place > tiles.group) tiles.place = 0, ++tiles.group;
       }
     if (rank == 0) return true;
@@ -1650,42 +1658,42 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
   }
 }
 
-// Shares are as short as can be with all thread blocks there at once, but not too short: each costs its start and its end. The GPU has
-// room for `at_once` clusters of kTfMostShares. False if the table does not hold all tiles: then there is no plan.
+// Splits are as short as can be with all CTAs there at once, but not too short: each costs its start and its end. The GPU has
+// room for `at_once` clusters of kTfMostSplits. False if the table does not hold all tiles: then there is no plan.
 inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
-  constexpr int kLeast = 3;   // slabs
-  for (int shares = 1; shares <= kTfMostShares; ++shares) plan.inverse[shares] = (1u << 20) / shares + 1;
-  const int rows = ceil_div(p.m, kTfEdge), slabs = ceil_div(p.k, kTfDepth);
+  constexpr int kLeast = 3;   // k-blocks
+  for (int splits = 1; splits <= kTfMostSplits; ++splits) plan.inverse[splits] = (1u << 20) / splits + 1;
+  const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
   const int64_t clusters = at_once / p.batches;   // for one product
   if (!p.triangular) {
-    const int tiles = rows * ceil_div(p.n, kTfEdge);
-    plan.log_shares = 0;
-    while (1 << plan.log_shares < kTfMostShares && slabs >= 2 * kLeast << plan.log_shares &&
-           static_cast<int64_t>(tiles) << (plan.log_shares + 1) <= clusters * kTfMostShares)
-      ++plan.log_shares;
-    plan.cluster_size = 1 << plan.log_shares, plan.clusters = tiles;
+    const int tiles = rows * ceil_div(p.n, kTfBlockMN);
+    plan.log_splits = 0;
+    while (1 << plan.log_splits < kTfMostSplits && k_blocks >= 2 * kLeast << plan.log_splits &&
+           static_cast<int64_t>(tiles) << (plan.log_splits + 1) <= clusters * kTfMostSplits)
+      ++plan.log_splits;
+    plan.cluster_size = 1 << plan.log_splits, plan.clusters = tiles;
     return true;
   }
-  const int whole = rows * (kTfEdge / kTfDepth);   // slabs of the longest tile
+  const int whole = rows * (kTfBlockMN / kTfBlockK);   // k-blocks of the longest tile
   int longest = min(kLeast, whole);
   while (longest < whole && !tf32_plan_with(rows, longest, static_cast<int>(clusters), plan)) ++longest;
   if (longest == whole && !tf32_plan_with(rows, whole, Tf32Plan::kMost, plan)) return false;
-  // The clusters that come first are spread over all multiprocessors, one thread block each; then those that join them fall in length. So
+  // The clusters that come first are spread over all SMs, one CTA each; then those that join them fall in length. So
   // let the first ones rise.
-  if (plan.cluster_size < kTfMostShares) return true;
+  if (plan.cluster_size < kTfMostSplits) return true;
   for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfBlocks) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
       std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
   return true;
 }
 
-// What a thread block does.
+// What a CTA does.
 struct Tf32Place {
   const float *x, *y;   // of one product of the batch
   float* c;
   Tile tile;            // i = -1: there is nothing to do
-  int shares, share;    // of the tile: this thread block's
-  int k_begin, slabs;   // of the share
+  int splits, split_index;    // of the tile: this CTA's
+  int k_begin, k_blocks;   // of the split
   __device__ Tf32Place(const Product& p, const Tf32Plan& plan, int cluster, int rank)
       : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
     if (p.batches > 1) {
@@ -1697,44 +1705,44 @@ struct Tf32Place {
     if (p.triangular) {
       const int entry = plan.table[number];
       if (entry == Tf32Plan::kIdle) return;
-      tile = tile_in_group(p, kTfEdge, entry & 31, entry >> 5 & 31);
-      shares = (entry >> 10 & 3) + 1, share = entry >> 12;
+      tile = tile_in_group(p, kTfBlockMN, entry & 31, entry >> 5 & 31);
+      splits = (entry >> 10 & 3) + 1, split_index = entry >> 12;
     } else {
-      tile = tile_in_group(p, kTfEdge, 0, number >> plan.log_shares);
-      shares = 1 << plan.log_shares, share = number & (shares - 1);
+      tile = tile_in_group(p, kTfBlockMN, 0, number >> plan.log_splits);
+      splits = 1 << plan.log_splits, split_index = number & (splits - 1);
     }
-    inverse = plan.inverse[shares];
-    const int all = ceil_div(tile.k_end - tile.k_begin, kTfDepth), first = divided(all * share);
-    slabs = divided(all * (share + 1)) - first, k_begin = tile.k_begin + first * kTfDepth;
+    inverse = plan.inverse[splits];
+    const int all = ceil_div(tile.k_end - tile.k_begin, kTfBlockK), first = divided(all * split_index);
+    k_blocks = divided(all * (split_index + 1)) - first, k_begin = tile.k_begin + first * kTfBlockK;
   }
-  // The first part of the tile's sums that the thread block with some share adds.
-  __device__ int first_part(int share) const { return divided(kTfParts * share + shares - 1); }
+  // The first part of the tile's sums that the CTA of some split adds.
+  __device__ int first_fragment(int split_index) const { return divided(kTfFragments * split_index + splits - 1); }
 
  private:
   uint32_t inverse;
-  __device__ int divided(uint32_t n) const { return static_cast<int>(n * inverse >> 20); }   // by shares; exact below 4096 * shares
+  __device__ int divided(uint32_t n) const { return static_cast<int>(n * inverse >> 20); }   // by splits; exact below 4096 * splits
 };
 """
 
 _CUDA_TF32 = r"""
-// ---- tf32 kernel: slabs on their way to shared memory.
+// ---- tf32 kernel: k-blocks on their way to shared memory.
 
-constexpr int kTfSlab = kTfEdge * kTfDepth;   // elements of an operand
+constexpr int kTfTileElements = kTfBlockMN * kTfBlockK;   // elements of an operand
 
-// Aligned because places in a slab are permuted by bits of the address, and those of a split one, which wgmma reads, by its own.
+// Aligned because places in a k-block are permuted by bits of the address, and those of a split one, which wgmma reads, by its own.
 struct alignas(1024) Tf32Memory {
-  float slab[kTfStages][2][kTfSlab];   // of X, and of Y
-  float y[2][kTfSlab];                 // the slab of Y that is multiplied, split: large, small
-  float4 sums[kTfParts + 1][32];       // parts from all that share the tile, to be added; three shares have 11, 11 and 10
+  float stage_tiles[kTfStages][2][kTfTileElements];   // of X, and of Y
+  float y[2][kTfTileElements];                 // the k-block of Y that is multiplied, split: large, small
+  float4 sums[kTfFragments + 1][32];       // parts from all that share the tile, to be added; three splits have 11, 11 and 10
   uint64_t sums_are_here;
-  Tf32Place place;   // kept there, and not in registers, while slabs are multiplied
+  Tf32Place place;   // kept there, and not in registers, while k-blocks are multiplied
 };
 
-// Where an element stands in its slab: four neighbours together, as they lie in memory, and the fours so permuted that a warp reads
+// Where an element stands in its k-block: four neighbours together, as they lie in memory, and the fours so permuted that a warp reads
 // what it needs of X and of Y without a bank conflict.
 template <bool kAlongK>
 __device__ constexpr int tf32_at(int line, int k) {
-  return kAlongK ? line * kTfDepth + (k ^ (line & 12) ^ (line & 1) << 4) : k * kTfEdge + (line ^ (k & 12) << 1 ^ (k & 1) << 4);
+  return kAlongK ? line * kTfBlockK + (k ^ (line & 12) ^ (line & 1) << 4) : k * kTfBlockMN + (line ^ (k & 12) << 1 ^ (k & 1) << 4);
 }
 
 // Copies the first `bytes` of 16, asynchronously, and zeros for the rest.
@@ -1745,50 +1753,51 @@ __device__ inline void copy_async_first(uint32_t to, const float* from, int byte
 // An operand of which one stride, that along k or that along the lines, is 1. Four neighbours are copied together.
 template <bool kAlongK>
 struct Tf32Panel {
-  // Fours in a row of the slab; how far from each of a thread's fours to the next; how many it has.
-  static constexpr int kInRow = (kAlongK ? kTfDepth : kTfEdge) / 4, kFarStep = kTfThreads / kInRow, kFours = kTfSlab / 4 / kTfThreads;
-  const float* next;   // this thread's first four of the slab that is copied next
+  // Fours in a row of the k-block; how far from each of a thread's fours to the next; how many it has.
+  static constexpr int kInRow = (kAlongK ? kTfBlockK : kTfBlockMN) / 4, kFarStep = kTfThreads / kInRow;
+  static constexpr int kFours = kTfTileElements / 4 / kTfThreads;
+  const float* next;   // this thread's first four of the k-block that is copied next
   int offset;          // where it goes, in bytes from the first stage
   int64_t stride;      // the one that is not 1: the far one
   Side side;
   int first_line, lines, depth;
-  int whole_from, whole_to;   // slabs that begin from here to there exist wholly, and all fours can be copied at once
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and all fours can be copied at once
   bool aligned;               // fours that exist can be
 
   // data: line 0, k = 0.
   __device__ Tf32Panel(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
       : stride(kAlongK ? line_stride : k_stride), side(side), first_line(first_line), lines(lines), depth(depth) {
     aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    whole_from = side == kFromLine ? first_line + kTfEdge - 1 : 0;
-    whole_to = side == kUpToLine ? first_line + 1 - kTfDepth : depth;
-    whole_to = aligned && first_line + kTfEdge <= lines ? min(whole_to, depth - kTfDepth) : -1;
-    const int far = (kAlongK ? first_line : k0) + far_in_slab(), near = (kAlongK ? k0 : first_line) + near_in_slab();
+    whole_from = side == kFromLine ? first_line + kTfBlockMN - 1 : 0;
+    whole_to = side == kUpToLine ? first_line + 1 - kTfBlockK : depth;
+    whole_to = aligned && first_line + kTfBlockMN <= lines ? min(whole_to, depth - kTfBlockK) : -1;
+    const int far = (kAlongK ? first_line : k0) + far_in_block(), near = (kAlongK ? k0 : first_line) + near_in_block();
     next = data + far * stride + near;
-    offset = 4 * (kAlongK ? tf32_at<true>(far_in_slab(), near_in_slab()) : tf32_at<false>(near_in_slab(), far_in_slab()));
+    offset = 4 * (kAlongK ? tf32_at<true>(far_in_block(), near_in_block()) : tf32_at<false>(near_in_block(), far_in_block()));
     keep(offset), keep(whole_from), keep(whole_to);
   }
-  __device__ static int far_in_slab() { return threadIdx.x / kInRow; }
-  __device__ static int near_in_slab() { return threadIdx.x % kInRow * 4; }
+  __device__ static int far_in_block() { return threadIdx.x / kInRow; }
+  __device__ static int near_in_block() { return threadIdx.x % kInRow * 4; }
   __device__ bool whole(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
 
-  // Copies the next slab, all of which exists. stage: how far it is from the first, in bytes.
+  // Copies the next k-block, all of which exists. stage: how far it is from the first, in bytes.
   __device__ void copy_whole(int stage) {
     const float* from = next;
     const uint32_t to = stage + offset;
 #pragma unroll
     for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async<16>(after(to, i), from, true);
-    next = kAlongK ? next + kTfDepth : from;
+    next = kAlongK ? next + kTfBlockK : from;
   }
 
-  // Copies the next slab, which begins at k0, with zeros for what does not exist. Little of this is unrolled: most products that come here
-  // are so small that reading instructions for the first time takes as long as multiplying.
+  // Copies the next k-block, which begins at k0, with zeros for what does not exist. Little of this is unrolled: most products that come
+  // here are so small that reading instructions for the first time takes as long as multiplying.
   __device__ void copy(int k0, int stage) {
     if (whole(k0)) return copy_whole(stage);
     const float* from = next;
     const uint32_t to = stage + offset;
-    next += kAlongK ? kTfDepth : kTfDepth * stride;
+    next += kAlongK ? kTfBlockK : kTfBlockK * stride;
     // Of four neighbours those numbered begin .. end - 1 exist.
-    const int far = (kAlongK ? first_line : k0) + far_in_slab(), near = (kAlongK ? k0 : first_line) + near_in_slab();
+    const int far = (kAlongK ? first_line : k0) + far_in_block(), near = (kAlongK ? k0 : first_line) + near_in_block();
     const int far_count = kAlongK ? lines : depth, near_count = kAlongK ? depth : lines;
     const bool up_to_far = side == (kAlongK ? kUpToLine : kFromLine), from_far = side == (kAlongK ? kFromLine : kUpToLine);
     auto end_of = [&](int i) {
@@ -1815,12 +1824,12 @@ struct Tf32Panel {
  private:
   // The place of the thread's i-th four, from that of its first. Its k are eight apart, and every second is permuted differently.
   __device__ static uint32_t after(uint32_t to, int i) {
-    if (kAlongK) return to + i * kFarStep * kTfDepth * 4;
-    return (i % 2 ? to ^ 64 : to) + i * kFarStep * kTfEdge * 4;
+    if (kAlongK) return to + i * kFarStep * kTfBlockK * 4;
+    return (i % 2 ? to ^ 64 : to) + i * kFarStep * kTfBlockMN * 4;
   }
 };
 
-// ---- tf32 kernel: splitting a slab.
+// ---- tf32 kernel: splitting a k-block.
 //
 // Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
 // denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and
@@ -1846,14 +1855,14 @@ __device__ inline int tf32_row(int g, int r) {
 }
 __device__ constexpr int tf32_sum_at(int i, int r, int c) { return 8 * i + 4 * (c / 2) + 2 * r + c % 2; }
 
-// How the k of a slab are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number
+// How the k of a k-block are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number
 // q + 4 (e % 2). So four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
 
-// Where a lane begins to read X in the first slab.
+// Where a lane begins to read X in the first k-block.
 template <bool kAlongK>
-__device__ inline uint32_t tf32_begin_of_x(const float* slab) {
+__device__ inline uint32_t tf32_begin_of_x(const float* stage_tiles) {
   const int line = threadIdx.x / 32 * 16 + tf32_row<kAlongK>(threadIdx.x % 32 / 4, 0), k = threadIdx.x % 4 * 4;
-  return shared_address(slab + tf32_at<kAlongK>(line, k));
+  return shared_address(stage_tiles + tf32_at<kAlongK>(line, k));
 }
 
 // Reads and splits X: by step, as the tensor cores want it.
@@ -1865,13 +1874,13 @@ __device__ inline void tf32_read_x(uint32_t at, float scale, uint32_t (&large)[4
     if (kAlongK) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float4 four = load_shared_four((at ^ (h * 64 | r * 32)) + r * 8 * kTfDepth * 4);
+        const float4 four = load_shared_four((at ^ (h * 64 | r * 32)) + r * 8 * kTfBlockK * 4);
         v[r][0] = four.x, v[r][1] = four.y, v[r][2] = four.z, v[r][3] = four.w;
       }
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float2 two = load_shared_two((at ^ (e * kTfEdge * 4 | e % 2 * 64)) + h * 16 * kTfEdge * 4);
+        const float2 two = load_shared_two((at ^ (e * kTfBlockMN * 4 | e % 2 * 64)) + h * 16 * kTfBlockMN * 4);
         v[0][e] = two.x, v[1][e] = two.y;
       }
     }
@@ -1881,21 +1890,21 @@ __device__ inline void tf32_read_x(uint32_t at, float scale, uint32_t (&large)[4
   }
 }
 
-// Splits a slab of Y into two matrices that the tensor cores read: a row of 128 bytes a column of Y, its 16-byte pieces permuted by
+// Splits a k-block of Y into two matrices that the tensor cores read: a row of 128 bytes a column of Y, its 16-byte pieces permuted by
 // the row's number modulo 8. Column 16 i + 4 q + f is row 16 i + 8 (f / 2) + 2 q + f % 2. A thread moves 4 x 4 elements.
 template <bool kAlongK>
 struct Tf32Splitter {
   uint32_t from, to;
-  __device__ Tf32Splitter(const float* slab, const float* split) {
+  __device__ Tf32Splitter(const float* stage_tiles, const float* split) {
     const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
     if (kAlongK) {   // one column, 16 k
       const int f = lane / 4 % 4, h = lane / 16, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
-      from = shared_address(slab + tf32_at<true>(16 * i + 4 * q + f, 16 * h));
-      to = shared_address(split + row * kTfDepth + (4 * h ^ row % 8) * 4);
+      from = shared_address(stage_tiles + tf32_at<true>(16 * i + 4 * q + f, 16 * h));
+      to = shared_address(split + row * kTfBlockK + (4 * h ^ row % 8) * 4);
     } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
       const int piece = lane / 4, row = 16 * i + 2 * q;
-      from = shared_address(slab + tf32_at<false>(16 * i + 4 * q, piece / 4 * 16 + piece % 4));
-      to = shared_address(split + row * kTfDepth + (piece ^ row % 8) * 4);
+      from = shared_address(stage_tiles + tf32_at<false>(16 * i + 4 * q, piece / 4 * 16 + piece % 4));
+      to = shared_address(split + row * kTfBlockK + (piece ^ row % 8) * 4);
     }
   }
   __device__ void split(int stage, float scale) const {
@@ -1903,7 +1912,7 @@ struct Tf32Splitter {
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const uint32_t at = from + stage;
-      const float4 four = load_shared_four(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kTfEdge * 4);
+      const float4 four = load_shared_four(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kTfBlockMN * 4);
       v[0][u] = four.x, v[1][u] = four.y, v[2][u] = four.z, v[3][u] = four.w;
     }
 #pragma unroll
@@ -1911,16 +1920,16 @@ struct Tf32Splitter {
       uint32_t large[4], small[4];
 #pragma unroll
       for (int w = 0; w < 4; ++w) split_tf32(v[u][w], scale, large[w], small[w]);
-      const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfDepth * 4;
+      const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfBlockK * 4;
       store_shared_four(at, large[0], large[1], large[2], large[3]);
-      store_shared_four(at + kTfSlab * 4, small[0], small[1], small[2], small[3]);
+      store_shared_four(at + kTfTileElements * 4, small[0], small[1], small[2], small[3]);
     }
   }
 };
 
-// ---- tf32 kernel: multiplying a slab.
+// ---- tf32 kernel: multiplying a k-block.
 
-// part = X Y of one slab. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a slab.
+// part = X Y of one k-block. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block.
 __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,
                                      Tf32Sums& part) {
   wgmma_fence();
@@ -1935,26 +1944,26 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
   wgmma_wait<0>();
 }
 
-// The same from slabs as they lie in shared memory, without tensor cores; if kMasked, without the terms that one of the operands does not
+// The same from k-blocks as they lie in shared memory, without tensor cores; if kMasked, without terms that one of the operands does not
 // have.
 template <bool kMasked, bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_multiply_exactly(const float* slab_x, const float* slab_y, const Tf32Panel<kXAlongK>& of_x,
+__device__ inline void tf32_multiply_exactly(const float* tile_x, const float* tile_y, const Tf32Panel<kXAlongK>& of_x,
                                              const Tf32Panel<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
-  for (int k = 0; k < kTfDepth; ++k) {
+  for (int k = 0; k < kTfBlockK; ++k) {
     float a[2], b[16];
     bool in_x[2], in_y[16];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = warp * 16 + tf32_row<kXAlongK>(lane / 4, r);
-      a[r] = slab_x[tf32_at<kXAlongK>(row, k)];
+      a[r] = tile_x[tf32_at<kXAlongK>(row, k)];
       in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + row, k0 + k);
     }
 #pragma unroll
     for (int c = 0; c < 16; ++c) {
       const int col = c / 4 * 16 + lane % 4 * 4 + c % 4;
-      b[c] = slab_y[tf32_at<kYAlongK>(col, k)];
+      b[c] = tile_y[tf32_at<kYAlongK>(col, k)];
       in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + col, k0 + k);
     }
 #pragma unroll
@@ -1969,44 +1978,45 @@ __device__ inline void tf32_multiply_exactly(const float* slab_x, const float* s
 
 // ---- tf32 kernel: summing a share of a tile.
 
-// Sums the slabs of a share, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
+// Sums the k-blocks of a share, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
 template <bool kExactly, bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float scale, Tf32Memory& memory, Tf32Sums& sum) {
-  const int k_begin = place.k_begin, slabs = place.slabs;
-  Tf32Panel<kXAlongK> x(place.x, p.x_row, p.x_col, side_of_x(p), place.tile.i * kTfEdge, p.m, p.k, k_begin);
-  Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of_y(p), place.tile.j * kTfEdge, p.n, p.k, k_begin);
+  const int k_begin = place.k_begin, k_blocks = place.k_blocks;
+  Tf32Panel<kXAlongK> x(place.x, p.x_row, p.x_col, side_of_x(p), place.tile.i * kTfBlockMN, p.m, p.k, k_begin);
+  Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of_y(p), place.tile.j * kTfBlockMN, p.n, p.k, k_begin);
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
-  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.slab[0][0]);
-  Tf32Splitter<kYAlongK> splitter(memory.slab[0][1], memory.y[0]);
+  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage_tiles[0][0]);
+  Tf32Splitter<kYAlongK> splitter(memory.stage_tiles[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
-  x.offset += shared_address(memory.slab[0][0]), y.offset += shared_address(memory.slab[0][1]);   // from the beginning of shared memory
+  x.offset += shared_address(memory.stage_tiles[0][0]);   // from the beginning of shared memory
+  y.offset += shared_address(memory.stage_tiles[0][1]);
   keep(x.offset), keep(y.offset);
   const uint64_t y_large = operand(shared_address(memory.y[0]), 16, 8 * 128), y_small = operand_after(y_large, sizeof(memory.y[0]));
-  constexpr int kStageBytes = sizeof(memory.slab[0]);
-  int stage = 0;   // of slab `number`: how far it is from the first
+  constexpr int kStageBytes = sizeof(memory.stage_tiles[0]);
+  int stage = 0;   // of k-block `number`: how far it is from the first
 #pragma unroll 1
-  for (int number = -kTfStages; number < slabs; ++number) {
+  for (int number = -kTfStages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
       wait_for_copies<kTfStages - 1>();
-      __syncthreads();   // the slab is there, and the one before it has been multiplied
+      __syncthreads();   // the k-block is there, and the one before it has been multiplied
       if constexpr (!kExactly) {
         splitter.split(stage, scale);
         tf32_read_x<kXAlongK>(x_at + stage, scale, large, small);
         proxy_fence_shared();
       } else {
-        const float (&slab)[2][kTfSlab] = memory.slab[stage / kStageBytes];
-        const int k0 = k_begin + number * kTfDepth;
+        const float (&stage_tiles)[2][kTfTileElements] = memory.stage_tiles[stage / kStageBytes];
+        const int k0 = k_begin + number * kTfBlockK;
         if (x.whole(k0) && y.whole(k0))
-          tf32_multiply_exactly<false>(slab[0], slab[1], x, y, k0, sum);
+          tf32_multiply_exactly<false>(stage_tiles[0], stage_tiles[1], x, y, k0, sum);
         else
-          tf32_multiply_exactly<true>(slab[0], slab[1], x, y, k0, sum);
+          tf32_multiply_exactly<true>(stage_tiles[0], stage_tiles[1], x, y, k0, sum);
       }
       __syncthreads();   // it has been read, and Y is there split
     }
     const int next = number + kTfStages;
-    if (next < slabs) x.copy(k_begin + next * kTfDepth, stage), y.copy(k_begin + next * kTfDepth, stage);
+    if (next < k_blocks) x.copy(k_begin + next * kTfBlockK, stage), y.copy(k_begin + next * kTfBlockK, stage);
     end_group_of_copies();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (kExactly || number < 0) continue;
@@ -2080,21 +2090,21 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
     }
   }
 
-  // The sums go, in parts, to the thread blocks that add them. Part 8 w + u: those that the lanes of warp w have in row u % 2 of their
+  // The sums go, in parts, to the CTAs that add them. Part 8 w + u: those that the lanes of warp w have in row u % 2 of their
   // two, and in the four columns from u / 2 * 16 on.
   const Tf32Place& mine = memory.place;
   const Tile& tile = mine.tile;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_part = mine.first_part(mine.share);
-  const int parts = mine.first_part(mine.share + 1) - first_part;
-  const uint32_t first_rank = cluster_rank() - mine.share;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_fragment = mine.first_fragment(mine.split_index);
+  const int parts = mine.first_fragment(mine.split_index + 1) - first_fragment;
+  const uint32_t first_rank = cluster_rank() - mine.split_index;
   float* const c = mine.c;
-  const bool alone = mine.shares == 1;   // nothing is sent; nor could it be, in a cluster of one
-  if (threadIdx.x == 0 && !alone) barrier_expect(&memory.sums_are_here, parts * mine.shares * sizeof(memory.sums[0]));
+  const bool alone = mine.splits == 1;   // nothing is sent; nor could it be, in a cluster of one
+  if (threadIdx.x == 0 && !alone) barrier_expect(&memory.sums_are_here, parts * mine.splits * sizeof(memory.sums[0]));
   cluster_wait();   // all have begun
   // Each lane finds out where one part goes.
-  const int owner = lane * mine.shares / kTfParts;
-  const float4* const slot = memory.sums[(lane - mine.first_part(owner)) * mine.shares + mine.share];
-  const uint32_t to = address_in_peer(shared_address(slot), first_rank + owner);
+  const int owner = lane * mine.splits / kTfFragments;
+  const float4* const their_sums = memory.sums[(lane - mine.first_fragment(owner)) * mine.splits + mine.split_index];
+  const uint32_t to = address_in_peer(shared_address(their_sums), first_rank + owner);
   const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
@@ -2107,26 +2117,26 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
       store_async(there, bits(0), bits(1), bits(2), bits(3), barrier_there);
   }
   const bool fours = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
-  if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each part that this thread block adds
-    write_zeros<kTfEdge, false>(p, c, tile.j * kTfEdge, tile.i * kTfEdge, 2 * first_part, 2 * (first_part + parts), threadIdx.x,
-                                kTfThreads);
+  if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each part that this CTA adds
+    write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, 2 * first_fragment, 2 * (first_fragment + parts),
+                                   threadIdx.x, kTfThreads);
   if (alone)
     __syncthreads();
   else
     barrier_wait(&memory.sums_are_here, 0);
 #pragma unroll 1
   for (int at = warp; at < parts; at += 4) {
-    float4 part[kTfMostShares];
+    float4 part[kTfMostSplits];
 #pragma unroll
-    for (int s = 0; s < kTfMostShares; ++s)
-      if (s < mine.shares) part[s] = memory.sums[at * mine.shares + s][lane];
+    for (int s = 0; s < kTfMostSplits; ++s)
+      if (s < mine.splits) part[s] = memory.sums[at * mine.splits + s][lane];
     float4 total = part[0];
 #pragma unroll
-    for (int s = 1; s < kTfMostShares; ++s)
-      if (s < mine.shares) total.x += part[s].x, total.y += part[s].y, total.z += part[s].z, total.w += part[s].w;
-    const int w = (first_part + at) / 8, u = (first_part + at) % 8;   // as above
-    const int row = tile.i * kTfEdge + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
-    const int col = tile.j * kTfEdge + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfEdge;
+    for (int s = 1; s < kTfMostSplits; ++s)
+      if (s < mine.splits) total.x += part[s].x, total.y += part[s].y, total.z += part[s].z, total.w += part[s].w;
+    const int w = (first_fragment + at) / 8, u = (first_fragment + at) % 8;   // as above
+    const int row = tile.i * kTfBlockMN + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
+    const int col = tile.j * kTfBlockMN + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
     write_four(p, c, fours, row, col,
                {below >= 0 ? total.x : 0.0f, below >= 1 ? total.y : 0.0f, below >= 2 ? total.z : 0.0f, below >= 3 ? total.w : 0.0f});
   }
@@ -2147,9 +2157,9 @@ bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
   const bool by_fours = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
   if (!p.triangular)
-    return terms < (by_fours ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfEdge) * p.batches >= 16;
+    return terms < (by_fours ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
   if (p.n > (!by_fours ? 1151 : p.batches == 1 ? 1280 : 1856)) return false;
-  return all >= (by_fours ? 4.5e7 : 9e7) || p.batches > 4 * gpu.multiprocessors;
+  return all >= (by_fours ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
 }
 
 // How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
@@ -2161,7 +2171,7 @@ static cudaError_t clusters_at_once(int& clusters) {
   clusters = error == cudaSuccess && device < 64 ? known[device] : 0;
   if (error != cudaSuccess || clusters) return error;
   error = allow_shared_memory<kKernel>(sizeof(Tf32Memory));
-  const Launch launch(kTfMostShares, kTfThreads, sizeof(Tf32Memory), kTfMostShares, false, nullptr);
+  const Launch launch(kTfMostSplits, kTfThreads, sizeof(Tf32Memory), kTfMostSplits, false, nullptr);
   if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config);
   if (error == cudaSuccess && device < 64) known[device] = clusters;
   return error;
@@ -2203,23 +2213,23 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
 # Enters: a HopperProduct, whose operands are packed, triangular or dense. Leaves: all of C; or nothing where `control->refused`, and then
 # C is for the portable kernel.
 #
-# Thread blocks stay until everything is done, two a cluster, one a multiprocessor. In each a producer brings packed blocks into a ring in
+# CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
 # has a picture and the measurements.
 _CUDA_HOPPER_SCHEDULE = r"""
-// ---- Hopper kernel: sizes, and what its thread blocks are given and share.
+// ---- Hopper kernel: sizes, and what its CTAs are given and share.
 
-constexpr int kCols = 256;                // of C: a thread block computes 128 x 256 at a time
+constexpr int kCols = 256;                // of C: a CTA computes 128 x 256 at a time
 constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
 constexpr int kTileBlocks = 4;            // packed blocks along an edge
-[[maybe_unused]] constexpr int kGroupsOfConsumers = 2;     // warpgroups that multiply, 64 rows each
+[[maybe_unused]] constexpr int kConsumerWarpgroups = 2;     // warpgroups that multiply, 64 rows each
 constexpr int kHopperThreads = 3 * 128;   // warpgroups: two of consumers, and one of single warps, each with a role
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kSingleRegisters = 72;
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kSingleRegisters <= 3 * kEntryRegisters,
+constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;
+static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
               "a warpgroup can only gain registers that another has given up");
-constexpr int kSlots = 7;                 // of the ring through which packed blocks come
-constexpr int kSlotBytes = 2 * kBlockBytes;
-constexpr int kItems = 4;                 // places for items on their way to the producers
+constexpr int kStages = 7;                 // of the pipeline through which packed blocks come
+constexpr int kStageBytes = 2 * kBlockBytes;
+constexpr int kTiles = 4;                 // places for work tiles on their way to the producers
 [[maybe_unused]] constexpr int kBandTiles = 4;       // as kBandRows, for these tiles
 [[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
@@ -2228,15 +2238,15 @@ struct HopperProduct {
   float* c;
   int64_t c_row, c_col;
   int m, n;
-  int lines_x, lines_y, slabs;   // in blocks: row blocks of X, column blocks of Y, slabs of k
+  int lines_x, lines_y, k_blocks;   // in blocks: row blocks of X, column blocks of Y, k-blocks
   Contraction contraction;
   int triangular;
-  int longest_item;     // slabs; a longer tile is summed in pieces, by several clusters
+  int longest_split;     // k-blocks; a longer tile is summed in splits, by several clusters
   Control* control;
-  int* next_item;       // of the queue
+  int* next_tile;       // of the queue
   int* next_strip;      // of zeros
-  int* pieces_done;     // for each 64 x 256 of C that is summed in pieces
-  float* partial_sums;  // of all pieces but each tile's last
+  int* splits_done;     // for each 64 x 256 of C that is summed in splits
+  float* partial_sums;  // of all splits but each tile's last
 };
 
 // What one launch computes: one product, or two, by every other cluster each. Two of one size end together, and start and end once.
@@ -2245,21 +2255,21 @@ struct HopperProducts {
   int count;
 };
 
-// A slab is 64 of k. It takes three slots: the two row blocks of X; the first two column blocks of Y; the other two.
+// A k-block is 64 of k. It takes three stages: the two row blocks of X; the first two column blocks of Y; the other two.
 // kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column blocks
-enum SlabFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024 };
+enum KBlockFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024 };
 
-struct SlabInfo {
-  int flags, row, col;        // row, col: the first of C that the thread block computes
-  int piece, pieces, place;   // place: of the partial sums of the tile's first piece
+struct KBlockInfo {
+  int flags, row, col;        // row, col: the first of C that the CTA computes
+  int split, splits, place;   // place: of the partial sums of the tile's first split
 };
 
-// A tile of a cluster, or a piece of its range of k.
-struct alignas(16) Item {
+// A tile of a cluster, or a split of its range of k.
+struct alignas(16) WorkTile {
   int i, j;         // i = -1: there are no more
-  int begin, end;   // the slabs of k
-  int piece, pieces;
-  int place;        // of the partial sums of its tile's first piece
+  int begin, end;   // in k-blocks
+  int split, splits;
+  int place;        // of the partial sums of its tile's first split
   int unused;
 };
 
@@ -2283,12 +2293,12 @@ __device__ inline int x_block(const HopperProduct& p, int line, int k) {
 // Which of the 32 blocks of a line around k are wide; none of one that does not exist.
 template <Contraction kC>
 __device__ inline uint32_t wide_x(const HopperProduct& p, int line, int k) {
-  return line < p.lines_x ? (kC == kTN ? p.x.wide_by_col : p.x.wide_by_row)[line * mask_words(p.slabs) + k / 32] : 0;
+  return line < p.lines_x ? (kC == kTN ? p.x.wide_by_col : p.x.wide_by_row)[line * mask_words(p.k_blocks) + k / 32] : 0;
 }
 
 template <Contraction kC>
 __device__ inline uint32_t wide_y(const HopperProduct& p, int line, int k) {
-  return line < p.lines_y ? (kC == kNT ? p.y.wide_by_row : p.y.wide_by_col)[line * mask_words(p.slabs) + k / 32] : 0;
+  return line < p.lines_y ? (kC == kNT ? p.y.wide_by_row : p.y.wide_by_col)[line * mask_words(p.k_blocks) + k / 32] : 0;
 }
 
 template <Contraction kC>
@@ -2298,62 +2308,64 @@ __device__ inline int y_block(const HopperProduct& p, int line, int k) {
 
 // ---- Hopper kernel: the order of tiles.
 
-struct Items {
-  int group = 0, base = 0, base_place = 0;   // of the group's first item: its number, and the place of its partial sums
+struct WorkTiles {
+  int group = 0, base = 0, base_place = 0;   // of the group's first work tile: its number, and the place of its partial sums
 
-  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many pieces. False: no such group.
-  __host__ __device__ static bool describe(int group, int rows, int cols, int slabs, int triangular, int longest, int& count, int& pieces) {
+  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many splits. False: no such group.
+  __host__ __device__ static bool describe(int group, int rows, int cols, int k_blocks, int triangular, int longest, int& count,
+                                           int& splits) {
     const int band = rows - group * kBandTiles;   // rows of tiles that are left, of a dense product
     if (triangular ? group >= rows : band <= 0) return false;
     count = triangular ? group + 1 : (band < kBandTiles ? band : kBandTiles) * cols;
-    const int length = triangular ? kTileBlocks * (rows - group) : slabs;
-    pieces = ceil_div(length < slabs ? length : slabs, longest);
+    const int length = triangular ? kTileBlocks * (rows - group) : k_blocks;
+    splits = ceil_div(length < k_blocks ? length : k_blocks, longest);
     return true;
   }
 
-  // The slabs of k that the tile in row i and column j sums.
-  __device__ static void slabs_of(const HopperProduct& p, int i, int j, int& begin, int& end) {
+  // The k-blocks of k that the tile in row i and column j sums.
+  __device__ static void k_range(const HopperProduct& p, int i, int j, int& begin, int& end) {
     begin = !p.triangular || p.contraction == kNT ? 0 : kTileBlocks * (p.contraction == kNN ? j : i);
-    end = !p.triangular || p.contraction == kTN ? p.slabs : min(p.slabs, kTileBlocks * ((p.contraction == kNN ? i : j) + 1));
+    end = !p.triangular || p.contraction == kTN ? p.k_blocks : min(p.k_blocks, kTileBlocks * ((p.contraction == kNN ? i : j) + 1));
   }
 
-  // How many tiles' worth of partial sums the pieces leave.
-  __host__ static int64_t partial_sums(int m, int n, int slabs, int triangular, int longest) {
+  // How many tiles' worth of partial sums the splits leave.
+  __host__ static int64_t partial_sums(int m, int n, int k_blocks, int triangular, int longest) {
     int64_t sum = 0;
-    int count, pieces;
-    for (int group = 0; describe(group, ceil_div(m, kTileEdge), ceil_div(n, kTileEdge), slabs, triangular, longest, count, pieces); ++group)
-      sum += static_cast<int64_t>(count) * (pieces - 1);
+    int count, splits;
+    const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
+    for (int group = 0; describe(group, rows, cols, k_blocks, triangular, longest, count, splits); ++group)
+      sum += static_cast<int64_t>(count) * (splits - 1);
     return sum;
   }
 
-  // Finds an item by its number; the numbers asked for must rise. False if there are no more.
-  __device__ bool find(const HopperProduct& p, int number, Item& item) {
+  // Finds an work tile by its number; the numbers asked for must rise. False if there are no more.
+  __device__ bool find(const HopperProduct& p, int number, WorkTile& tile) {
     const int rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
-    int count, pieces, place;
-    for (;; ++group) {   // the group that the item is in
-      if (!describe(group, rows, cols, p.slabs, p.triangular, p.longest_item, count, pieces)) return false;
+    int count, splits, place;
+    for (;; ++group) {   // the group that the work tile is in
+      if (!describe(group, rows, cols, p.k_blocks, p.triangular, p.longest_split, count, splits)) return false;
       place = number - base;
-      if (place < count * pieces) break;
-      base += count * pieces, base_place += count * (pieces - 1);
+      if (place < count * splits) break;
+      base += count * splits, base_place += count * (splits - 1);
     }
-    item.piece = place % pieces, item.pieces = pieces;
-    place /= pieces;
-    item.place = base_place + place * (pieces - 1);
+    tile.split = place % splits, tile.splits = splits;
+    place /= splits;
+    tile.place = base_place + place * (splits - 1);
     if (!p.triangular) {
       const int band = min(kBandTiles, rows - group * kBandTiles);
-      item.i = group * kBandTiles + place % band;
-      item.j = place / band;
+      tile.i = group * kBandTiles + place % band;
+      tile.j = place / band;
     } else if (p.contraction == kTN) {
-      item.i = group;
-      item.j = place;
+      tile.i = group;
+      tile.j = place;
     } else {
-      item.j = p.contraction == kNN ? place : rows - 1 - group;
-      item.i = p.contraction == kNN ? place + rows - 1 - group : item.j + place;
+      tile.j = p.contraction == kNN ? place : rows - 1 - group;
+      tile.i = p.contraction == kNN ? place + rows - 1 - group : tile.j + place;
     }
-    slabs_of(p, item.i, item.j, item.begin, item.end);
-    if (pieces > 1) {
-      const int begin = item.begin, length = item.end - begin;
-      item.begin = begin + length * item.piece / pieces, item.end = begin + length * (item.piece + 1) / pieces;
+    k_range(p, tile.i, tile.j, tile.begin, tile.end);
+    if (splits > 1) {
+      const int begin = tile.begin, length = tile.end - begin;
+      tile.begin = begin + length * tile.split / splits, tile.end = begin + length * (tile.split + 1) / splits;
     }
     return true;
   }
@@ -2365,55 +2377,55 @@ _CUDA_HOPPER = r"""
 
 struct SharedMemory {
   // X: block by block, hi then lo; Y: hi of both blocks, then lo of both, so that wgmma sees 128 columns.
-  uint8_t slot[kSlots][kSlotBytes];
-  BlockHead head[kSlots][2];
-  Item item[kItems];
-  SlabInfo info[kSlots];              // with the slot of X; its flags also with that of the first half of Y
+  uint8_t stage[kStages][kStageBytes];
+  BlockHead head[kStages][2];
+  WorkTile tile[kTiles];
+  KBlockInfo info[kStages];              // with the stage of X; its flags also with that of the first half of Y
   uint32_t wide[4];                   // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
-  uint64_t full[kSlots], empty[kSlots];
-  uint64_t item_made[kItems];
+  uint64_t full[kStages], empty[kStages];
+  uint64_t tile_full[kTiles];
 };
 static_assert(sizeof(SharedMemory) <= 232448, "a thread block of Hopper has 227 KB");
 
-// One thread of the cluster takes the next item from the queue that all clusters share and sends it to both producers. Which cluster
-// computes an item makes no difference to the result.
-__device__ void make_item(const HopperProduct& p, SharedMemory& shared, Items& items, int made) {
-  Item item = {};
-  if (!items.find(p, atomicAdd(p.next_item, 1), item)) item.i = -1;
+// One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
+// computes an work tile makes no difference to the result.
+__device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, WorkTiles& work_tiles, int made) {
+  WorkTile tile = {};
+  if (!work_tiles.find(p, atomicAdd(p.next_tile, 1), tile)) tile.i = -1;
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    const uint32_t to = address_in_peer(shared_address(&shared.item[made % kItems]), rank);
-    const uint32_t barrier = address_in_peer(shared_address(&shared.item_made[made % kItems]), rank);
-    store_async(to, item.i, item.j, item.begin, item.end, barrier);
-    store_async(to + 16, item.piece, item.pieces, item.place, 0, barrier);
+    const uint32_t to = address_in_peer(shared_address(&shared.tile[made % kTiles]), rank);
+    const uint32_t barrier = address_in_peer(shared_address(&shared.tile_full[made % kTiles]), rank);
+    store_async(to, tile.i, tile.j, tile.begin, tile.end, barrier);
+    store_async(to + 16, tile.split, tile.splits, tile.place, 0, barrier);
   }
 }
 
-// Where in the ring the producer, or a consumer, is.
-struct Ring {
-  int slot;
+// Where in the pipeline the producer, or a consumer, is.
+struct Pipeline {
+  int stage;
   uint32_t parity;   // of the barrier to wait for
   __device__ void advance() {
-    if (++slot == kSlots) slot = 0, parity ^= 1;
+    if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
 
 // ---- Hopper kernel: the producer, one thread.
 //
-// It follows the items, waits for free slots and starts the copies. What both thread blocks need, Y, each of them fetches half of, for
+// It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
 // both.
 
 template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& items, bool refused) {
+__device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles& work_tiles, bool fallback) {
   const int rank = static_cast<int>(cluster_rank());
-  Ring ring = {0, 1};   // the first turn finds the slots free
+  Pipeline pipeline = {0, 1};   // the first turn finds the stages free
   for (int taken = 0;; ++taken) {
-    if (rank == 0 && taken > 0) make_item(p, shared, items, taken);   // while what is in the ring is multiplied
-    barrier_expect(&shared.item_made[taken % kItems], sizeof(Item));
-    barrier_wait(&shared.item_made[taken % kItems], taken / kItems % 2);
-    const Item& item = shared.item[taken % kItems];
-    if (item.i < 0 || refused) break;
-    const int begin = item.begin, end = item.end;
-    const int first_row = kTileBlocks * item.i + 2 * rank, first_col = kTileBlocks * item.j;   // in blocks
+    if (rank == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while what is in the pipeline is multiplied
+    barrier_expect(&shared.tile_full[taken % kTiles], sizeof(WorkTile));
+    barrier_wait(&shared.tile_full[taken % kTiles], taken / kTiles % 2);
+    const WorkTile& tile = shared.tile[taken % kTiles];
+    if (tile.i < 0 || fallback) break;
+    const int begin = tile.begin, end = tile.end;
+    const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
 #pragma unroll 1
     for (int k = begin; k < end; ++k) {
       int flags = k == end - 1 ? kLast : 0;
@@ -2428,26 +2440,26 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
         if (flags & kHasY << 2 * half << rank) {
           const int block = y_block<kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          uint8_t* to = shared.slot[ring.slot] + rank * kHalfBytes;
-          copy_bulk_to_both(to, from, kHalfBytes, &shared.full[ring.slot]);
-          copy_bulk_to_both(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, &shared.full[ring.slot]);
-          copy_bulk_to_both(&shared.head[ring.slot][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[ring.slot]);
+          uint8_t* to = shared.stage[pipeline.stage] + rank * kHalfBytes;
+          copy_bulk_to_both(to, from, kHalfBytes, &shared.full[pipeline.stage]);
+          copy_bulk_to_both(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, &shared.full[pipeline.stage]);
+          copy_bulk_to_both(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       };
 
       // The first half of Y, and X. What else takes time comes when they are on their way.
-      barrier_wait(&shared.empty[ring.slot], ring.parity);
+      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(0);
-      const int slot_y = ring.slot;
-      ring.advance();
-      barrier_wait(&shared.empty[ring.slot], ring.parity);
+      const int stage_y = pipeline.stage;
+      pipeline.advance();
+      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         if (flags & kHasX << u) {
           const int block = x_block<kContraction>(p, first_row + u, k);
           const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          copy_bulk(shared.slot[ring.slot] + u * kBlockBytes, from, kBlockBytes, &shared.full[ring.slot]);
-          copy_bulk(&shared.head[ring.slot][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[ring.slot]);
+          copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[pipeline.stage]);
+          copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       if (k == begin || k % 32 == 0)
 #pragma unroll
@@ -2458,22 +2470,22 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, Items& ite
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
-      shared.info[slot_y].flags = flags;
-      shared.info[ring.slot] = {flags, first_row * kBlock, first_col * kBlock, item.piece, item.pieces, item.place};
-      barrier_expect(&shared.full[slot_y], __popc(flags & kHasY * 3) * kOne);
-      barrier_expect(&shared.full[ring.slot], __popc(flags & kHasX * 3) * kOne);
-      ring.advance();
+      shared.info[stage_y].flags = flags;
+      shared.info[pipeline.stage] = {flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place};
+      barrier_expect(&shared.full[stage_y], __popc(flags & kHasY * 3) * kOne);
+      barrier_expect(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kOne);
+      pipeline.advance();
 
       // The second half of Y
-      barrier_wait(&shared.empty[ring.slot], ring.parity);
+      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(1);
-      barrier_expect(&shared.full[ring.slot], __popc(flags & kHasY * 12) * kOne);
-      ring.advance();
+      barrier_expect(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kOne);
+      pipeline.advance();
     }
   }
-  barrier_wait(&shared.empty[ring.slot], ring.parity);
-  shared.info[ring.slot] = {kStop};
-  barrier_expect(&shared.full[ring.slot], 0);
+  barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
+  shared.info[pipeline.stage] = {kStop};
+  barrier_expect(&shared.full[pipeline.stage], 0);
 }
 
 // ---- Hopper kernel: consumers, two warpgroups, 64 rows of the tile each.
@@ -2531,16 +2543,16 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
   }
 }
 
-// A tile in pieces: all pieces but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
+// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
 // the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
-__device__ inline void write_sums(const HopperProduct& p, const SlabInfo& info, int group, float (&total)[2][64]) {
+__device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info, int group, float (&total)[2][64]) {
   const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
-  if (info.pieces > 1) {
-    int* done = p.pieces_done + static_cast<int64_t>(row / 64) * ceil_div(p.n, kCols) + info.col / kCols;
+  if (info.splits > 1) {
+    int* done = p.splits_done + static_cast<int64_t>(row / 64) * ceil_div(p.n, kCols) + info.col / kCols;
     constexpr int kAPart = 64 * kCols;   // sums of one warpgroup; four of them are a tile
     float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kAPart) + thread;
-    if (info.piece < info.pieces - 1) {
-      at += static_cast<int64_t>(info.piece) * kAPart;   // four parts of a quarter as many float4
+    if (info.split < info.splits - 1) {
+      at += static_cast<int64_t>(info.split) * kAPart;   // four parts of a quarter as many float4
 #pragma unroll
       for (int u = 0; u < 128; u += 4)
         at[u * 32] = make_float4(total[u / 64][u % 64], total[u / 64][u % 64 + 1], total[u / 64][u % 64 + 2], total[u / 64][u % 64 + 3]);
@@ -2549,10 +2561,10 @@ __device__ inline void write_sums(const HopperProduct& p, const SlabInfo& info, 
       return;
     }
     if (thread == 0)
-      while (load_acquire(done) != info.pieces - 1) __nanosleep(32);
+      while (load_acquire(done) != info.splits - 1) __nanosleep(32);
     team_sync<128>(group);
 #pragma unroll 1
-    for (int piece = 0; piece < info.pieces - 1; ++piece, at += kAPart)
+    for (int split = 0; split < info.splits - 1; ++split, at += kAPart)
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
         float4 other[8];   // all read before the first is added: the reads then wait for memory together
@@ -2569,74 +2581,74 @@ __device__ inline void write_sums(const HopperProduct& p, const SlabInfo& info, 
   if (info.col + 128 < p.n) write_rows(p, row, info.col + 128, total[1]);
 }
 
-// ---- Hopper kernel: consumers: slab by slab.
+// ---- Hopper kernel: consumers: k-block by k-block.
 
-// What a warpgroup has to do with half of the columns of a slab. Found out one half ahead, while the tensor cores are at work. In one
+// What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
 // register: all that the consumers keep beside their sums must fit into the few that are left.
 struct Half {
-  int what;   // the two slots, four bits each; which column blocks there are, two bits; and the bits below
+  int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
   static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11, kWideBit = 1 << 12;
-  __device__ int x_slot() const { return what & 15; }
-  __device__ int y_slot() const { return what >> 4 & 15; }
+  __device__ int x_stage() const { return what & 15; }
+  __device__ int y_stage() const { return what >> 4 & 15; }
   __device__ bool has_column(int block) const { return what >> (8 + block) & 1; }
   __device__ bool multiply() const { return what & kMultiplyBit; }
   __device__ bool last() const { return what & kLastBit; }
   __device__ bool wide() const { return what & kWideBit; }
 };
 
-struct SlabOfX {
-  int what;   // the flags and, from bit 16 on, the slot of X: one register
-  __device__ int slot() const { return what >> 16; }
+struct KBlock {
+  int what;   // the flags and, from bit 16 on, the stage of X: one register
+  __device__ int stage() const { return what >> 16; }
 };
 
 struct ConsumerView {
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
-  __device__ float unscale(int slot, int block) const {
-    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + sizeof(BlockHead) * (2 * slot + block)));
+  __device__ float unscale(int stage, int block) const {
+    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + sizeof(BlockHead) * (2 * stage + block)));
   }
 
-  __device__ float residual(int slot, int block) const {
+  __device__ float residual(int stage, int block) const {
     return __int_as_float(
-        load_shared(base + offsetof(SharedMemory, head) + offsetof(BlockHead, residual) + sizeof(BlockHead) * (2 * slot + block)));
+        load_shared(base + offsetof(SharedMemory, head) + offsetof(BlockHead, residual) + sizeof(BlockHead) * (2 * stage + block)));
   }
 
-  // Waits for the next slab, X and the first half of Y; kStop: there are no more.
-  __device__ void next_slab(Ring& ring, SlabOfX& slab, Half& first) const {
-    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
-    slab.what = load_shared(base + offsetof(SharedMemory, info) + sizeof(SlabInfo) * ring.slot);
-    if (slab.what & kStop) return;
-    const int y_slot = ring.slot;
-    ring.advance();
-    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
-    slab.what |= ring.slot << 16;
-    first = half_of(slab, 0, y_slot);
-    ring.advance();
+  // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
+  __device__ void next_k_block(Pipeline& pipeline, KBlock& k_block, Half& first) const {
+    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
+    k_block.what = load_shared(base + offsetof(SharedMemory, info) + sizeof(KBlockInfo) * pipeline.stage);
+    if (k_block.what & kStop) return;
+    const int y_stage = pipeline.stage;
+    pipeline.advance();
+    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
+    k_block.what |= pipeline.stage << 16;
+    first = half_of(k_block, 0, y_stage);
+    pipeline.advance();
   }
 
   // Waits for the second half of Y.
-  __device__ Half second_half(const SlabOfX& slab, Ring& ring) const {
-    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * ring.slot, ring.parity);
-    const Half half = half_of(slab, 1, ring.slot);
-    ring.advance();
+  __device__ Half second_half(const KBlock& k_block, Pipeline& pipeline) const {
+    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
+    const Half half = half_of(k_block, 1, pipeline.stage);
+    pipeline.advance();
     return half;
   }
 
-  __device__ Half half_of(const SlabOfX& slab, int half, int y_slot) const {
-    const int columns = slab.what / kHasY >> 2 * half & 3;
-    Half h = {slab.slot() | y_slot << 4 | columns << 8};
-    if (columns && slab.what & kHasX << group) h.what |= Half::kMultiplyBit;
-    if (slab.what & kLast) h.what |= Half::kLastBit;
-    if (slab.what & (kWideX << group | kWideY << half)) h.what |= Half::kWideBit;
+  __device__ Half half_of(const KBlock& k_block, int half, int y_stage) const {
+    const int columns = k_block.what / kHasY >> 2 * half & 3;
+    Half h = {k_block.stage() | y_stage << 4 | columns << 8};
+    if (columns && k_block.what & kHasX << group) h.what |= Half::kMultiplyBit;
+    if (k_block.what & kLast) h.what |= Half::kLastBit;
+    if (k_block.what & (kWideX << group | kWideY << half)) h.what |= Half::kWideBit;
     return h;
   }
 
-  // This warp is done with a slot: tell both thread blocks.
-  __device__ void release(int slot) const {
+  // This warp is done with a stage: tell both CTAs.
+  __device__ void release(int stage) const {
     const int lane = fresh_thread_index() % 32;
     __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(SharedMemory, empty) + 8 * slot, lane));
+    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(SharedMemory, empty) + 8 * stage, lane));
   }
 
 };
@@ -2645,12 +2657,12 @@ template <Contraction kContraction, typename Meanwhile>
 __device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
-    view.release(h.y_slot());
+    view.release(h.y_stage());
     return;
   }
-  const uint32_t slots = view.base + offsetof(SharedMemory, slot);
-  const uint64_t x = operand(slots + h.x_slot() * kSlotBytes + view.group * kBlockBytes, kHalfBytes, 1024);
-  const uint64_t y = operand(slots + h.y_slot() * kSlotBytes, kHalfBytes, 1024);
+  const uint32_t stages = view.base + offsetof(SharedMemory, stage);
+  const uint64_t x = operand(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kHalfBytes, 1024);
+  const uint64_t y = operand(stages + h.y_stage() * kStageBytes, kHalfBytes, 1024);
   float sums[64];
   if (h.wide()) {   // rare: what is multiplied by the residuals of a wide block has a scale of its own
     meanwhile();
@@ -2660,29 +2672,29 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
       issue_wgmma<kContraction>(operand_after(x, product == 0 ? kHalfBytes : 0), operand_after(y, product == 1 ? 2 * kHalfBytes : 0),
                                 sums, false);
       wgmma_commit();
-      const float of_x = view.unscale(h.x_slot(), view.group) * (product == 0 ? view.residual(h.x_slot(), view.group) : 1.0f);
+      const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
       float of_y[2];
 #pragma unroll
       for (int u = 0; u < 2; ++u)
-        of_y[u] = h.has_column(u) ? view.unscale(h.y_slot(), u) * (product == 1 ? view.residual(h.y_slot(), u) : 1.0f) : 0.0f;
+        of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) * (product == 1 ? view.residual(h.y_stage(), u) : 1.0f) : 0.0f;
       wgmma_wait<0>();
       promote(sums, of_x, of_y[0], of_y[1], total);
     }
-    view.release(h.y_slot());
+    view.release(h.y_stage());
     return;
   }
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   wgmma_fence();
   issue_wgmma<kContraction>(operand_after(x, kHalfBytes), y, sums, false);
-  const float of_x = view.unscale(h.x_slot(), view.group);
-  const float of_first = h.has_column(0) ? view.unscale(h.y_slot(), 0) : 0.0f;
-  const float of_second = h.has_column(1) ? view.unscale(h.y_slot(), 1) : 0.0f;
+  const float of_x = view.unscale(h.x_stage(), view.group);
+  const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
+  const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
   issue_wgmma<kContraction>(x, operand_after(y, 2 * kHalfBytes), sums, true);
   issue_wgmma<kContraction>(x, y, sums, true);
   wgmma_commit();
   meanwhile();
   wgmma_wait<0>();
-  view.release(h.y_slot());
+  view.release(h.y_stage());
   promote(sums, of_x, of_first, of_second, total);
 }
 
@@ -2690,22 +2702,22 @@ template <Contraction kContraction>
 __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   keep(view.base);
-  Ring ring = {0, 0};
-  SlabOfX slab;
+  Pipeline pipeline = {0, 0};
+  KBlock k_block;
   Half first, second;
-  view.next_slab(ring, slab, first);
-  while (!(slab.what & kStop)) {   // a tile at a time
+  view.next_k_block(pipeline, k_block, first);
+  while (!(k_block.what & kStop)) {   // a tile at a time
     float total[2][64];
 #pragma unroll
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
     for (;;) {
-      consume_half<kContraction>(view, first, total[0], [&] { second = view.second_half(slab, ring); });
-      consume_half<kContraction>(view, second, total[1], [&] { view.next_slab(ring, slab, first); });
+      consume_half<kContraction>(view, first, total[0], [&] { second = view.second_half(k_block, pipeline); });
+      consume_half<kContraction>(view, second, total[1], [&] { view.next_k_block(pipeline, k_block, first); });
       if (second.last()) break;
-      view.release(second.x_slot());
+      view.release(second.x_stage());
     }
-    const SlabInfo info = shared.info[second.x_slot()];
-    view.release(second.x_slot());
+    const KBlockInfo info = shared.info[second.x_stage()];
+    view.release(second.x_stage());
     write_sums(p, info, view.group, total);
   }
 }
@@ -2730,28 +2742,28 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
 
 // ---- Hopper kernel: the kernel.
 
-// What the warps of a thread block do, each in its role.
+// What the warps of a CTA do, each in its role.
 template <Contraction kContraction>
 __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
-  constexpr int kSingleWarp = 4 * kGroupsOfConsumers;
+  constexpr int kProducerWarp = 4 * kConsumerWarpgroups;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  Items items;
-  if (warp == kSingleWarp && lane == 0 && cluster_rank() == 0) make_item(p, shared, items, 0);
+  WorkTiles work_tiles;
+  if (warp == kProducerWarp && lane == 0 && cluster_rank() == 0) make_work_tile(p, shared, work_tiles, 0);
   wait_for_previous_kernel();   // which packed the operands
   proxy_fence_global();
-  if (blockIdx.x == 0 && threadIdx.x == 0 && !load_relaxed(&p.control->refused)) atomicExch(&p.control->taken, 1);
-  if (warp < kSingleWarp) {
+  if (blockIdx.x == 0 && threadIdx.x == 0 && !load_relaxed(&p.control->fallback)) atomicExch(&p.control->taken, 1);
+  if (warp < kProducerWarp) {
     registers_up<kConsumerRegisters>();
     consume<kContraction>(p, shared);
-    if (p.triangular && !load_relaxed(&p.control->refused)) write_zeros_above(p);
+    if (p.triangular && !load_relaxed(&p.control->fallback)) write_zeros_above(p);
   } else {
-    registers_down<kSingleRegisters>();
-    const bool refused = load_relaxed(&p.control->refused);
-    if (warp == kSingleWarp && lane == 0) produce<kContraction>(p, shared, items, refused);
+    registers_down<kProducerRegisters>();
+    const bool fallback = load_relaxed(&p.control->fallback);
+    if (warp == kProducerWarp && lane == 0) produce<kContraction>(p, shared, work_tiles, fallback);
   }
 }
 
-// Clusters of two thread blocks, one a multiprocessor, which stay until all tiles are done. Tiles are taken from a queue: clusters that
+// Clusters of two CTAs, one an SM, which stay until all tiles are done. Tiles are taken from a queue: clusters that
 // another kernel keeps from starting are not waited for.
 template <Contraction kFirst, Contraction kSecond>
 __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid_constant__ HopperProducts p) {
@@ -2760,11 +2772,11 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(raw);
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    for (int s = 0; s < kSlots; ++s) {
+    for (int s = 0; s < kStages; ++s) {
       barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s], 2 * kGroupsOfConsumers * 4);   // each consuming warp of both thread blocks
+      barrier_init(&shared.empty[s], 2 * kConsumerWarpgroups * 4);   // each consuming warp of both CTAs
     }
-    for (int u = 0; u < kItems; ++u) barrier_init(&shared.item_made[u], 1);
+    for (int u = 0; u < kTiles; ++u) barrier_init(&shared.tile_full[u], 1);
     barrier_init_fence();
   }
   let_next_kernel_begin();
@@ -2774,12 +2786,12 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
   else
     take_part<kSecond>(p.of[1], shared);
   __syncwarp();
-  cluster_sync();   // neither thread block may end while the other still signals it
+  cluster_sync();   // neither CTA may end while the other still signals it
 #endif
 }
 
 // Packing counts on it that everything before this kernel has ended when packing begins.
-__global__ void clear_words(int* words, int count) {
+__global__ void reset_counters(int* words, int count) {
   wait_for_previous_kernel();
   let_next_kernel_begin();
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
@@ -3050,7 +3062,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
     }
     ++published;
     if (kBlockN == kDenseN || !h.p.triangular || tile.row < 0) return;
-    // Zeros for the mirror image of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
+    // Zeros for the mirror operand tile of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
     const int share = kCooperation == kSplit ? rank : 0, shares = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
 #pragma unroll 1
     for (int u = share; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += shares) {
@@ -3556,7 +3568,7 @@ static cudaError_t launch_majors(const HalfProduct& h, bool major_x, bool major_
 // Which tiles, and how many CTAs share one; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
 template <typename T>
 static cudaError_t launch_sized(HalfProduct& h, bool major_x, bool major_y, const Gpu& gpu, cudaStream_t stream) {
-  const int64_t tiles = Scheduler{h.p, kBlocksM, 2}.count(), sms = gpu.multiprocessors;   // of 128 x 128
+  const int64_t tiles = Scheduler{h.p, kBlocksM, 2}.count(), sms = gpu.sms;   // of 128 x 128
   const int length = ceil_div(h.p.k, kBlockK);
   const int split = 4 * tiles <= sms && length >= 64 ? 4 : 2 * tiles <= sms && length >= 8 ? 2 : 1;
   if (split > 1) {
@@ -3594,7 +3606,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 #undef WGMMA
 
 static bool half_serves(ElementType type, int64_t k, const Gpu& gpu) {
-  return (type == kFloat16 || type == kBFloat16) && gpu.capability == 90 && gpu.multiprocessors >= 2 && k > 0;
+  return (type == kFloat16 || type == kBFloat16) && gpu.capability == 90 && gpu.sms >= 2 && k > 0;
 }
 
 int operands_to_copy(const Product& p) {
@@ -3610,21 +3622,21 @@ int operands_to_copy(const Product& p) {
 # Four kernels make a Hopper product: one clears the counters in the workspace, one packs the operands, one multiplies, and the portable
 # kernel does nothing unless an operand was refused. They start before the one ahead of them has ended, and wait for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
-// ---- Launching: how long the pieces are, and what is to be packed.
+// ---- Launching: how long the splits are, and what is to be packed.
 
-// The longest range of k, in slabs, that one cluster sums at a time. Longer tiles are cut into pieces; measured, on an H200, for one
+// The longest range of k, in k-blocks, that one cluster sums at a time. Longer tiles are cut into splits; measured, on an H200, for one
 // product and for two in one launch, which share the clusters.
-int longest_item(const Product& p, int clusters, int products) {
-  const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), slabs = blocks_in(p.k);
-  int64_t work = rows * cols * slabs;
+int longest_split(const Product& p, int clusters, int products) {
+  const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), k_blocks = blocks_in(p.k);
+  int64_t work = rows * cols * k_blocks;
   if (p.triangular) {
     work = 0;
     for (int64_t r = rows; r > 0; --r) work += kTileBlocks * triangle(r);
   }
   int64_t longest = work * products / clusters;   // what each cluster has to do on average
-  if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few pieces count for more than an even share
+  if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
   if (longest < 4) longest = 4;
-  return static_cast<int>(slabs < longest ? slabs : longest);
+  return static_cast<int>(k_blocks < longest ? k_blocks : longest);
 }
 
 int64_t tiles_of(const Product& p) { return static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge); }
@@ -3656,7 +3668,7 @@ class Workspace {
  public:
   // Of a product; or of its gradients, one or two, which share the packed gradient of the result. A triangular product has words for its
   // gradients, too, and clears them with its own: that saves a launch.
-  Workspace(const Product& p, int clusters, int gradients) : longest(longest_item(p, clusters, gradients == 2 ? 2 : 1)) {
+  Workspace(const Product& p, int clusters, int gradients) : longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
     const Stored first = stored_x(p), second = stored_y(p);
     const int products = gradients == 2 ? 2 : 1;
     constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
@@ -3673,7 +3685,7 @@ class Workspace {
     blocks_[0] = at, at += first.blocks() * kBlockBytes;
     blocks_[1] = at, at += gradients ? 0 : second.blocks() * kBlockBytes;
     partial_sums_ = at;
-    partial_bytes_ = Items::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge * sizeof(float);
+    partial_bytes_ = WorkTiles::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge * sizeof(float);
     bytes = at + products * partial_bytes_;
   }
 
@@ -3708,9 +3720,9 @@ class Workspace {
 
 // ---- Launching: one kernel each.
 
-cudaError_t launch_clear(void* words, int count, cudaStream_t stream) {
+cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
   const Launch launch(1 + count / 4096, 512, 0, 1, true, stream);
-  return cudaLaunchKernelEx(&launch.config, clear_words, static_cast<int*>(words), count);
+  return cudaLaunchKernelEx(&launch.config, reset_counters, static_cast<int*>(words), count);
 }
 
 // An outlier of a line meets every tile on it. With too many the portable kernel is sooner done with the whole product.
@@ -3748,11 +3760,11 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
   p.x = x, p.y = y;
   p.c = static_cast<float*>(product.c), p.c_row = product.c_row, p.c_col = product.c_col;
   p.m = product.m, p.n = product.n;
-  p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.slabs = blocks_in(product.k);
+  p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.k_blocks = blocks_in(product.k);
   p.contraction = product.contraction, p.triangular = product.triangular;
-  p.longest_item = at.longest;
+  p.longest_split = at.longest;
   p.control = at.control(workspace);
-  p.next_item = at.queue(workspace, which), p.next_strip = p.next_item + 1, p.pieces_done = p.next_item + 3;
+  p.next_tile = at.queue(workspace, which), p.next_strip = p.next_tile + 1, p.splits_done = p.next_tile + 3;
   p.partial_sums = at.partial_sums(workspace, which);
   return p;
 }
@@ -3762,12 +3774,12 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
 // One product (batches = 1) of float32 operands. After it the portable kernel computes it if the workspace says that pairs of fp16 could
 // not hold an operand.
 cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
-  const int clusters = gpu.multiprocessors / 2;
+  const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0);
   const Stored stored_as_x = stored_x(product), stored_as_y = stored_y(product);
   const Packed x = at.packed(workspace, 0, stored_as_x), y = at.packed(workspace, 1, stored_as_y);
   const int x_blocks = static_cast<int>(stored_as_x.blocks()), y_blocks = static_cast<int>(stored_as_y.blocks());
-  cudaError_t error = launch_clear(workspace, at.words, stream);
+  cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr, false, most_outliers(product)}, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, workspace, 0)}, 1}, clusters, stream);
@@ -3777,7 +3789,7 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
 
 // Whether the Hopper kernel is faster than the portable one; measured, on an H200.
 static bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
-  if (type != kFloat32 || gpu.capability != 90 || gpu.multiprocessors < 4) return false;   // two clusters, for two gradients
+  if (type != kFloat32 || gpu.capability != 90 || gpu.sms < 4) return false;   // two clusters, for two gradients
   return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
@@ -3787,7 +3799,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu) {
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  return kernel == kHopperKernel ? Workspace(p, gpu.multiprocessors / 2, gradients).bytes : 0;
+  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients).bytes : 0;
 }
 
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
@@ -3812,14 +3824,14 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
 // `kept`. A gradient whose `c` is null is not computed.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream) {
-  const int clusters = gpu.multiprocessors / 2;
+  const int clusters = gpu.sms / 2;
   const Workspace before(product, clusters, 0);
   Workspace at(product, clusters, (dx.c != nullptr) + (dy.c != nullptr));
   if (first) at.use_words_of(before, kept);
   const Stored stored_g = stored_x(dx);
   const Packed x = before.packed(kept, 0, stored_x(product)), y = before.packed(kept, 1, stored_y(product));
   const Packed g = at.packed(workspace, 0, stored_g);
-  cudaError_t error = first ? cudaSuccess : launch_clear(workspace, at.words, stream);
+  cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing(
         {g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept), first, most_outliers(product)}, stream);
@@ -3872,17 +3884,17 @@ ElementType element_type(at::ScalarType type) {
 
 // What the launchers want to know of a GPU, asked once.
 cudaError_t describe_gpu(int device, Gpu& gpu) {
-  static Gpu known[64] = {};   // multiprocessors = 0: not asked yet. Two threads that ask at once write the same words.
-  if (device < 64 && known[device].multiprocessors) {
+  static Gpu known[64] = {};   // SMs = 0: not asked yet. Two threads that ask at once write the same words.
+  if (device < 64 && known[device].sms) {
     gpu = known[device];
     return cudaSuccess;
   }
   int major = 0, minor = 0;
-  cudaError_t error = cudaDeviceGetAttribute(&gpu.multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  cudaError_t error = cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   gpu.capability = 10 * major + minor;
-  if (error == cudaSuccess && device < 64) known[device].capability = gpu.capability, known[device].multiprocessors = gpu.multiprocessors;
+  if (error == cudaSuccess && device < 64) known[device].capability = gpu.capability, known[device].sms = gpu.sms;
   return error;
 }
 

@@ -29,7 +29,7 @@ import types
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
-EMPTY = "address_in_peer(base + offsetof(SharedMemory, empty) + 8 * slot"
+EMPTY = "address_in_peer(base + offsetof(SharedMemory, empty) + 8 * stage"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 COPIED = {  # for a tool: what becomes of what
     "racecheck": (
@@ -37,7 +37,10 @@ COPIED = {  # for a tool: what becomes of what
             f"    const int lane = fresh_thread_index() % 32;\n    __syncwarp();\n    if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
             f"    __syncwarp();\n    for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
         ),
-        ("barrier_init(&shared.empty[s], 2 * kGroupsOfConsumers * 4);", "barrier_init(&shared.empty[s], 2 * kGroupsOfConsumers * 4 * 32);"),
+        (
+            "barrier_init(&shared.empty[s], 2 * kConsumerWarpgroups * 4);",
+            "barrier_init(&shared.empty[s], 2 * kConsumerWarpgroups * 4 * 32);",
+        ),
     ),
     "initcheck": (
         ("copy_bulk_out(operand.blocks", "copy_words(operand.blocks"),

@@ -6,11 +6,15 @@ from helpers import COMPILER, host_program
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
 
 PRELUDE = r"""
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <initializer_list>
 #include <limits>
 #define __device__
+#define __host__
+using std::max;
+using std::min;
 """
 
 HARNESS = r"""

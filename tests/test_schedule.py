@@ -1,5 +1,5 @@
 """The order of tiles, on the host: the functions of the CUDA source that compute it are compiled by the C++ compiler and walked through.
-Every tile comes once, the long ones first; every packed block and every partial sum has a place of its own; a piece waits for earlier ones.
+Every tile comes once, the long ones first; every packed block and every partial sum has a place of its own; a split waits for earlier ones.
 """
 
 import re
@@ -109,10 +109,10 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   p.x = p.y = p.c = elements;
   Tf32Plan plan;
   CHECK(tf32_plan(p, at_once, plan), "there is no plan");
-  const int rows = ceil_div(m, kTfEdge), cols = ceil_div(n, kTfEdge), size = plan.cluster_size;
-  CHECK((size == 1 || size == 2 || size == kTfMostShares) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
+  const int rows = ceil_div(m, kTfBlockMN), cols = ceil_div(n, kTfBlockMN), size = plan.cluster_size;
+  CHECK((size == 1 || size == 2 || size == kTfMostSplits) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
   CHECK(!triangular || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters, size);
-  CHECK(size == 1 || static_cast<int64_t>(plan.clusters) * size * batches <= static_cast<int64_t>(at_once) * kTfMostShares,
+  CHECK(size == 1 || static_cast<int64_t>(plan.clusters) * size * batches <= static_cast<int64_t>(at_once) * kTfMostSplits,
         "%d clusters of %d are shared, but not there at once", plan.clusters, size);
   std::map<std::tuple<int64_t, int, int>, int> seen;   // by product and tile
   for (int cluster = 0; cluster < plan.clusters * batches; ++cluster)
@@ -129,24 +129,26 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
       CHECK(i >= 0 && i < rows && j >= 0 && j < cols && (!triangular || j <= i), "tile %d, %d", i, j);
       CHECK(!seen[std::make_tuple(batch, i, j)]++, "tile %d, %d comes twice", i, j);
       int begin, end, next_part = 0;
-      range_of_k(p, i * kTfEdge, min(m, (i + 1) * kTfEdge), j * kTfEdge, min(n, (j + 1) * kTfEdge), begin, end);
-      CHECK(first.shares >= 1 && rank + first.shares <= size, "%d shares from rank %d of %d on", first.shares, rank, size);
-      for (int share = 0; share < first.shares; ++share, ++rank) {
+      range_of_k(p, i * kTfBlockMN, min(m, (i + 1) * kTfBlockMN), j * kTfBlockMN, min(n, (j + 1) * kTfBlockMN), begin, end);
+      CHECK(first.splits >= 1 && rank + first.splits <= size, "%d splits from rank %d of %d on", first.splits, rank, size);
+      for (int split_index = 0; split_index < first.splits; ++split_index, ++rank) {
         const Tf32Place place(p, plan, cluster, rank);
-        CHECK(place.tile.i == i && place.tile.j == j && place.x == first.x && place.shares == first.shares && place.share == share,
-              "rank %d has share %d of %d of tile %d, %d, not share %d of %d of %d, %d", rank, place.share, place.shares, place.tile.i,
-              place.tile.j, share, first.shares, i, j);
-        CHECK(place.k_begin == begin && place.slabs >= 0, "share %d of %d begins at %d, not %d", share, first.shares, place.k_begin, begin);
-        begin += place.slabs * kTfDepth;
-        CHECK(place.first_part(share) == next_part, "share %d of %d adds from part %d on, not %d", share, first.shares,
-              place.first_part(share), next_part);
-        next_part = place.first_part(share + 1);
-        CHECK((next_part - place.first_part(share)) * first.shares <= kTfParts + 1, "more parts than have a place");
-        for (int part = place.first_part(share); part < next_part; ++part)
-          CHECK(part * first.shares / kTfParts == share, "part %d of %d shares is sent to another", part, first.shares);
+        CHECK(place.tile.i == i && place.tile.j == j && place.x == first.x && place.splits == first.splits &&
+                  place.split_index == split_index,
+              "rank %d has split %d of %d of tile %d, %d, not split %d of %d of %d, %d", rank, place.split_index, place.splits,
+              place.tile.i, place.tile.j, split_index, first.splits, i, j);
+        CHECK(place.k_begin == begin && place.k_blocks >= 0, "split %d of %d begins at %d, not %d", split_index, first.splits,
+              place.k_begin, begin);
+        begin += place.k_blocks * kTfBlockK;
+        CHECK(place.first_fragment(split_index) == next_part, "split %d of %d adds from part %d on, not %d", split_index, first.splits,
+              place.first_fragment(split_index), next_part);
+        next_part = place.first_fragment(split_index + 1);
+        CHECK((next_part - place.first_fragment(split_index)) * first.splits <= kTfFragments + 1, "more parts than have a place");
+        for (int part = place.first_fragment(split_index); part < next_part; ++part)
+          CHECK(part * first.splits / kTfFragments == split_index, "part %d of %d splits is sent to another", part, first.splits);
       }
-      CHECK(begin >= end && begin < end + kTfDepth, "tile %d, %d is summed up to %d, not %d", i, j, begin, end);
-      CHECK(next_part == kTfParts, "%d parts are added, not %d", next_part, kTfParts);
+      CHECK(begin >= end && begin < end + kTfBlockK, "tile %d, %d is summed up to %d, not %d", i, j, begin, end);
+      CHECK(next_part == kTfFragments, "%d parts are added, not %d", next_part, kTfFragments);
     }
   const int64_t tiles = triangular ? triangle(rows) : static_cast<int64_t>(rows) * cols;
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
@@ -155,84 +157,85 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
 // ---- The Hopper kernel's items.
 
 template <Contraction kC>
-void check_hopper(int m, int n, int k, int triangular, int longest_item) {
+void check_hopper(int m, int n, int k, int triangular, int longest_split) {
   HopperProduct p = {};
   p.m = m, p.n = n, p.triangular = triangular, p.contraction = kC;
-  p.lines_x = blocks_in(m), p.lines_y = blocks_in(n), p.slabs = blocks_in(k);
-  p.longest_item = max(1, min(longest_item, p.slabs));
+  p.lines_x = blocks_in(m), p.lines_y = blocks_in(n), p.k_blocks = blocks_in(k);
+  p.longest_split = max(1, min(longest_split, p.k_blocks));
   p.x.triangular = p.y.triangular = triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
-  p.x.block_cols = kC == kTN ? p.lines_x : p.slabs;
-  p.y.block_cols = kC == kNT ? p.slabs : p.lines_y;
+  p.x.block_cols = kC == kTN ? p.lines_x : p.k_blocks;
+  p.y.block_cols = kC == kNT ? p.k_blocks : p.lines_y;
 
   // Blocks: each has a place of its own, and they fill what there is.
   for (int of_x = 0; of_x < 2; ++of_x) {
     const int lines = of_x ? p.lines_x : p.lines_y;
-    const int64_t blocks = triangular ? triangle(p.slabs) : static_cast<int64_t>(p.slabs) * lines;
+    const int64_t blocks = triangular ? triangle(p.k_blocks) : static_cast<int64_t>(p.k_blocks) * lines;
     std::vector<char> taken(blocks, 0);
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
-      for (int slab = 0; slab < p.slabs; ++slab) {
-        if (!(of_x ? has_x<kC>(p, line, slab) : has_y<kC>(p, line, slab))) continue;
-        const int64_t place = of_x ? x_block<kC>(p, line, slab) : y_block<kC>(p, line, slab);
-        CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, slab %d is at %lld", line, slab, (long long)place);
+      for (int k_block = 0; k_block < p.k_blocks; ++k_block) {
+        if (!(of_x ? has_x<kC>(p, line, k_block) : has_y<kC>(p, line, k_block))) continue;
+        const int64_t place = of_x ? x_block<kC>(p, line, k_block) : y_block<kC>(p, line, k_block);
+        CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
+              (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
     CHECK(!(of_x ? has_x<kC>(p, lines, 0) : has_y<kC>(p, lines, 0)), "there is a block beyond the last line");
   }
 
-  // Items: every slab that a tile needs, once; and a place for the partial sums of every piece but a tile's last.
+  // WorkTiles: every k_block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
   const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
-  const int64_t places = Items::partial_sums(m, n, p.slabs, triangular, p.longest_item);
+  const int64_t places = WorkTiles::partial_sums(m, n, p.k_blocks, triangular, p.longest_split);
   std::map<std::pair<int, int>, std::vector<char>> summed;
   std::map<std::pair<int, int>, int> next_piece;
   std::vector<char> place_taken(places, 0);
-  Items items;
-  Item item;
+  WorkTiles items;
+  WorkTile item;
   int count = 0, before = 0x7FFFFFFF;
   for (; items.find(p, count, item); ++count) {
     if (count % 5 == 0) {
-      Items anew;
-      Item same;
+      WorkTiles anew;
+      WorkTile same;
       CHECK(anew.find(p, count, same) && same.i == item.i && same.j == item.j && same.begin == item.begin && same.end == item.end &&
-                same.piece == item.piece && same.pieces == item.pieces && same.place == item.place,
+                same.split == item.split && same.splits == item.splits && same.place == item.place,
             "item %d differs from a new walk's", count);
     }
     const int length = item.end - item.begin;
     CHECK(item.i >= 0 && item.i < rows && item.j >= 0 && item.j < cols, "item %d: row %d, column %d", count, item.i, item.j);
     CHECK(!triangular || item.j <= item.i, "item %d: row %d, column %d is above the diagonal", count, item.i, item.j);
-    CHECK(item.begin >= 0 && item.end <= p.slabs && length > 0, "item %d: slabs %d .. %d", count, item.begin, item.end - 1);
-    CHECK(length <= p.longest_item, "item %d is %d long, longer than %d", count, length, p.longest_item);
-    if (item.pieces == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
+    CHECK(item.begin >= 0 && item.end <= p.k_blocks && length > 0, "item %d: k_blocks %d .. %d", count, item.begin, item.end - 1);
+    CHECK(length <= p.longest_split, "item %d is %d long, longer than %d", count, length, p.longest_split);
+    if (item.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
       CHECK(length - (kTileBlocks - 1) <= before, "item %d is %d long, after one of %d", count, length, before);
       before = min(before, length);
     }
-    // A piece waits for the pieces before it: they must have been handed out.
+    // A split waits for the splits before it: they must have been handed out.
     const auto tile = std::make_pair(item.i, item.j);
-    CHECK(item.piece == next_piece[tile]++ && item.piece < item.pieces, "item %d is piece %d of %d", count, item.piece, item.pieces);
-    if (item.piece < item.pieces - 1) {
-      const int64_t place = item.place + item.piece;
+    CHECK(item.split == next_piece[tile]++ && item.split < item.splits, "item %d is split %d of %d", count, item.split, item.splits);
+    if (item.split < item.splits - 1) {
+      const int64_t place = item.place + item.split;
       CHECK(place >= 0 && place < places && !place_taken[place]++, "item %d: its partial sums have place %lld of %lld", count,
             (long long)place, (long long)places);
     }
     std::vector<char>& all = summed[tile];
-    all.resize(p.slabs, 0);
-    for (int slab = item.begin; slab < item.end; ++slab)
-      CHECK(!all[slab]++, "item %d: slab %d of row %d, column %d is summed twice", count, slab, item.i, item.j);
+    all.resize(p.k_blocks, 0);
+    for (int k_block = item.begin; k_block < item.end; ++k_block)
+      CHECK(!all[k_block]++, "item %d: k_block %d of row %d, column %d is summed twice", count, k_block, item.i, item.j);
   }
-  for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than pieces");
+  for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than splits");
   for (int again = 0; again < 3; ++again) CHECK(!items.find(p, count + again, item), "there are items after the last");
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < cols; ++j) {
       if (triangular && j > i) continue;
       const auto key = std::make_pair(i, j);
       CHECK(summed.count(key), "row %d, column %d never comes", i, j);
-      for (int slab = 0; slab < p.slabs; ++slab) {
+      for (int k_block = 0; k_block < p.k_blocks; ++k_block) {
         bool needed = false;
         for (int u = 0; u < kTileBlocks; ++u)
           for (int v = 0; v < kTileBlocks; ++v)
-            needed |= has_x<kC>(p, kTileBlocks * i + u, slab) && has_y<kC>(p, kTileBlocks * j + v, slab);
-        CHECK(!needed || summed[key][slab], "row %d, column %d lacks slab %d", i, j, slab);
+            needed |= has_x<kC>(p, kTileBlocks * i + u, k_block) && has_y<kC>(p, kTileBlocks * j + v, k_block);
+        CHECK(!needed || summed[key][k_block], "row %d, column %d lacks k_block %d", i, j, k_block);
       }
     }
   std::printf("%d items, ", count);
@@ -311,15 +314,15 @@ def test_the_root_of_a_triangular_number_is_exact(program):
     program("roots")
 
 
-@pytest.mark.parametrize("longest_item", [4, 7, 12, 30, NEVER])
+@pytest.mark.parametrize("longest_split", [4, 7, 12, 30, NEVER])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_items_of_triangles(program, contraction, longest_item):
-    for N in (1, 64, 65, 128, 129, 192, 300, 640, 1000, 1280, 2048, 2080, 2100, 4000, 4096, *((8192,) if longest_item == NEVER else ())):
-        program("hopper", CONTRACTIONS[contraction], N, N, N, 1, longest_item)
+def test_items_of_triangles(program, contraction, longest_split):
+    for N in (1, 64, 65, 128, 129, 192, 300, 640, 1000, 1280, 2048, 2080, 2100, 4000, 4096, *((8192,) if longest_split == NEVER else ())):
+        program("hopper", CONTRACTIONS[contraction], N, N, N, 1, longest_split)
 
 
-@pytest.mark.parametrize("longest_item", [4, 7, NEVER])
+@pytest.mark.parametrize("longest_split", [4, 7, NEVER])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_items_of_rectangles(program, contraction, longest_item):
+def test_items_of_rectangles(program, contraction, longest_split):
     for sizes in RECTANGLES:
-        program("hopper", CONTRACTIONS[contraction], *sizes, 0, longest_item)
+        program("hopper", CONTRACTIONS[contraction], *sizes, 0, longest_split)
