@@ -2385,7 +2385,7 @@ struct SharedMemory {
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTiles];
 };
-static_assert(sizeof(SharedMemory) <= 232448, "a thread block of Hopper has 227 KB");
+static_assert(sizeof(SharedMemory) <= 232448, "a CTA of Hopper has 227 KB");
 
 // One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
 // computes an work tile makes no difference to the result.
@@ -2684,6 +2684,7 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
     return;
   }
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
+  // Issue wgmma
   wgmma_fence();
   issue_wgmma<kContraction>(operand_after(x, kHalfBytes), y, sums, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
@@ -2692,9 +2693,12 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   issue_wgmma<kContraction>(x, operand_after(y, 2 * kHalfBytes), sums, true);
   issue_wgmma<kContraction>(x, y, sums, true);
   wgmma_commit();
+  // Wait for the next stages, and then for the sums
   meanwhile();
   wgmma_wait<0>();
+  // Give the stage back
   view.release(h.y_stage());
+  // Promote
   promote(sums, of_x, of_first, of_second, total);
 }
 

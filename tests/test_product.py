@@ -671,6 +671,24 @@ def test_what_explain_makes_of_the_words_of_a_batch(model, monkeypatch, controls
 
 
 @needs_hopper
+@pytest.mark.parametrize("mantissa", [1.0, 1 + 2**-10, 1 + 2**-20], ids=["one bit", "eleven bits", "twenty-one bits"])
+@pytest.mark.parametrize("which", ["A", "B"])
+def test_small_elements_beside_large_ones(automatic, which, mantissa):
+    """A pair of float16 ends somewhere: what lies below is scaled apart, and then listed. None of it may be lost where nothing hides it."""
+    N = 1300
+    S, identity = 0.5 + 0.5 * torch.rand(N, N, device="cuda"), torch.eye(N, device="cuda")
+    for e in range(1, 61):
+        S[1200 - 7 * e, 20 * e % 64] = mantissa * 2.0**-e
+    S = S.tril_()
+    A, B = (S, identity) if which == "A" else (identity, S)
+    told = automatic.explain(A, B)
+    assert told["path"] == "hopper" and 0 < told["lost"] < 60, told
+    C = automatic.tril_matmul(A, B)
+    relative = ((C.double() - S.double()).abs() / S.double().abs().clamp_min(1e-300)).max().item()
+    assert relative <= 1e-6, relative
+
+
+@needs_hopper
 @pytest.mark.parametrize("problem", EXPLAINED)
 @pytest.mark.parametrize(("every", "refused"), [(16, False), (1, True)])
 def test_many_outliers_are_refused(model, problem, every, refused):
