@@ -66,6 +66,7 @@ FULL_ERROR_EDGE = 8192  # up to here every element is compared
 SAMPLED_LINES = 256  # rows and columns that are compared beyond
 
 FORWARD_SIZES = (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384)
+HALF_SIZES = (64, 256, 512, 1024, 2048, 4096, 8192)
 PORTABLE_SIZES = (512, 1024, 2048, 4096)
 BACKWARD_SIZES = (1024, 2048, 4096)
 LIMITS_SIZES = (1024, 2048, 4096, 8192)
@@ -422,8 +423,10 @@ def suite_forward(bench, record):
     N = _special_size(bench)
     for inputs in HARD_INPUTS:
         measure_forward(bench, record, "hard", "lower", N, inputs=inputs)
-    for dtype in (torch.float64, torch.float16, torch.bfloat16):
-        measure_forward(bench, record, "dtypes", "lower", N, dtype)
+    measure_forward(bench, record, "dtypes", "lower", N, torch.float64)
+    for dtype in (torch.float16, torch.bfloat16):
+        for N in bench.sizes or HALF_SIZES:
+            measure_forward(bench, record, "dtypes", "lower", N, dtype)
 
 
 def suite_portable(bench, record):
@@ -436,8 +439,9 @@ def suite_portable(bench, record):
 
 def suite_batch(bench, record):
     print(HEADER)
-    for batch, N in BATCHES:
-        measure_forward(bench, record, "batch", "lower", N, batch=batch)
+    for dtype in (torch.float32, torch.float16):
+        for batch, N in BATCHES:
+            measure_forward(bench, record, "batch", "lower", N, dtype, batch=batch)
 
 
 def suite_problems(bench, record):
@@ -446,6 +450,7 @@ def suite_problems(bench, record):
         measure_forward(bench, record, "problems", problem, _special_size(bench))
     for dims in TRANSPOSED_A_SHAPES:
         measure_forward(bench, record, "problems", "transposed_a", dims)
+    measure_forward(bench, record, "problems", "transposed_a", TRANSPOSED_A_SHAPES[0], torch.float16)
 
 
 def suite_cpu(bench, record):
@@ -459,11 +464,13 @@ def suite_cpu(bench, record):
 def suite_backward(bench, record):
     print(HEADER)
     reference_model = bench.reference.Model()
-    for N in bench.sizes or BACKWARD_SIZES:
-        with record.row(f"forward and backward {N}"):
+    rows = [(N, torch.float32) for N in bench.sizes or BACKWARD_SIZES] + [(_special_size(bench), torch.float16)]
+    for N, dtype in rows:
+        dtype_name = str(dtype).removeprefix("torch.")
+        with record.row(f"forward and backward {N} {dtype_name}"):
             solution_model = bench.solution.ModelNew()
-            A, B = make_inputs("lower", (N, N), (N, N), torch.float32, "uniform", bench.device, bench.seed)
-            G = torch.rand(N, N, device=bench.device)  # above the diagonal too, where neither may use it
+            A, B = make_inputs("lower", (N, N), (N, N), dtype, "uniform", bench.device, bench.seed)
+            G = torch.rand(N, N, device=bench.device).to(dtype)  # above the diagonal too, where neither may use it
             chosen = path_of(bench, A, B, "lower")
             A.requires_grad_(), B.requires_grad_()
 
@@ -481,7 +488,7 @@ def suite_backward(bench, record):
                 "problem": "lower, dA, dB",
                 "shape": str(N),
                 "N": N,
-                "dtype": "float32",
+                "dtype": dtype_name,
                 "inputs": "uniform",
                 **{name: chosen.get(name) for name in ("path", "refused", "lost")},
                 "reference": {**reference_time, "norm_error": reference_error[0], "worst_error": reference_error[1]},
@@ -490,7 +497,7 @@ def suite_backward(bench, record):
                 "trials": trials,
                 "useful_flop": 3 * useful_flop("lower", (N, N, N)),
             }
-            finish_row(record, row, torch.float32, N)
+            finish_row(record, row, dtype, N)
 
 
 @torch.no_grad()

@@ -84,6 +84,10 @@ def path_of(row):
     return f"{name}, {row['lost']:,} kept apart" if row["lost"] else name
 
 
+def of_dtype(row):
+    return "" if row["dtype"] == "float32" else f", {row['dtype']}"
+
+
 def comparison(group, first, label):
     """The renderer of one group of rows; `label` makes the first column from a row."""
 
@@ -115,7 +119,7 @@ PROBLEM_NAMES = {"lower": "lower · lower (15)", "upper": "upper · upper (14)",
 
 
 def problems(rows):
-    cells = [[PROBLEM_NAMES[row["problem"]], row["shape"].replace(" x ", "×"), *times(row)] for row in rows]
+    cells = [[PROBLEM_NAMES[row["problem"]] + of_dtype(row), row["shape"].replace(" x ", "×"), *times(row)] for row in rows]
     return markdown(["KernelBench level 1, problem", "size", *TIMES_HEAD], cells) if rows else None
 
 
@@ -301,8 +305,8 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "hard": ("forward.json", hard),
     "dtypes": ("forward.json", comparison("dtypes", "dtype", lambda row: f"{row['dtype']} (N = {row['N']})")),
     "portable": ("portable.json", portable),
-    "batch": ("batch.json", comparison("batch", "batch", lambda row: row["shape"].replace(" x ", "×"))),
-    "backward": ("backward.json", comparison("backward", "N, forward and backward", lambda row: row["N"])),
+    "batch": ("batch.json", comparison("batch", "batch", lambda row: row["shape"].replace(" x ", "×") + of_dtype(row))),
+    "backward": ("backward.json", comparison("backward", "N, forward and backward", lambda row: f"{row['N']}{of_dtype(row)}")),
     "problems": ("problems.json", problems),
     "check": ("check.json", check),
     "host": ("host.json", host),
