@@ -109,7 +109,7 @@ struct Gpu {
 struct Control {
   int fallback;    // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
   int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
-  int taken;      // set by the product kernel: packing has ended, and nothing is refused
+  int taken;      // set by the product kernel: packing has ended, and there is no fallback
 };
 
 // The kernels, and which is the fastest for a product. The portable one computes any.
@@ -138,7 +138,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
                              const Gpu& gpu, cudaStream_t stream);
 """
 
-# ---- Schedule: the arithmetic of tiles: which one comes when, and which k it sums. (The Hopper kernel's own is in its room.) ----
+# ---- Schedule: the arithmetic of tiles: which one comes when, and which k it sums. (The Hopper kernel's own stands with it.) ----
 #
 # Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first: what is left at the end is
 # short, so no SM works on alone for long.
@@ -799,7 +799,7 @@ struct Packing {
   Control* control;
   const Control* kept;      // of operands that were packed before; or null
   bool alone;               // no clear_words before it, which waits for what writes the operands
-  int most_outliers;        // with more than these the product is refused
+  int most_outliers;        // with more than these the product is left to the fallback
 };
 
 struct PackMemory {
@@ -812,7 +812,7 @@ __device__ inline void add_outliers(const Packing& p, int outliers) {
   if (atomicAdd(&p.control->outliers, outliers) + outliers > p.most_outliers) atomicExch(&p.control->fallback, 1);
 }
 
-// One CTA a packed block. Once one block is refused, those that have not begun do nothing.
+// One CTA a packed block. Once one block needs the fallback, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ PackMemory shared;
@@ -1453,8 +1453,8 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
   compute_tile<T, kEdge>(p, splits, place, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(stage_memory));
 }
 
-// Behind a product of the Hopper kernel: computes what was refused, or corrects what has outliers, or does nothing, which is so common that
-// no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
+// Behind a product of the Hopper kernel: computes it as the fallback, or corrects what has outliers, or does nothing. That is so common
+// that no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
 template <int kEdge>
 __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kBlocks)
     portable_behind(const __grid_constant__ Product p, int requested, const __grid_constant__ Behind behind) {
@@ -2210,7 +2210,7 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
 
 # ---- The Hopper kernel: float32 accuracy from float16 tensor cores. -------------------------------------------------
 #
-# Enters: a HopperProduct, whose operands are packed, triangular or dense. Leaves: all of C; or nothing where `control->refused`, and then
+# Enters: a HopperProduct, whose operands are packed, triangular or dense. Leaves: all of C; or nothing if `control->fallback`, and then
 # C is for the portable kernel.
 #
 # CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
@@ -2338,7 +2338,7 @@ struct WorkTiles {
     return sum;
   }
 
-  // Finds an work tile by its number; the numbers asked for must rise. False if there are no more.
+  // Finds a work tile by its number; the numbers asked for must rise. False if there are no more.
   __device__ bool find(const HopperProduct& p, int number, WorkTile& tile) {
     const int rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
     int count, splits, place;
@@ -2388,7 +2388,7 @@ struct SharedMemory {
 static_assert(sizeof(SharedMemory) <= 232448, "a CTA of Hopper has 227 KB");
 
 // One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
-// computes an work tile makes no difference to the result.
+// computes a work tile makes no difference to the result.
 __device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, WorkTiles& work_tiles, int made) {
   WorkTile tile = {};
   if (!work_tiles.find(p, atomicAdd(p.next_tile, 1), tile)) tile.i = -1;
@@ -3066,7 +3066,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
     }
     ++published;
     if (kBlockN == kDenseN || !h.p.triangular || tile.row < 0) return;
-    // Zeros for the mirror operand tile of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
+    // Zeros for the mirror image of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
     const int share = kCooperation == kSplit ? rank : 0, shares = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
 #pragma unroll 1
     for (int u = share; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += shares) {
@@ -3623,8 +3623,9 @@ int operands_to_copy(const Product& p) {
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ---------------------------------------------
 #
-# Four kernels make a Hopper product: one clears the counters in the workspace, one packs the operands, one multiplies, and the portable
-# kernel does nothing unless an operand was refused. They start before the one ahead of them has ended, and wait for it inside.
+# Four kernels make a Hopper product: one resets the counters in the workspace, one packs the operands, one multiplies, and one of the
+# portable kernel's is behind it, which does nothing but for outliers or as the fallback. They start before the one ahead of them has ended,
+# and wait for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Launching: how long the splits are, and what is to be packed.
 

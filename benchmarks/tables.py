@@ -352,6 +352,8 @@ def source_line(record, file):
     parts += [f"driver {versions['driver']}"] if versions.get("driver") else []
     parts += [f"Triton {versions['triton']}"] if versions.get("triton") else []
     parts += [record["date"], f"commit {record['commit']}", f"from benchmarks/results/{file}"]
+    if "rounded" in record:  # says why
+        parts.append("rounded")
     return ", ".join(parts) + "."
 
 

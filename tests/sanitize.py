@@ -10,7 +10,7 @@ cannot run.
 Two tools (of CUDA 13.0) do not follow all that the Hopper kernel does, and look at a copy of the file that differs in that alone:
 
 racecheck follows an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of
-them arrives for all, which is how the Hopper kernel gives a slot of its ring back, it reports a race that cannot be. (A kernel of 20 lines
+them arrives for all, which is how the Hopper kernel gives a stage back, it reports a race that cannot be. (A kernel of 20 lines
 that does no more than that is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
 
 initcheck does not see what bulk copies write to global memory, which is how packing writes its blocks. In its copy a thread writes them
