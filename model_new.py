@@ -372,7 +372,12 @@ __device__ inline float4 load_shared_four(uint32_t at) {
   return v;
 }
 
-// ---- PTX: the copy engine.
+// ---- PTX: copies.
+
+// Copies the first `bytes` of 16, asynchronously, and zeros for the rest.
+__device__ inline void copy_async_first(uint32_t to, const float* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
 // to the same place in both CTAs of the cluster and counts on the barrier of each.
@@ -1745,11 +1750,6 @@ __device__ constexpr int tf32_at(int line, int k) {
   return kAlongK ? line * kTfBlockK + (k ^ (line & 12) ^ (line & 1) << 4) : k * kTfBlockMN + (line ^ (k & 12) << 1 ^ (k & 1) << 4);
 }
 
-// Copies the first `bytes` of 16, asynchronously, and zeros for the rest.
-__device__ inline void copy_async_first(uint32_t to, const float* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
 // An operand of which one stride, that along k or that along the lines, is 1. Four neighbours are copied together.
 template <bool kAlongK>
 struct Tf32Panel {
@@ -2063,12 +2063,9 @@ __device__ inline void write_four(const Product& p, float* c, bool fours, int ro
   }
 }
 
+// What a CTA does.
 template <bool kXAlongK, bool kYAlongK>
-__global__ void __launch_bounds__(kTfThreads, kTfBlocks)
-    tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
-  extern __shared__ __align__(1024) unsigned char tf32_memory[];
-  Tf32Memory& memory = *reinterpret_cast<Tf32Memory*>(tf32_memory);
+__device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
   if (threadIdx.x == 0) {
     barrier_init(&memory.sums_are_here, 1);
     barrier_init_fence();
@@ -2140,12 +2137,20 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
     write_four(p, c, fours, row, col,
                {below >= 0 ? total.x : 0.0f, below >= 1 ? total.y : 0.0f, below >= 2 ? total.z : 0.0f, below >= 3 ? total.w : 0.0f});
   }
-#endif
 }
 """
 
 _CUDA_TF32_LAUNCH = r"""
 // ---- tf32 kernel: launching.
+
+template <bool kXAlongK, bool kYAlongK>
+__global__ void __launch_bounds__(kTfThreads, kTfBlocks)
+    tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
+  extern __shared__ __align__(1024) unsigned char tf32_memory[];
+  tf32_compute<kXAlongK, kYAlongK>(p, plan, *reinterpret_cast<Tf32Memory*>(tf32_memory));
+#endif
+}
 
 // Whether this kernel is for a product; measured, on an H200. Much smaller ones are too little for its start and end, and somewhat smaller
 // ones gain a tenth at most, for which the portable kernel keeps all 24 bits. Larger ones are for the Hopper kernel, which computes a batch

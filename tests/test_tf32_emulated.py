@@ -6,8 +6,6 @@ kernel allows: what a barrier is missing for shows in one of the two. What an op
 is written.
 """
 
-import re
-
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, host_program
 
@@ -221,6 +219,7 @@ inline void copy(uint32_t to, const void* from, int bytes, int all) {
   else
     now();
 }
+void copy_async_first(uint32_t to, const float* from, int bytes) { copy(to, from, bytes, 16); }
 template <int kBytes>
 void copy_async(uint32_t to, const void* from, bool exists) {
   copy(to, from, exists ? kBytes : 0, kBytes);
@@ -320,6 +319,11 @@ void run_cluster(int number, int size) {
   swapcontext(&all_are_done, &current->context);
 }
 
+template <bool kXAlongK, bool kYAlongK>
+void tf32_product(const Product& p, const Tf32Plan& plan) {
+  tf32_compute<kXAlongK, kYAlongK>(p, plan, *reinterpret_cast<Tf32Memory*>(current->block->memory));
+}
+
 // ---- One product and its truth.
 
 struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, and NaN in between
@@ -417,24 +421,16 @@ int main(int, char** arguments) {
 """
 
 
-def replaced(text, pattern, by):
-    text, count = re.subn(pattern, lambda _: by, text, flags=re.DOTALL)
-    assert count == 1, f"the tf32 kernel of model_new.py holds {pattern!r} {count} times, not once; tests/test_tf32_emulated.py replaces it"
-    return text
-
-
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    kernel = model._CUDA_TF32_PLAN + model._CUDA_TF32
-    kernel = replaced(kernel, r'  asm volatile\("cp\.async\.cg.*?\);\n', "  copy(to, from, bytes, 16);\n")
-    kernel = replaced(kernel, r"  extern __shared__ [^;]*;", "  unsigned char* const tf32_memory = current->block->memory;")
     parts = [
         PRELUDE,
         model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
         model._CUDA_EPILOGUE,
-        kernel,
+        model._CUDA_TF32_PLAN,
+        model._CUDA_TF32,
         HARNESS,
     ]
     program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
