@@ -1282,6 +1282,8 @@ struct Portable {
   static constexpr int kSharedBytes = kStages * kTeams * 2 * kBufferElements * static_cast<int>(sizeof(Acc));
 };
 
+//   buffers:  | team 0: X, Y | team 1: X, Y | ... | the next stage: team 0: X, Y | ...      X, Y: kDepth rows of kEdge + 4 elements
+//
 // Sums and writes one tile, or `splits` CTAs of a cluster together do. place: in shared memory, and not in registers, because the
 // loop over the k-blocks rarely needs it.
 template <typename T, int kEdge>
@@ -1325,6 +1327,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
     int stage = 0, k0 = k_begin - kAhead * kStep;   // of k-block `number`
 #pragma unroll 1
     for (int number = -kAhead; number < k_blocks_of_team; ++number, k0 += kStep) {
+      // Wait for the stage
       if (number >= 0) {
         copier_x.finish(buffer_x(stage));
         copier_y.finish(buffer_y(stage));
@@ -1334,6 +1337,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
       const int k_next = k0 + kAhead * kStep, stage_next = stage + kAhead < kStages ? stage + kAhead : stage + kAhead - kStages;
 #pragma unroll 1
       for (int part = 0; part < P::kParts; ++part) {
+        // Start the copies of a later stage
         if (part == warp / 4 % P::kParts) {
           if (number + kAhead < k_blocks_of_team) {
             copier_x.template begin<kStep>(panel_x(), k_next, buffer_x(stage_next));
@@ -1341,6 +1345,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
           }
           end_group_of_copies();
         }
+        // Multiply
         if (number < 0 || k0 <= terms_from || k0 >= terms_to) continue;
         constexpr int kPart = kDepth / P::kParts;
         const Acc *x_of_warp = buffer_x(stage) + part * kPart * kPitch + warp_row,
@@ -1734,6 +1739,10 @@ _CUDA_TF32 = r"""
 
 constexpr int kTfTileElements = kTfBlockMN * kTfBlockK;   // elements of an operand
 
+//   stage_tiles:  | X, 64 lines x 32 k | Y, 64 x 32 | X | Y |      two stages, float32 as it came, 8 KB each
+//   y:            | large parts | small parts |                    of the Y that is multiplied, as wgmma reads it
+//   sums:         | fragment 0 of split 0 | of split 1 | ... | fragment 1 of split 0 | ...
+//
 // Aligned because places in a k-block are permuted by bits of the address, and those of a split one, which wgmma reads, by its own.
 struct alignas(1024) Tf32Memory {
   float stage_tiles[kTfStages][2][kTfTileElements];   // of X, and of Y
@@ -1999,6 +2008,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
   for (int number = -kTfStages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
+      // Wait for the stage, and split it
       wait_for_copies<kTfStages - 1>();
       __syncthreads();   // the k-block is there, and the one before it has been multiplied
       if constexpr (!kExactly) {
@@ -2015,11 +2025,13 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
       }
       __syncthreads();   // it has been read, and Y is there split
     }
+    // Start the copies of a later stage
     const int next = number + kTfStages;
     if (next < k_blocks) x.copy(k_begin + next * kTfBlockK, stage), y.copy(k_begin + next * kTfBlockK, stage);
     end_group_of_copies();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (kExactly || number < 0) continue;
+    // Issue wgmma, wait for the sums, promote
     Tf32Sums part;
     tf32_multiply(large, small, y_large, y_small, part);
 #pragma unroll
@@ -2380,8 +2392,12 @@ struct WorkTiles {
 _CUDA_HOPPER = r"""
 // ---- Hopper kernel: the shared memory, and the queue of work.
 
+//   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
+//   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
+//   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
+//
+// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once.
 struct SharedMemory {
-  // X: block by block, hi then lo; Y: hi of both blocks, then lo of both, so that wgmma sees 128 columns.
   uint8_t stage[kStages][kStageBytes];
   BlockHead head[kStages][2];
   WorkTile tile[kTiles];
@@ -2452,7 +2468,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
         }
       };
 
-      // The first half of Y, and X. What else takes time comes when they are on their way.
+      // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes when they are on their way.
       barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(0);
       const int stage_y = pipeline.stage;
@@ -2481,7 +2497,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
       barrier_expect(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kOne);
       pipeline.advance();
 
-      // The second half of Y
+      // Wait for an empty stage, and copy the second half of Y
       barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(1);
       barrier_expect(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kOne);

@@ -4,7 +4,7 @@ A contraction is 0, 1 or 2 (NN: X Y, NT: X Y^T, TN: X^T Y) and a structure 0, 1 
 torch.ops.tril_matmul.product takes them.
 """
 
-import importlib
+import importlib.util
 import math
 import shutil
 import subprocess
@@ -214,6 +214,14 @@ def assert_same_specials(C, exact, what="C"):
 # ---- Parts of the CUDA source, for tests that compile them for the host. ---------------------------------------------
 
 COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
+
+
+def module(name):
+    """A script of benchmarks/, loaded."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 # _FORTIFY_SOURCE as some distributions' compilers set it by themselves: what it aborts then shows on every machine. It needs optimisation.

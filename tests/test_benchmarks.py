@@ -1,6 +1,5 @@
 """The benchmark writes records with all that a reader needs, and the tables in the documents are made from them and nothing else."""
 
-import importlib.util
 import json
 import math
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import needs_cuda
+from helpers import module, needs_cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 CUDA = torch.cuda.is_available()
@@ -32,13 +31,6 @@ class TransposedAModelNew(torch.nn.Module):
 def tril_matmul(A, B):
     return ModelNew()(A, B)
 """
-
-
-def module(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 @pytest.fixture

@@ -380,7 +380,11 @@ def start(folder, text, out=subprocess.PIPE, **environment):
     solution(folder, text, "theirs.py")
     command = [sys.executable, str(ROOT / "check.py"), "--size", "16", "--no-timing", "--device", "cpu", "--solution", "theirs.py"]
     env = {**os.environ, **environment}
-    return subprocess.Popen(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, env=env)
+
+    def heed_interrupts():  # a shell lets what it runs in the background ignore them, and that is inherited
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return subprocess.Popen(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=heed_interrupts)
 
 
 def test_ctrl_c_and_a_closed_pipe_end_it_quietly(tmp_path):

@@ -1,22 +1,14 @@
 """The documents hold what benchmarks/results holds, each table once; their links lead somewhere; the figures are those of the records."""
 
-import importlib.util
 import json
 import re
 import sys
 from collections import Counter
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, module
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def module(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 @pytest.fixture

@@ -94,9 +94,12 @@ class TestCompilation:
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc was found")
-@pytest.mark.parametrize("tool", sanitize.COPIED)
-def test_the_copy_for_a_sanitizer_compiles(model, tmp_path, tool):
-    (tmp_path / "copy.cu").write_text(sanitize.copy_for(tool, "\n".join(model._CUDA_SOURCES)))
+def test_the_copies_for_sanitizers_compile(model, tmp_path):
+    """What the tools see in place of the source; all replacements in one file, which takes nvcc less time than two."""
+    text = "\n".join(model._CUDA_SOURCES)
+    for tool in sanitize.COPIED:
+        text = sanitize.copy_for(tool, text)
+    (tmp_path / "copy.cu").write_text(text)
     help = subprocess.run([NVCC, "--help"], capture_output=True, text=True).stdout
     fast = ["--Ofast-compile", "max"] if "--Ofast-compile" in help else []  # that it compiles is all that is asked here
     command = [NVCC, "-std=c++17", *fast, "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-o", "copy.cubin", "copy.cu"]
