@@ -67,6 +67,8 @@ __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_in
 #
 # The binding turns a transposed operand into swapped strides, so a kernel sees X[m, k], Y[k, n] and a range of k, no more.
 _CUDA_TYPES = r"""
+// ---- Types: a product, described without any torch type.
+
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -117,6 +119,8 @@ enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel, kHalfKernel };
 """
 
 _CUDA_LAUNCHERS = r"""
+// ---- Launchers: what the binding calls.
+
 #include <cuda_runtime_api.h>
 
 Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu);
@@ -143,6 +147,8 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
 # Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first: what is left at the end is
 # short, so no SM works on alone for long.
 _CUDA_SCHEDULE = r"""
+// ---- Schedule: which tile, and which k.
+
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -206,12 +212,18 @@ enum Side : int { kUpToLine, kFromLine, kEverywhere };
 
 __device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
 
-__device__ inline Side side_of_x(const Product& p) { return !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine; }
-__device__ inline Side side_of_y(const Product& p) { return !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine; }
+__host__ __device__ inline Side side_of_x(const Product& p) {
+  return !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine;
+}
+__host__ __device__ inline Side side_of_y(const Product& p) {
+  return !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine;
+}
 """
 
 # ---- Epilogue: what every kernel writes in the same way. --------------------------------------------------------------
 _CUDA_EPILOGUE = r"""
+// ---- Epilogue: zeros above the diagonal.
+
 // Zeros in lines `from` to `to` of the tile kEdge x kEdge whose first element is (row, col), as far as C goes. Lines are rows, or columns
 // if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the zeros shall not
 // drive anything else out of the L2 cache. P: anything that has m, n, c_row and c_col.
@@ -243,6 +255,8 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 #
 # Addresses of shared memory are 32-bit; `at` of the peer is the same offset in the other CTA of the cluster.
 _CUDA_PTX = r"""
+// ---- PTX: addresses, clusters.
+
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // threadIdx.x, read anew: what is derived from it in a rarely used place then takes no register elsewhere.
@@ -319,7 +333,7 @@ __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
 
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-__device__ inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+__device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
@@ -387,7 +401,7 @@ __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uin
                : "memory");
 }
 
-__device__ inline void copy_bulk_to_both(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+__device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
                    shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
@@ -406,12 +420,12 @@ __device__ inline void copy_bulk_out(void* to, const void* from, uint32_t bytes)
       "r"(shared_address(from)), "r"(bytes)
       : "memory");
 }
-__device__ inline void copies_out_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ inline void copies_out_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ inline void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
-__device__ inline void proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-__device__ inline void proxy_fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+__device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- PTX: warps, memory order, registers, launches.
 
@@ -450,22 +464,22 @@ __device__ inline void add_release(int* p, int value) {
 }
 
 template <int kRegisters>
-__device__ inline void registers_up() {
+__device__ inline void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ inline void registers_down() {
+__device__ inline void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
 // thing, and there the kernels of a stream run one after the other.
-__device__ inline void wait_for_previous_kernel() {
+__device__ inline void grid_dependency_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-__device__ inline void let_next_kernel_begin() {
+__device__ inline void launch_dependent_grids() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
@@ -476,18 +490,18 @@ __device__ inline void let_next_kernel_begin() {
 // wgmma: one warpgroup multiplies operands that lie in shared memory. An operand is described by its address and two strides, all in
 // units of 16 bytes, and the swizzle, 1 for 128 bytes. The same for all threads of a warp, and told to the compiler as such, or it would
 // move it to the uniform registers before each instruction anew.
-__device__ inline uint64_t operand(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
+__device__ inline uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return static_cast<uint64_t>(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
-__device__ inline uint64_t operand_after(uint64_t operand, uint32_t bytes) {   // the strides stay: only the low word changes
+__device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {   // the strides stay: only the low word changes
   return (operand & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(operand) + (bytes >> 4));
 }
 
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
-__device__ inline void wgmma_wait() {
+__device__ inline void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
@@ -838,10 +852,10 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   source.vectorized = near_stride == 1 && far_stride % 4 == 0 && (source.along_rows ? source.cols : source.rows) >= kBlock &&
                  reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
   BlockInFlight block;
-  if (p.alone) wait_for_previous_kernel();
+  if (p.alone) grid_dependency_wait();
   load_block(source, operand, t, block);
-  wait_for_previous_kernel();   // which cleared the control words
-  let_next_kernel_begin();      // and not before: the product counts on it
+  grid_dependency_wait();   // which cleared the control words
+  launch_dependent_grids();      // and not before: the product counts on it
   if (blockIdx.x == 0 && t == 0 && p.kept) {
     if (p.kept->fallback) atomicExch(&p.control->fallback, 1);
     add_outliers(p, p.kept->outliers);
@@ -883,13 +897,13 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     }
     if (non_finite || outliers < 0) atomicExch(&p.control->fallback, 1);
   }
-  proxy_fence_shared();
+  fence_proxy_async_shared();
   __syncthreads();
   if (t == 0) {
     copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.operand_tile, kBlockBytes);
     copy_bulk_out(operand.metadata + number, &shared.metadata, sizeof(BlockMetadata));
-    copies_out_commit();
-    copies_out_wait_read();
+    bulk_commit_group();
+    bulk_wait_group_read();
   }
 #endif
 }
@@ -1470,11 +1484,11 @@ __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<flo
     portable_behind(const __grid_constant__ Product p, int requested, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const int splits = kEdge == 32 ? requested : 1;   // larger tiles are never split
-  let_next_kernel_begin();   // which may be another like this
+  launch_dependent_grids();   // which may be another like this
   const Control* const control = behind.control;
   // CTAs with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
   if (blockIdx.x >= splits && load_relaxed(&control->taken) && !load_relaxed(&control->outliers)) return;
-  wait_for_previous_kernel();
+  grid_dependency_wait();
   if (!control->fallback && (!control->outliers || blockIdx.x % splits)) return;
   extern __shared__ __align__(16) unsigned char stage_memory[];
   __shared__ Place place;
@@ -1941,16 +1955,16 @@ struct Tf32Splitter {
 // part = X Y of one k-block. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block.
 __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,
                                      Tf32Sums& part) {
-  wgmma_fence();
+  warpgroup_arrive();
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    wgmma_tf32(part, x_small[step], operand_after(y_large, step * 32), step > 0);
-    wgmma_tf32(part, x_large[step], operand_after(y_small, step * 32), 1);
+    wgmma_tf32(part, x_small[step], advance_descriptor(y_large, step * 32), step > 0);
+    wgmma_tf32(part, x_large[step], advance_descriptor(y_small, step * 32), 1);
   }
 #pragma unroll
-  for (int step = 0; step < 4; ++step) wgmma_tf32(part, x_large[step], operand_after(y_large, step * 32), 1);
-  wgmma_commit();
-  wgmma_wait<0>();
+  for (int step = 0; step < 4; ++step) wgmma_tf32(part, x_large[step], advance_descriptor(y_large, step * 32), 1);
+  warpgroup_commit_batch();
+  warpgroup_wait<0>();
 }
 
 // The same from k-blocks as they lie in shared memory, without tensor cores; if kMasked, without terms that one of the operands does not
@@ -2001,7 +2015,8 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
   x.offset += shared_address(memory.stage_tiles[0][0]);   // from the beginning of shared memory
   y.offset += shared_address(memory.stage_tiles[0][1]);
   keep(x.offset), keep(y.offset);
-  const uint64_t y_large = operand(shared_address(memory.y[0]), 16, 8 * 128), y_small = operand_after(y_large, sizeof(memory.y[0]));
+  const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
+  const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage_tiles[0]);
   int stage = 0;   // of k-block `number`: how far it is from the first
 #pragma unroll 1
@@ -2014,7 +2029,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
       if constexpr (!kExactly) {
         splitter.split(stage, scale);
         tf32_read_x<kXAlongK>(x_at + stage, scale, large, small);
-        proxy_fence_shared();
+        fence_proxy_async_shared();
       } else {
         const float (&stage_tiles)[2][kTfTileElements] = memory.stage_tiles[stage / kStageBytes];
         const int k0 = k_begin + number * kTfBlockK;
@@ -2108,7 +2123,7 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
   const uint32_t first_rank = cluster_rank() - mine.split_index;
   float* const c = mine.c;
   const bool alone = mine.splits == 1;   // nothing is sent; nor could it be, in a cluster of one
-  if (threadIdx.x == 0 && !alone) barrier_expect(&memory.sums_are_here, parts * mine.splits * sizeof(memory.sums[0]));
+  if (threadIdx.x == 0 && !alone) barrier_arrive_expect_tx(&memory.sums_are_here, parts * mine.splits * sizeof(memory.sums[0]));
   cluster_wait();   // all have begun
   // Each lane finds out where one part goes.
   const int owner = lane * mine.splits / kTfFragments;
@@ -2441,7 +2456,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
   Pipeline pipeline = {0, 1};   // the first turn finds the stages free
   for (int taken = 0;; ++taken) {
     if (rank == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while what is in the pipeline is multiplied
-    barrier_expect(&shared.tile_full[taken % kTiles], sizeof(WorkTile));
+    barrier_arrive_expect_tx(&shared.tile_full[taken % kTiles], sizeof(WorkTile));
     barrier_wait(&shared.tile_full[taken % kTiles], taken / kTiles % 2);
     const WorkTile& tile = shared.tile[taken % kTiles];
     if (tile.i < 0 || fallback) break;
@@ -2462,9 +2477,9 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
           const int block = y_block<kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
           uint8_t* to = shared.stage[pipeline.stage] + rank * kHalfBytes;
-          copy_bulk_to_both(to, from, kHalfBytes, &shared.full[pipeline.stage]);
-          copy_bulk_to_both(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, &shared.full[pipeline.stage]);
-          copy_bulk_to_both(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
+          copy_bulk_multicast(to, from, kHalfBytes, &shared.full[pipeline.stage]);
+          copy_bulk_multicast(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, &shared.full[pipeline.stage]);
+          copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       };
 
@@ -2493,20 +2508,20 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
       shared.info[pipeline.stage] = {flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place};
-      barrier_expect(&shared.full[stage_y], __popc(flags & kHasY * 3) * kOne);
-      barrier_expect(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kOne);
+      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kOne);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kOne);
       pipeline.advance();
 
       // Wait for an empty stage, and copy the second half of Y
       barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(1);
-      barrier_expect(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kOne);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kOne);
       pipeline.advance();
     }
   }
   barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
   shared.info[pipeline.stage] = {kStop};
-  barrier_expect(&shared.full[pipeline.stage], 0);
+  barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
 }
 
 // ---- Hopper kernel: consumers, two warpgroups, 64 rows of the tile each.
@@ -2520,7 +2535,7 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bo
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<kMajorX, kMajorY>(sums, operand_after(x, k * kStepX), operand_after(y, k * kStepY), add || k > 0);
+    wgmma<kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
@@ -2682,23 +2697,23 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
     return;
   }
   const uint32_t stages = view.base + offsetof(SharedMemory, stage);
-  const uint64_t x = operand(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kHalfBytes, 1024);
-  const uint64_t y = operand(stages + h.y_stage() * kStageBytes, kHalfBytes, 1024);
+  const uint64_t x = make_descriptor(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kHalfBytes, 1024);
+  const uint64_t y = make_descriptor(stages + h.y_stage() * kStageBytes, kHalfBytes, 1024);
   float sums[64];
   if (h.wide()) {   // rare: what is multiplied by the residuals of a wide block has a scale of its own
     meanwhile();
 #pragma unroll 1
     for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
-      wgmma_fence();
-      issue_wgmma<kContraction>(operand_after(x, product == 0 ? kHalfBytes : 0), operand_after(y, product == 1 ? 2 * kHalfBytes : 0),
-                                sums, false);
-      wgmma_commit();
+      warpgroup_arrive();
+      issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kHalfBytes : 0),
+                                advance_descriptor(y, product == 1 ? 2 * kHalfBytes : 0), sums, false);
+      warpgroup_commit_batch();
       const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
       float of_y[2];
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) * (product == 1 ? view.residual(h.y_stage(), u) : 1.0f) : 0.0f;
-      wgmma_wait<0>();
+      warpgroup_wait<0>();
       promote(sums, of_x, of_y[0], of_y[1], total);
     }
     view.release(h.y_stage());
@@ -2706,17 +2721,17 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   }
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   // Issue wgmma
-  wgmma_fence();
-  issue_wgmma<kContraction>(operand_after(x, kHalfBytes), y, sums, false);
+  warpgroup_arrive();
+  issue_wgmma<kContraction>(advance_descriptor(x, kHalfBytes), y, sums, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
   const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
-  issue_wgmma<kContraction>(x, operand_after(y, 2 * kHalfBytes), sums, true);
+  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kHalfBytes), sums, true);
   issue_wgmma<kContraction>(x, y, sums, true);
-  wgmma_commit();
+  warpgroup_commit_batch();
   // Wait for the next stages, and then for the sums
   meanwhile();
-  wgmma_wait<0>();
+  warpgroup_wait<0>();
   // Give the stage back
   view.release(h.y_stage());
   // Promote
@@ -2774,15 +2789,15 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   WorkTiles work_tiles;
   if (warp == kProducerWarp && lane == 0 && cluster_rank() == 0) make_work_tile(p, shared, work_tiles, 0);
-  wait_for_previous_kernel();   // which packed the operands
-  proxy_fence_global();
+  grid_dependency_wait();   // which packed the operands
+  fence_proxy_async_global();
   if (blockIdx.x == 0 && threadIdx.x == 0 && !load_relaxed(&p.control->fallback)) atomicExch(&p.control->taken, 1);
   if (warp < kProducerWarp) {
-    registers_up<kConsumerRegisters>();
+    warpgroup_reg_alloc<kConsumerRegisters>();
     consume<kContraction>(p, shared);
     if (p.triangular && !load_relaxed(&p.control->fallback)) write_zeros_above(p);
   } else {
-    registers_down<kProducerRegisters>();
+    warpgroup_reg_dealloc<kProducerRegisters>();
     const bool fallback = load_relaxed(&p.control->fallback);
     if (warp == kProducerWarp && lane == 0) produce<kContraction>(p, shared, work_tiles, fallback);
   }
@@ -2804,7 +2819,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
     for (int u = 0; u < kTiles; ++u) barrier_init(&shared.tile_full[u], 1);
     barrier_init_fence();
   }
-  let_next_kernel_begin();
+  launch_dependent_grids();
   cluster_sync();
   if (kFirst == kSecond || blockIdx.x / 2 % p.count == 0)
     take_part<kFirst>(p.of[0], shared);
@@ -2817,8 +2832,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 
 // Packing counts on it that everything before this kernel has ended when packing begins.
 __global__ void reset_counters(int* words, int count) {
-  wait_for_previous_kernel();
-  let_next_kernel_begin();
+  grid_dependency_wait();
+  launch_dependent_grids();
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
 }
 """
@@ -2916,7 +2931,7 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int at0, int a
                "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
                : "memory");
 }
-__device__ inline void copy_box_to_both(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+__device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
       "%6;" ::"r"(shared_address(to)),
@@ -2925,7 +2940,7 @@ __device__ inline void copy_box_to_both(void* to, const CUtensorMap& map, int at
 }
 __device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// And back, in the groups of copies_out_commit. What lies beyond the edges of the matrix is not written.
+// And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
 __device__ inline void store_box(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
                "r"(at2), "r"(shared_address(from))
@@ -3094,7 +3109,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
       const int row = tile.col + u / kBlocksM, col = tile.row + u % kBlocksM;
       if (row < col && row * kBlock < h.p.m && col * kBlock < h.p.n) send_box<32>(h, shared.zeros, row, col, tile.batch);
     }
-    copies_out_commit();
+    bulk_commit_group();
   };
   if constexpr (kCooperation == kSplit) {
     const int begin = first.k_begin, length = max(first.k_end - begin, 0), split = gridDim.x / h.clusters;
@@ -3125,7 +3140,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
     }
   }
   publish({-1});
-  copies_out_wait_read();
+  bulk_wait_group_read();
   __syncwarp();
 }
 
@@ -3171,7 +3186,7 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
         const bool has_x[] = {on_side(h.x_side, tile.row, k), on_side(h.x_side, tile.row + 1, k)};
         // Announce the bytes
         uint64_t* barrier = &(to_be_masked<kBlockN, kCooperation>(h, tile, rank, k) ? shared.landed : shared.full)[at.stage];
-        barrier_expect(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kBlockBytes);
+        barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kBlockBytes);
         // Copy the blocks of X that exist
 #pragma unroll
         for (int u = 0; u < kBlocksM; ++u)
@@ -3185,7 +3200,7 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
           if (kCooperation == kSplit || u % 2 == rank) {
             const bool has_y = on_side(h.y_side, tile.col + u, k);
             const int line = (tile.col + u) * kBlock, depth = (has_y ? k : ceil_div(h.p.k, kBlockK)) * kBlockK;
-            auto* copy = kCooperation == kSplit ? copy_box : copy_box_to_both;
+            auto* copy = kCooperation == kSplit ? copy_box : copy_box_multicast;
             copy(shared.stage[at.stage][kBlocksM + u], h.y, kMajorY ? line : depth, kMajorY ? depth : line, y_batch, barrier);
           }
       }
@@ -3280,7 +3295,7 @@ __device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
         if (h.x_side != kEverywhere && k == tile.row + u) mask_block(shared.stage[at.stage][u], (h.x_side == kUpToLine) != kMajorX, lane);
       if (on_diagonal(h.y_side, tile.col, Shared::kBlocksN, k))
         mask_block(shared.stage[at.stage][kBlocksM + k - tile.col], (h.y_side == kUpToLine) != kMajorY, lane);
-      proxy_fence_shared();   // the tensor cores read what was written here
+      fence_proxy_async_shared();   // the tensor cores read what was written here
       __syncwarp();
       if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
       __syncwarp();
@@ -3346,14 +3361,16 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     for (int u = 0; u < kBlockN / 2; ++u) sum[u] = 0.0f;
     auto masked = [&](int k) { return to_be_masked<kBlockN, kCooperation>(h, tile, rank, k); };
     auto wait_for_stage = [&] { barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity); };
-    auto block = [&](int u) { return operand(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kBlockBytes, kBlockBytes, 1024); };
+    auto block = [&](int u) {
+      return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kBlockBytes, kBlockBytes, 1024);
+    };
     auto issue = [&] {
       const uint64_t x = block(group), y = block(kBlocksM);
-      wgmma_fence();
+      warpgroup_arrive();
 #pragma unroll
       for (int s = 0; s < kBlockK / 16; ++s)
-        wgmma<T, kBlockN, kMajorX, kMajorY>(sum, operand_after(x, s * kStepX), operand_after(y, s * kStepY));
-      wgmma_commit();
+        wgmma<T, kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY));
+      warpgroup_commit_batch();
     };
 #pragma unroll 1
     for (int k = tile.k_begin; k < tile.k_end;) {
@@ -3363,11 +3380,11 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       for (; k < tile.k_end && !masked(k); ++k, at.advance()) {
         wait_for_stage();
         issue();
-        wgmma_wait<1>();
+        warpgroup_wait<1>();
         if (reading >= 0) release(reading);
         reading = at.stage;
       }
-      wgmma_wait<0>();
+      warpgroup_wait<0>();
       if (reading >= 0) release(reading);
 
       // k-blocks on a diagonal
@@ -3378,7 +3395,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
           multiply_with_care<T, kMajorX, kMajorY, kBlockN>(h, shared.stage[at.stage], line_x, tile.col, k, sum);
         } else if (on_side(h.x_side, line_x, k)) {
           issue();
-          wgmma_wait<0>();
+          warpgroup_wait<0>();
         }
         release(at.stage);
       }
@@ -3389,15 +3406,15 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     // Stores boxes from block column `col` on
     auto store = [&](int row, int col, float* box, auto count) {
       constexpr int kCount = decltype(count)::value;
-      copies_out_wait_read();   // those before
+      bulk_wait_group_read();   // those before
       team_sync<128>(kConsumerTeam + group);
 #pragma unroll
       for (int u = 0; u < kCount; ++u) sign += store_sums<T>(h, shared.stored[group][u], row, col + u, box + 32 * u);
-      proxy_fence_shared();   // the copy engine reads them
+      fence_proxy_async_shared();   // the copy engine reads them
       team_sync<128>(kConsumerTeam + group);
 #pragma unroll 1
       for (int u = 0; u < kCount; ++u) send_box<128>(h, shared.stored[group][u], row, col + u, tile.batch);
-      copies_out_commit();
+      bulk_commit_group();
     };
     if constexpr (kCooperation == kMulticast) {
       constexpr int kStored = Shared::kStored;
@@ -3429,7 +3446,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       for (int to = 0; to < (kCooperation == kMulticast ? 2 : gridDim.x / h.clusters); ++to)
         store_in_peer(address_in_peer(base + offsetof(Shared, again), to), 1);
   }
-  copies_out_wait_read();
+  bulk_wait_group_read();
 }
 
 // ---- Half precision: the kernel.
@@ -3467,22 +3484,22 @@ __global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constan
   __syncwarp();
   if (kBlockN != kDenseN && h.p.triangular) {
     for (int e = threadIdx.x; e < kBlockBytes / 16; e += kThreads) reinterpret_cast<uint4*>(shared.zeros)[e] = uint4();
-    proxy_fence_shared();   // the copy engine reads them
+    fence_proxy_async_shared();   // the copy engine reads them
   }
-  let_next_kernel_begin();
+  launch_dependent_grids();
   Scheduler scheduler = {h.p, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, kBlockN / kBlock};
   WorkTile first = {};
   if (warp == kSchedulerWarp) first = scheduler.find(cluster_number());
   __syncwarp();
   cluster_sync();
-  wait_for_previous_kernel();   // it may still read what is C now, or write what is an operand
+  grid_dependency_wait();   // it may still read what is C now, or write what is an operand
 
   // Zero times Inf would be a NaN that the sum over k does not have. So where a sum is a NaN, all is done once more, with care.
   auto again = [&](bool careful) {
     __syncwarp();
     cluster_sync();   // no CTA may end, or begin again, while another still signals it or reads its sums
     if (careful || !shared.again) return false;
-    proxy_fence_shared();   // sums have been where the copy engine will write
+    fence_proxy_async_shared();   // sums have been where the copy engine will write
     cluster_sync();
     if (threadIdx.x == 0) {
       for_each_barrier([](uint64_t* barrier, int) { barrier_invalidate(barrier); });
@@ -3493,13 +3510,13 @@ __global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constan
     return true;
   };
   if (warp < kConsumerWarps) {
-    registers_up<kConsumerRegisters>();
+    warpgroup_reg_alloc<kConsumerRegisters>();
     for (bool careful = false;; careful = true) {
       consume<T, kMajorX, kMajorY, kBlockN, kCooperation>(h, shared, careful);
       if (!again(careful)) break;
     }
   } else {
-    registers_down<kSingleRegisters>();
+    warpgroup_reg_dealloc<kSingleRegisters>();
     for (bool careful = false;; careful = true) {
       if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared, scheduler, first);
       if (warp == kProducerWarp) produce<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
@@ -3609,8 +3626,7 @@ static cudaError_t launch_sized(HalfProduct& h, bool major_x, bool major_y, cons
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   HalfProduct h = {};
   h.p = p;
-  h.x_side = !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine;
-  h.y_side = !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine;
+  h.x_side = side_of_x(p), h.y_side = side_of_y(p);
   const Layout16 x = layout_of_x(p), y = layout_of_y(p), c = {p.c, p.c_row, p.c_col, p.m, p.n};
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
@@ -3879,6 +3895,8 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
 
 # The only C++ that knows torch: it turns two tensors that the operator below has checked into a Product and launches it.
 _CPP_BINDING = r"""
+// ---- Binding: errors and element types.
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -4214,7 +4232,7 @@ _EXTENSION = _build()
 # 3. The operator
 # ======================================================================================================================
 
-# ---- Names, and checks of arguments. ---------------------------------------------------------------------------------
+# ---- Operator: names, and checks of arguments. ---------------------------------------------------------------------------------
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
 _DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the result
@@ -4289,7 +4307,7 @@ def _result_shape(X, Y, contraction):
     return (*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1])
 
 
-# ---- CPU: products of masked operands, over blocks that are not zero, by torch's own matrix product. ------------------
+# ---- Operator, CPU: products of masked operands, over blocks that are not zero, by torch's own matrix product. ------------------
 #
 # Each contraction goes once over blocks of its middle index k (i >= k >= j), and every step is a single product of two panels,
 # so that few large calls do the work. KernelBench's static checker looks for such calls: these serve CPU tensors alone. Limits are
@@ -4365,7 +4383,7 @@ def _product_cpu(X, Y, contraction, structure):
     return C
 
 
-# ---- CUDA: our kernels, always. --------------------------------------------------------------------------------------
+# ---- Operator, CUDA: our kernels, always. --------------------------------------------------------------------------------------
 
 
 def _tensor(result):
@@ -4553,7 +4571,7 @@ def _shortest_way(X, Y, contraction, structure):
     return _Product.apply(X, Y, contraction, structure) if C is None else C
 
 
-# ---- What the user calls: checked, cast and broadcast, then the operator. --------------------------------------------
+# ---- Operator, public functions: checked, cast and broadcast, then the operator. --------------------------------------------
 
 
 def _refuse_nested_forward_mode(function):

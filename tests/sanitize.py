@@ -46,11 +46,11 @@ COPIED = {  # for a tool: what becomes of what
         ("copy_bulk_out(operand.blocks", "copy_words(operand.blocks"),
         ("copy_bulk_out(operand.metadata", "copy_words(operand.metadata"),
         (
-            "__device__ inline void copies_out_commit()",
+            "__device__ inline void bulk_commit_group()",
             "__device__ inline void copy_words(void* to, const void* from, uint32_t bytes) {\n"
             "  for (uint32_t i = 0; i < bytes / 4; ++i) static_cast<int*>(to)[i] = static_cast<const int*>(from)[i];\n"
             "}\n"
-            "__device__ inline void copies_out_commit()",
+            "__device__ inline void bulk_commit_group()",
         ),
     ),
 }

@@ -174,7 +174,7 @@ struct Barrier {   // of one phase
 static_assert(sizeof(Barrier) == sizeof(uint64_t));
 inline void barrier_init(uint64_t* barrier, uint32_t count) { *reinterpret_cast<Barrier*>(barrier) = {0, static_cast<uint16_t>(count), 1}; }
 inline void barrier_init_fence() {}
-inline void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   Barrier& b = *reinterpret_cast<Barrier*>(barrier);
   b.bytes += bytes, --b.arrivals;
 }
@@ -206,7 +206,7 @@ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, u
   std::memcpy(at_address(at), words, 16);
   current->written = true;
 }
-inline void proxy_fence_shared() { current->written = false; }
+inline void fence_proxy_async_shared() { current->written = false; }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
   if (to >> kRankShift != cluster_rank() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");
@@ -236,13 +236,13 @@ void keep(Word&) {}
 
 // sums (+)= A B of 64 x 64 and eight k: truncated operands, as the tensor cores read them, B in rows of 128 bytes with their swizzle. Late,
 // they read B when the products are waited for.
-inline uint64_t operand(uint32_t at, uint32_t, uint32_t stride) {
+inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
   if (at % 1024 || stride != 1024) fail("an operand that is not swizzled as the kernel says");
   return at;
 }
-inline uint64_t operand_after(uint64_t operand, uint32_t bytes) { return operand + bytes; }
-inline void wgmma_fence() {}
-inline void wgmma_commit() {}
+inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
+inline void warpgroup_arrive() {}
+inline void warpgroup_commit_batch() {}
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4, q = lane % 4;
   for (const Thread* thread : current->block->threads)
@@ -273,7 +273,7 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
     now();
 }
 template <int kPending>
-void wgmma_wait() {
+void warpgroup_wait() {
   static_assert(kPending == 0);
   for (auto& product : current->products) product();
   current->products.clear();
