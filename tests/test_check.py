@@ -194,7 +194,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
             status != STATUS[verdict] and f"exit status {status}, not {STATUS[verdict]}",
             any("Traceback" in line for line in lines) and "check.py itself raises",
             finding and finding not in out + err and f"{finding!r} is not found",
-            status < 2 and not out.splitlines()[-1].startswith(LAST_LINE[verdict]) and "the last line is another",
+            status < 2 and not out.splitlines()[-1].startswith(LAST_LINE.get(verdict, "none")) and "the last line is another",
             status < 2 and kept.get("verdict") != verdict.lower() and "the record says something else",
             below and (kept["ratio"] or 0) >= float(below) and f"a ratio of {kept['ratio']:.2f} is certified",
         ]

