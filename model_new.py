@@ -255,6 +255,10 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 #
 # Addresses of shared memory are 32-bit; `at` of the peer is the same offset in the other CTA of the cluster.
 _CUDA_PTX = r"""
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <type_traits>
+
 // ---- PTX: addresses, clusters.
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
@@ -389,7 +393,7 @@ __device__ inline float4 load_shared_four(uint32_t at) {
 // ---- PTX: copies.
 
 // Copies the first `bytes` of 16, asynchronously, and zeros for the rest.
-__device__ inline void copy_async_first(uint32_t to, const float* from, int bytes) {
+__device__ inline void copy_async_first(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
@@ -505,6 +509,41 @@ __device__ inline void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// mma: one warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32.
+// Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
+template <typename T>
+__device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define MMA_OF_TYPE(SHAPE, TYPE)                                                                                                   \
+  asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])                                                                    \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+  if constexpr (sizeof(T) == 4)
+    MMA_OF_TYPE("m16n8k8", "tf32");
+  else if constexpr (std::is_same_v<T, __half>)
+    MMA_OF_TYPE("m16n8k16", "f16");
+  else
+    MMA_OF_TYPE("m16n8k16", "bf16");
+#undef MMA_OF_TYPE
+#endif
+}
+
+// Four matrices of eight rows of 16 bytes, to registers: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: the 16-bit
+// elements 2 t and 2 t + 1 of column g. Lane l gives the address of row l % 8 of matrix l / 8.
+template <bool kTransposed>
+__device__ inline void load_matrices(uint32_t at, uint32_t (&w)[4]) {
+  if constexpr (kTransposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(at)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(at)
+                 : "memory");
+}
+
 #define SUMS_8(s, i) \
   "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
 #define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
@@ -540,6 +579,68 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
       "}"
       : SUMS_32(s, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+"""
+
+# ---- Element types: shared by the kernels that read tensors as they are. ---------------------------------------------
+_CUDA_ELEMENTS = r"""
+// ---- Element types: what each is accumulated in.
+
+// And the way there and back, rounding to nearest. The 16-bit conversions serve tensors of those types; no float32 element goes through
+// them here.
+template <typename T>
+struct AccumulatorOf {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<double> {
+  using type = double;
+};
+__device__ inline float widen(float v) { return v; }
+__device__ inline double widen(double v) { return v; }
+__device__ inline float widen(__half v) { return __half2float(v); }
+__device__ inline float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ inline void narrow(float v, float& to) { to = v; }
+__device__ inline void narrow(double v, double& to) { to = v; }
+__device__ inline void narrow(float v, __half& to) { to = __float2half_rn(v); }
+__device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat16_rn(v); }
+
+// ---- Element types: float32 as two tf32.
+//
+// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
+// denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and
+// products beyond 2^79 then make sums that are not finite. Those are summed again, scaled by 2^-8, which keeps whatever a float32 can hold
+// below its end; a factor may be denormal now, but what it loses is nothing beside 2^50. What is less than that, or again not finite (it
+// holds a NaN, an Inf or an overflow), is summed without tensor cores.
+[[maybe_unused]] constexpr float kTf32Scale = 0x1p24f, kTf32ScaleOfLarge = 0x1p-8f, kTf32LeastOfLarge = 0x1p50f;
+
+__device__ inline void split_tf32(float v, float scale, uint32_t& large, uint32_t& small) {
+  v *= scale;
+  large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
+  small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
+}
+
+template <int kCount>
+__device__ inline void put_aside(const float (&sum)[kCount], volatile float (&before)[kCount]) {
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) before[u] = sum[u];
+}
+
+// Whether all sums are finite, in all threads. A sum that has been finite `before` becomes what it was; one that has not must now be no
+// less than `least`.
+template <int kCount>
+__device__ inline bool all_finite(const volatile float* before, float least, float (&sum)[kCount]) {
+  float zero[4] = {};   // or a NaN
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    float& s = sum[u];
+    if (before) {
+      const float b = before[u];
+      s = fabsf(b) <= 0x1.fffffep127f ? b : fabsf(s) >= least ? s : __int_as_float(0x7FFFFFFF);
+    }
+    zero[u % 4] = fmaf(s, 0.0f, zero[u % 4]);
+  }
+  return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != 0.0f);
 }
 """
 
@@ -622,8 +723,6 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
 """
 
 _CUDA_PACKING = r"""
-#include <cuda_fp16.h>
-
 // ---- Packing: one block.
 
 constexpr int kPackers = 256;                             // threads that pack one block together
@@ -922,28 +1021,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 # Where an operand has no element (beyond its diagonal or its edge) the k-block holds a zero. Zero times Inf would make a NaN where
 # the sum over k has no such term. So a tile whose sums hold a NaN is summed a second time, leaving out the terms that are not there.
 _CUDA_PORTABLE = r"""
-#include <cuda_bf16.h>
-
-// ---- Portable kernel: types, sides, and who sums which elements.
-
-// What each element type is accumulated in, and the way there and back (rounding to nearest). The 16-bit conversions serve tensors
-// of those types; no float32 element goes through them here.
-template <typename T>
-struct AccumulatorOf {
-  using type = float;
-};
-template <>
-struct AccumulatorOf<double> {
-  using type = double;
-};
-__device__ inline float widen(float v) { return v; }
-__device__ inline double widen(double v) { return v; }
-__device__ inline float widen(__half v) { return __half2float(v); }
-__device__ inline float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
-__device__ inline void narrow(float v, float& to) { to = v; }
-__device__ inline void narrow(double v, double& to) { to = v; }
-__device__ inline void narrow(float v, __half& to) { to = __float2half_rn(v); }
-__device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat16_rn(v); }
+// ---- Portable kernel: who sums which elements.
 
 // How the threads of one team share a tile of kEdge x kEdge: each sums kRows x kCols elements. A warp is 4 x 8 threads whose
 // elements come in groups of four (float32), or 8 x 4 threads whose elements lie as the double-precision tensor cores want them;
@@ -1854,24 +1932,12 @@ struct Tf32Panel {
 
 // ---- tf32 kernel: splitting a k-block.
 //
-// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
-// denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and
-// products beyond 2^79 then make sums that are not finite. Those are summed again, scaled by 2^-8, which keeps whatever a float32 can hold
-// below its end; a factor may be denormal now, but what it loses is nothing beside 2^50. What is less than that, or again not finite (it
-// holds a NaN, an Inf or an overflow), is summed without tensor cores.
-[[maybe_unused]] constexpr float kTf32Scale = 0x1p24f, kTf32ScaleOfLarge = 0x1p-8f, kTf32LeastOfLarge = 0x1p50f;
-
-__device__ inline void split_tf32(float v, float scale, uint32_t& large, uint32_t& small) {
-  v *= scale;
-  large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
-  small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
-}
+// As "Element types" says, X on its way to registers and Y into a second place in shared memory.
 
 // A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. So its
 // sums are those of the lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on:
 // sum[8 i + 4 (c / 2) + 2 r + c % 2] is that of line r, column c.
 using Tf32Sums = float[32];
-using Tf32SumsInMemory = volatile Tf32Sums;   // of this thread: where they are rarely needed, they shall not take registers
 template <bool kAlongK>
 __device__ inline int tf32_row(int g, int r) {
   return kAlongK ? g + 8 * r : 2 * g + r;
@@ -2054,27 +2120,6 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
   }
 }
 
-__device__ inline void put_aside(const Tf32Sums& sum, Tf32SumsInMemory& before) {
-#pragma unroll
-  for (int u = 0; u < 32; ++u) before[u] = sum[u];
-}
-
-// Whether all sums are finite, in all threads. A sum that has been finite `before` becomes what it was; one that has not must now be no
-// less than `least`.
-__device__ inline bool tf32_finite(const Tf32SumsInMemory* before, float least, Tf32Sums& sum) {
-  float zero[4] = {};   // or a NaN
-#pragma unroll
-  for (int u = 0; u < 32; ++u) {
-    float& s = sum[u];
-    if (before) {
-      const float b = (*before)[u];
-      s = fabsf(b) <= 0x1.fffffep127f ? b : fabsf(s) >= least ? s : __int_as_float(0x7FFFFFFF);
-    }
-    zero[u % 4] = fmaf(s, 0.0f, zero[u % 4]);
-  }
-  return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != 0.0f);
-}
-
 // ---- tf32 kernel: the kernel.
 
 // Writes four neighbours in a row of C, as far as they exist. `fours`: whether they can be written at once.
@@ -2103,14 +2148,14 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
   if (threadIdx.x == 0) memory.place = here;
   Tf32Sums sum;
   tf32_sum<false, kXAlongK, kYAlongK>(p, here, kTf32Scale, memory, sum);
-  if (__builtin_expect(!tf32_finite(nullptr, 0.0f, sum), false)) {
-    Tf32SumsInMemory before;
+  if (__builtin_expect(!all_finite(nullptr, 0.0f, sum), false)) {
+    volatile Tf32Sums before;   // in memory: where they are rarely needed, they shall not take registers
     put_aside(sum, before);
     tf32_sum<false, kXAlongK, kYAlongK>(p, memory.place, kTf32ScaleOfLarge, memory, sum);
-    if (!tf32_finite(&before, kTf32LeastOfLarge, sum)) {
+    if (!all_finite(before, kTf32LeastOfLarge, sum)) {
       put_aside(sum, before);
       tf32_sum<true, kXAlongK, kYAlongK>(p, memory.place, 1.0f, memory, sum);
-      tf32_finite(&before, 0.0f, sum);
+      all_finite(before, 0.0f, sum);
     }
   }
 
@@ -2237,6 +2282,440 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
   const bool y_along_k = p.y_row == 1;
   if (p.x_col == 1) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, stream);
   return (y_along_k ? launch_tf32_as<false, true> : launch_tf32_as<false, false>)(p, stream);
+}
+"""
+
+# ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
+#
+# Enters: a Product of float32, float16 or bfloat16 operands, each with neighbours in memory along k or along its lines and multiples of 16
+# bytes for all other strides (operands_to_copy tells which have not). Leaves: all of C. One CTA a tile, the longest first; or, where tiles
+# are few, the CTAs of a cluster share the k of one.
+#
+# cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit operands
+# take one product. A float32 is split in registers into two tf32, of which three products count; they have float32's exponents, so that
+# any block of any matrix can be multiplied so, and what makes sums that are not finite is summed again: see "Element types".
+_CUDA_MMA = r"""
+// ---- mma kernel: sizes, and what a CTA is given and shares.
+
+template <typename T, int kEdge>
+struct MmaShape {
+  static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
+  static constexpr int kRowBytes = 64;             // of k, in a stage, for each line
+  static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 2, kStages = kEdge == 128 ? 3 : 4;
+  static constexpr int kWarpM = kEdge / 2, kWarpN = kSplit && kEdge == 128 ? 32 : kEdge / 2;   // of C, a warp
+  static constexpr int kThreads = 2 * (kEdge / kWarpN) * 32;
+  static constexpr int kTilesM = kWarpM / 16, kTilesN = kWarpN / 8, kSums = kTilesM * kTilesN * 4;   // sums of a thread
+  static constexpr int kBlocks = kEdge == 64 ? 3 : kSplit ? 1 : 2;                                   // CTAs an SM
+  static constexpr int kAttempts = kSplit ? 3 : 2;   // of which the last does without tensor cores
+  static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
+};
+
+// What a CTA computes.
+template <typename T>
+struct MmaWork {
+  Tile tile;
+  const T *x, *y;   // of one product of the batch
+  T* c;
+  int split, k_begin, k_blocks;   // of the tile's k: this CTA's
+};
+
+//   stage:     | X | Y |      one of kStages; kEdge lines by 64 bytes of k each
+//   K-major:   | line 0: 64 bytes of k | line 1 | ...             chunks of 16 bytes, permuted by the line
+//   MN-major:  | k = 0: kEdge lines | k = 1 | ...                 permuted by k
+template <typename T, int kEdge>
+struct alignas(1024) MmaMemory {
+  uint8_t stage[MmaShape<T, kEdge>::kStages][MmaShape<T, kEdge>::kStageBytes];
+  MmaWork<T> work;
+};
+
+// Where in its part of a stage an element lies. The permutation is such that what a warp reads at once meets no bank conflict: eight rows
+// of 16 bytes; or, of MN-major float32, eight lines at four k.
+template <typename T, int kEdge, bool kKMajor>
+__device__ constexpr int mma_at(int line, int k) {
+  constexpr int kSize = sizeof(T);
+  if (kKMajor) return line * MmaShape<T, kEdge>::kRowBytes + ((k * kSize) ^ (line / 2 % 4 * 16));
+  return k * kEdge * kSize + ((line * kSize) ^ (kSize == 4 ? k % 4 * 32 : k % 8 * 16));
+}
+
+// ---- mma kernel: k-blocks on their way to shared memory.
+
+// An operand of which one stride, that along k or that along the lines, is 1. A chunk is 16 bytes of it.
+template <typename T, int kEdge, bool kKMajor>
+struct MmaCopier {
+  using S = MmaShape<T, kEdge>;
+  static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : kEdge * int(sizeof(T))) / 16;
+  static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // a thread's, and between them
+  static_assert(kFarStep % 8 == 0 && kChunks * kFarStep * kInRow * 16 == S::kOperandBytes, "all of a thread's chunks are permuted alike");
+  const T* next;    // this thread's first chunk of the k-block that is copied next
+  uint32_t to;      // where it goes in the first stage
+  int64_t stride;   // the one that is not 1: the far one
+  Side side;
+  int first_line, lines, depth;
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly
+
+  // data: line 0, k = 0.
+  __device__ MmaCopier(const T* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0,
+                       uint32_t stage)
+      : stride(kKMajor ? line_stride : k_stride), side(side), first_line(first_line), lines(lines), depth(depth) {
+    whole_from = side == kFromLine ? first_line + kEdge - 1 : 0;
+    whole_to = side == kUpToLine ? first_line + 1 - S::kBlockK : depth;
+    whole_to = first_line + kEdge <= lines ? min(whole_to, depth - S::kBlockK) : -1;
+    next = data + (kKMajor ? first_line + far() : k0 + far()) * stride + (kKMajor ? k0 : first_line) + near();
+    to = stage + (kKMajor ? mma_at<T, kEdge, true>(far(), near()) : mma_at<T, kEdge, false>(near(), far()));
+  }
+  __device__ static int far() { return threadIdx.x / kInRow; }
+  __device__ static int near() { return threadIdx.x % kInRow * kChunk; }
+
+  // Copies the next k-block, which begins at k0. stage: how far it is from the first, in bytes.
+  __device__ void copy(int k0, int stage) {
+    const T* from = next;
+    uint32_t at = to + stage;
+    next += kKMajor ? S::kBlockK : S::kBlockK * stride;
+    if (k0 >= whole_from && k0 <= whole_to) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i, from += kFarStep * stride, at += kFarStep * kInRow * 16) copy_async_first(at, from, 16);
+    } else {
+      copy_existing(k0, from, at);
+    }
+  }
+
+ private:
+  // With zeros for what does not exist.
+  __device__ void copy_existing(int k0, const T* from, uint32_t at) const {
+    const int first = (kKMajor ? k0 : first_line) + near(), far_count = kKMajor ? lines : depth, near_count = kKMajor ? depth : lines;
+    const bool up_to_far = side == (kKMajor ? kUpToLine : kFromLine), from_far = side == (kKMajor ? kFromLine : kUpToLine);
+#pragma unroll 1
+    for (int i = 0; i < kChunks; ++i, from += kFarStep * stride, at += kFarStep * kInRow * 16) {
+      const int f = (kKMajor ? first_line : k0) + far() + i * kFarStep;
+      const int begin = from_far ? f - first : 0;   // of the chunk, the elements begin .. end - 1 exist
+      const int end = f < far_count ? max(0, min(kChunk, min(near_count, up_to_far ? f + 1 : near_count) - first)) : 0;
+      if (begin <= 0 || end <= begin) {
+        copy_async_first(at, from, end <= begin ? 0 : end * static_cast<int>(sizeof(T)));
+      } else {
+        alignas(16) T v[kChunk];
+#pragma unroll
+        for (int e = 0; e < kChunk; ++e) v[e] = e >= begin && e < end ? from[e] : T();
+        const uint4 w = *reinterpret_cast<const uint4*>(v);
+        store_shared_four(at, w.x, w.y, w.z, w.w);
+      }
+    }
+  }
+};
+
+// ---- mma kernel: from shared memory to registers.
+
+// What a lane reads of 16 lines and a step of k, 32 bytes of it: four registers, as `mma` wants them of A (kOfX) or of B, there for two
+// tiles of eight columns.
+template <typename T, int kEdge, bool kKMajor, bool kOfX>
+struct MmaReader {
+  static constexpr int kKRow = kEdge * sizeof(T);   // bytes from one k to the next, MN-major
+  uint32_t at;   // in the first stage
+  __device__ MmaReader(uint32_t operand, int first_line) {
+    const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
+    if (kKMajor)
+      at = operand + mma_at<T, kEdge, true>(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
+    else if (sizeof(T) == 2)
+      at = operand + mma_at<T, kEdge, false>(first_line + line_half * 8, k_half * 8 + lane % 8);
+    else
+      at = operand + mma_at<T, kEdge, false>(first_line + lane / 4, lane % 4);
+  }
+  // Lines 16 u to 16 u + 15 of the warp's.
+  __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
+    const uint32_t from = at + stage;
+    if constexpr (kKMajor) {
+      load_matrices<false>((from ^ step * 32) + u * 16 * MmaShape<T, kEdge>::kRowBytes, w);
+    } else if constexpr (sizeof(T) == 2) {
+      load_matrices<true>((from ^ u * 32) + step * 16 * kKRow, w);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int line_half = kOfX ? i % 2 : i / 2, k_half = kOfX ? i / 2 : i % 2;
+        w[i] = load_shared((from ^ (u * 64 | line_half * 32)) + (step * 8 + k_half * 4) * kKRow);
+      }
+    }
+  }
+};
+
+// ---- mma kernel: multiplying a k-block.
+
+// sums += X Y of one k-block, of float32 operands times `scale`. Tensor cores truncate what they add: so the sums of split operands go no
+// further than a k-block, and the small terms of each step come first.
+template <typename T, int kEdge, typename X, typename Y>
+__device__ inline void mma_multiply(const X& x, const Y& y, int stage, float scale, float (&sum)[MmaShape<T, kEdge>::kSums]) {
+  using S = MmaShape<T, kEdge>;
+  if constexpr (S::kSplit) {
+    float part[S::kSums];
+#pragma unroll
+    for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+      uint32_t x_large[S::kTilesM][4], x_small[S::kTilesM][4], y_large[S::kTilesN / 2][4], y_small[S::kTilesN / 2][4];
+#pragma unroll
+      for (int m = 0; m < S::kTilesM; ++m) {
+        x.read(stage, m, step, x_large[m]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) split_tf32(__uint_as_float(x_large[m][i]), scale, x_large[m][i], x_small[m][i]);
+      }
+#pragma unroll
+      for (int n = 0; n < S::kTilesN / 2; ++n) {
+        y.read(stage, n, step, y_large[n]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) split_tf32(__uint_as_float(y_large[n][i]), scale, y_large[n][i], y_small[n][i]);
+      }
+      auto product = [&](const uint32_t (&a)[S::kTilesM][4], const uint32_t (&b)[S::kTilesN / 2][4]) {
+#pragma unroll
+        for (int m = 0; m < S::kTilesM; ++m)
+#pragma unroll
+          for (int n = 0; n < S::kTilesN; ++n) mma<T>(part + (m * S::kTilesN + n) * 4, a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+      };
+      product(x_small, y_large);
+      product(x_large, y_small);
+      product(x_large, y_large);
+    }
+    // Promote
+    const float unscale = 1.0f / (scale * scale);
+#pragma unroll
+    for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], unscale, sum[u]);
+  } else {
+#pragma unroll
+    for (int step = 0; step < S::kSteps; ++step) {
+      uint32_t a[S::kTilesM][4], b[S::kTilesN / 2][4];
+#pragma unroll
+      for (int m = 0; m < S::kTilesM; ++m) x.read(stage, m, step, a[m]);
+#pragma unroll
+      for (int n = 0; n < S::kTilesN / 2; ++n) y.read(stage, n, step, b[n]);
+#pragma unroll
+      for (int m = 0; m < S::kTilesM; ++m)
+#pragma unroll
+        for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+    }
+  }
+}
+
+// The same without tensor cores, and without the terms that one of the operands does not have. x, y: of this stage; (row, col): the warp's
+// first of C, which are lines line_x and line_y of the stage. Rare.
+template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
+__device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, Side x_side, Side y_side, int row, int col, int line_x,
+                                            int line_y, int k0, float (&sum)[MmaShape<T, kEdge>::kSums]) {
+  using S = MmaShape<T, kEdge>;
+  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll 1
+  for (int k = 0; k < S::kBlockK; ++k) {
+    float a[2 * S::kTilesM];
+    uint32_t has_a = 0;
+#pragma unroll
+    for (int r = 0; r < 2 * S::kTilesM; ++r) {
+      const int line = r * 8 + g;
+      a[r] = widen(*reinterpret_cast<const T*>(x + mma_at<T, kEdge, kXKMajor>(line_x + line, k)));
+      has_a |= static_cast<uint32_t>(on_side(x_side, row + line, k0 + k)) << r;
+    }
+#pragma unroll
+    for (int c = 0; c < 2 * S::kTilesN; ++c) {
+      const int line = c / 2 * 8 + 2 * t + c % 2;
+      const float b = widen(*reinterpret_cast<const T*>(y + mma_at<T, kEdge, kYKMajor>(line_y + line, k)));
+      if (!on_side(y_side, col + line, k0 + k)) continue;
+#pragma unroll
+      for (int r = 0; r < 2 * S::kTilesM; ++r) {
+        float& s = sum[(r / 2 * S::kTilesN + c / 2) * 4 + r % 2 * 2 + c % 2];
+        if (has_a >> r & 1) s = fmaf(a[r], b, s);
+      }
+    }
+  }
+}
+
+// ---- mma kernel: a tile.
+
+// Sums the k-blocks of a CTA, each while later ones are being copied.
+template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
+__device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, bool exactly,
+                               float (&sum)[MmaShape<T, kEdge>::kSums]) {
+  using S = MmaShape<T, kEdge>;
+  const MmaWork<T>& work = memory.work;
+  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpM, warp_col = warp / 2 * S::kWarpN;
+  const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin, k_blocks = work.k_blocks;
+  const Side x_side = side_of_x(p), y_side = side_of_y(p);
+  const uint32_t stages = shared_address(memory.stage);
+  MmaCopier<T, kEdge, kXKMajor> x(work.x, p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k, k_begin, stages);
+  MmaCopier<T, kEdge, kYKMajor> y(work.y, p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k, k_begin, stages + S::kOperandBytes);
+  const MmaReader<T, kEdge, kXKMajor, true> x_reader(stages, warp_row);
+  const MmaReader<T, kEdge, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
+  // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
+  const int terms_from = max(x_side == kFromLine ? row : 0, y_side == kFromLine ? col : 0) - S::kBlockK;
+  const int terms_to = min(x_side == kUpToLine ? row + S::kWarpM : p.k, y_side == kUpToLine ? col + S::kWarpN : p.k);
+#pragma unroll
+  for (int u = 0; u < S::kSums; ++u) sum[u] = 0.0f;
+  constexpr int kAhead = S::kStages - 1;
+  int k0 = k_begin - kAhead * S::kBlockK;   // of k-block `number`
+  int later = 0;                            // the stage of the one that is kAhead after it; its own comes next in the ring
+#pragma unroll 1
+  for (int number = -kAhead; number < k_blocks; ++number, k0 += S::kBlockK) {
+    // Wait for the stage
+    if (number >= 0) {
+      wait_for_copies<kAhead - 1>();
+      __syncthreads();   // the k-block is there, and the one before it is done with
+    }
+    // Start the copies of a later one
+    if (number + kAhead < k_blocks) {
+      x.copy(k0 + kAhead * S::kBlockK, later);
+      y.copy(k0 + kAhead * S::kBlockK, later);
+    }
+    end_group_of_copies();
+    later = later == (S::kStages - 1) * S::kStageBytes ? 0 : later + S::kStageBytes;
+    // Multiply
+    if (number < 0 || k0 <= terms_from || k0 >= terms_to) continue;
+    if (!exactly)
+      mma_multiply<T, kEdge>(x_reader, y_reader, later, scale, sum);
+    else
+      mma_multiply_exactly<T, kEdge, kXKMajor, kYKMajor>(memory.stage[0] + later, memory.stage[0] + later + S::kOperandBytes, x_side, y_side,
+                                                        row, col, warp_row, warp_col, k0, sum);
+  }
+}
+
+// Writes a warp's sums, whose first element is (row, col) of C. inside: all of them exist.
+template <typename T, int kEdge>
+__device__ inline void mma_write(const Product& p, T* c, int row, int col, bool inside, const float (&sum)[MmaShape<T, kEdge>::kSums]) {
+  using S = MmaShape<T, kEdge>;
+  struct alignas(2 * sizeof(T)) Pair {
+    T v[2];
+  };
+  row += threadIdx.x % 32 / 4, col += threadIdx.x % 4 * 2;
+  T* at = c + row * p.c_row + col * p.c_col;
+  const bool pairs = inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(c) % sizeof(Pair) == 0;
+#pragma unroll
+  for (int r = 0; r < 2 * S::kTilesM; ++r, at = next_address(at, 8 * p.c_row))
+#pragma unroll
+    for (int n = 0; n < S::kTilesN; ++n) {
+      const float* const v = sum + (r / 2 * S::kTilesN + n) * 4 + r % 2 * 2;
+      T* const to = at + 8 * n * p.c_col;
+      if (pairs) {
+        Pair pair;
+        narrow(v[0], pair.v[0]), narrow(v[1], pair.v[1]);
+        *reinterpret_cast<Pair*>(to) = pair;
+      } else {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int this_row = row + 8 * r, this_col = col + 8 * n + e;
+          if (inside || (this_row < p.m && this_col < p.n)) narrow(p.triangular && this_col > this_row ? 0.0f : v[e], to[e * p.c_col]);
+        }
+      }
+    }
+}
+
+// Sums and writes tile `number / splits`, or one of its splits, whose CTAs are a cluster.
+template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
+__device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T, kEdge>& memory) {
+  using S = MmaShape<T, kEdge>;
+  if (threadIdx.x == 0) {
+    const int split = number % splits, batches = static_cast<int>(p.batches), batch = number / splits % batches;
+    const Tile tile = tile_at(p, kEdge, number / splits / batches);
+    const int all = ceil_div(tile.k_end - tile.k_begin, S::kBlockK), first = all * split / splits;
+    memory.work = {tile,
+                   static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
+                   static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch),
+                   static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch),
+                   split,
+                   tile.k_begin + first * S::kBlockK,
+                   all * (split + 1) / splits - first};
+  }
+  __syncthreads();
+
+  float sum[S::kSums];
+  volatile float before[S::kSplit ? S::kSums : 1];   // where they are rarely needed, they shall not take registers
+#pragma unroll 1
+  for (int attempt = 0;; ++attempt) {
+    const bool last = attempt == S::kAttempts - 1;
+    mma_sum<T, kEdge, kXKMajor, kYKMajor>(p, memory, !S::kSplit || last ? 1.0f : attempt == 0 ? kTf32Scale : kTf32ScaleOfLarge, last, sum);
+    if constexpr (S::kSplit) {
+      const float least = last ? 0.0f : kTf32LeastOfLarge;   // of a sum that is taken from this attempt
+      if (all_finite(attempt > 0 ? before : nullptr, least, sum) || last) break;
+      put_aside(sum, before);
+    } else {
+      // A term that the product does not have, zero times Inf, can only have made a NaN
+      bool nan = false;
+#pragma unroll
+      for (int u = 0; u < S::kSums; ++u) nan |= sum[u] != sum[u];
+      if (last || !p.triangular || !__syncthreads_or(nan)) break;
+    }
+  }
+
+  const MmaWork<T>& work = memory.work;
+  const Tile& tile = work.tile;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  // Each CTA leaves its sums in its shared memory, and the first one adds them
+  if (splits > 1) {
+    static_assert(kEdge > 64 || S::kSums * S::kThreads * 4 <= S::kStages * S::kStageBytes, "a CTA's sums must fit its stages");
+    float* const sums = reinterpret_cast<float*>(memory.stage);
+    __syncthreads();
+    if (work.split != 0)
+#pragma unroll
+      for (int u = 0; u < S::kSums; ++u) sums[u * S::kThreads + threadIdx.x] = sum[u];
+    cluster_sync();
+    if (work.split == 0)
+#pragma unroll 1
+      for (int other = 1; other < splits; ++other) {
+        const uint32_t from = address_in_peer(shared_address(sums + threadIdx.x), other);
+#pragma unroll
+        for (int u = 0; u < S::kSums; ++u) sum[u] += load_in_peer<float>(from + u * S::kThreads * 4);
+      }
+    cluster_sync();   // nobody may leave while his sums are being read
+    if (work.split != 0) return;
+  }
+#endif
+  const int warp = threadIdx.x / 32, row = tile.i * kEdge, col = tile.j * kEdge;
+  const bool inside = row + kEdge <= p.m && col + kEdge <= p.n && !(p.triangular && tile.i == tile.j);
+  mma_write<T, kEdge>(p, work.c, row + warp % 2 * S::kWarpM, col + warp / 2 * S::kWarpN, inside, sum);
+  if (p.triangular && tile.i != tile.j) write_zeros<kEdge, false>(p, work.c, col, row, 0, kEdge, threadIdx.x, S::kThreads);
+}
+"""
+
+_CUDA_MMA_LAUNCH = r"""
+// ---- mma kernel: launching.
+
+template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
+__global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdge>::kBlocks)
+    mma_product(const __grid_constant__ Product p, int splits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(1024) unsigned char mma_memory[];
+  mma_compute<T, kEdge, kXKMajor, kYKMajor>(p, kEdge == 64 ? splits : 1, blockIdx.x,
+                                            *reinterpret_cast<MmaMemory<T, kEdge>*>(mma_memory));
+#endif
+}
+
+template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
+static cudaError_t launch_mma_as(const Product& p, int splits, cudaStream_t stream) {
+  constexpr auto kKernel = mma_product<T, kEdge, kXKMajor, kYKMajor>;
+  const int64_t blocks = tile_count(p, kEdge) * p.batches * splits;
+  if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
+  const cudaError_t error = allow_shared_memory<kKernel>(sizeof(MmaMemory<T, kEdge>));
+  if (error != cudaSuccess) return error;
+  const Launch launch(blocks, MmaShape<T, kEdge>::kThreads, sizeof(MmaMemory<T, kEdge>), splits, false, stream);
+  return cudaLaunchKernelEx(&launch.config, kKernel, p, splits);
+}
+
+// As cut_of: large tiles read least, and many tiles keep every SM busy. The limits are guesses, to be measured.
+static Cut mma_cut_of(const Product& p, int block_k, const Gpu& gpu) {
+  if (tile_count(p, 128) * p.batches >= 2 * gpu.sms) return {128, 1};
+  const int64_t tiles = tile_count(p, 64) * p.batches;
+  int splits = 1;
+  while (gpu.capability >= 90 && splits < 8 && 2 * splits * tiles <= 3 * gpu.sms && ceil_div(p.k, block_k) >= 8 * splits) splits *= 2;
+  return {64, splits};
+}
+
+template <typename T>
+static cudaError_t launch_mma_sized(const Product& p, const Gpu& gpu, cudaStream_t stream) {
+  const bool x_k_major = p.x_col == 1 || p.k == 1, y_k_major = p.y_row == 1 || p.k == 1;
+  const Cut cut = mma_cut_of(p, MmaShape<T, 64>::kBlockK, gpu);
+  auto of_edge = [&](auto edge) {
+    constexpr int kEdge = decltype(edge)::value;
+    if (x_k_major) return (y_k_major ? launch_mma_as<T, kEdge, true, true> : launch_mma_as<T, kEdge, true, false>)(p, cut.splits, stream);
+    return (y_k_major ? launch_mma_as<T, kEdge, false, true> : launch_mma_as<T, kEdge, false, false>)(p, cut.splits, stream);
+  };
+  return cut.edge == 128 ? of_edge(std::integral_constant<int, 128>()) : of_edge(std::integral_constant<int, 64>());
+}
+
+cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
+  if (type == kFloat32) return launch_mma_sized<float>(p, gpu, stream);
+  return type == kFloat16 ? launch_mma_sized<__half>(p, gpu, stream) : launch_mma_sized<__nv_bfloat16>(p, gpu, stream);
 }
 """
 
@@ -4164,8 +4643,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
-_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_PACKED, _CUDA_PACKING, _CUDA_PORTABLE]
-_CUDA_SOURCES += [_CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
+_CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_MMA, _CUDA_MMA_LAUNCH]
+_CUDA_SOURCES += [_CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 

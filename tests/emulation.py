@@ -1,0 +1,518 @@
+"""Kernels without a GPU: CUDA source compiled by the C++ compiler, run by a scheduler of its own.
+
+Every thread of a cluster is a fibre; what CUDA does for a warp, a CTA or a cluster (barriers, shuffles, mma and wgmma, copies on their
+way, sums sent to another CTA) stands in PRELUDE. Copies arrive and products are done either at once, or as late as the kernel allows: what
+a barrier is missing for shows in one of the two. What an operand does not have is NaN in memory, and so is C before it is written.
+
+A program is PRELUDE, the parts of the source, PRODUCT, and a main that calls run_product.
+"""
+
+PRELUDE = r"""
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+using std::max;
+using std::min;
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#define __CUDA_ARCH__ 900
+#define __device__
+#define __host__
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+template <typename To, typename From>
+To bits_as(From from) {
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+inline uint32_t __float_as_uint(float v) { return bits_as<uint32_t>(v); }
+inline int __float_as_int(float v) { return bits_as<int>(v); }
+inline float __uint_as_float(uint32_t v) { return bits_as<float>(v); }
+inline float __int_as_float(int v) { return bits_as<float>(v); }
+
+// 16-bit elements, and the way there and back, rounded to nearest.
+struct __half {
+  uint16_t bits;
+};
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+inline float __half2float(__half v) {
+  const int exponent = v.bits >> 10 & 31, fraction = v.bits & 1023;
+  const double magnitude = exponent == 31  ? (fraction ? NAN : INFINITY)
+                           : exponent == 0 ? std::ldexp(fraction, -24)
+                                           : std::ldexp(1024 + fraction, exponent - 25);
+  return static_cast<float>(v.bits >> 15 ? -magnitude : magnitude);
+}
+inline __half __float2half_rn(float v) {
+  const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
+  if (std::isnan(v)) return {0x7FFF};
+  if (std::fabs(v) >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7C00)};
+  const int exponent = v == 0 ? -14 : std::max(-14, std::ilogb(v));
+  // In units of the last place; a carry goes into the exponent by itself.
+  const int units = static_cast<int>(std::nearbyint(std::ldexp(std::fabs(v), 10 - exponent)));
+  return {static_cast<uint16_t>(sign | (units + (exponent + 14) * 1024))};
+}
+inline float __bfloat162float(__nv_bfloat16 v) { return __uint_as_float(static_cast<uint32_t>(v.bits) << 16); }
+inline __nv_bfloat16 __float2bfloat16_rn(float v) {
+  if (std::isnan(v)) return {0x7FFF};
+  const uint32_t bits = __float_as_uint(v);
+  return {static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}
+
+[[noreturn]] void fail(const char* what) {
+  std::printf("%s\n", what);
+  std::fflush(stdout);
+  std::_Exit(1);   // without destructors: they would free the stack that this runs on
+}
+
+// ---- A cluster: its thread blocks, their warps, their threads.
+
+int block_threads;
+
+struct Rendezvous {   // of so many threads, again and again
+  int came = 0, turn = 0;
+};
+struct Warp {
+  Rendezvous meeting;
+  uint32_t brought[2][32][6];   // what lanes bring to a meeting of an even turn, and of an odd one: it is there until they have met again
+};
+struct Block {
+  int rank;
+  unsigned char* memory;
+  Rendezvous meeting;
+  int votes[2] = {};
+  std::vector<Warp> warps;
+  std::vector<struct Thread*> threads;
+};
+struct Thread {
+  ucontext_t context;                // where it goes on
+  std::function<bool()> can_go_on;   // what it waits for; none: it has not begun
+  Thread* next;                      // round and round through the cluster
+  Block* block;
+  unsigned x;
+  bool done = false;
+  std::vector<std::function<void()>> copies;
+  std::vector<size_t> groups;   // how many copies had been asked for at the end of each
+  size_t arrived = 0;
+  std::vector<std::function<void()>> products;   // asked for, and not yet waited for
+  bool written = false;                          // to shared memory, and no fence since
+};
+struct Cluster {
+  int number, size, came = 0;
+  Rendezvous meeting;
+  std::vector<Block> blocks;
+};
+Cluster* cluster;
+Thread* current;
+ucontext_t all_are_done;
+bool late;   // copies arrive, and products are done, as late as the kernel allows
+
+// Threads take turns, each until it waits for what does not hold yet. (By swapcontext: longjmp to another stack aborts under
+// _FORTIFY_SOURCE. swapcontext asks the kernel for the signal mask each time, so a thread that cannot go on is not switched to.)
+void switch_to_next() {
+  Thread* const from = current;
+  do {
+    current = current->next;
+    if (current == from) fail("they wait for each other forever");
+  } while (current->done || (current->can_go_on && !current->can_go_on()));
+  swapcontext(&from->context, &current->context);
+}
+template <typename Condition>
+void wait_until(const Condition& holds) {
+  if (holds()) return;
+  current->can_go_on = std::ref(holds);
+  switch_to_next();
+}
+void meet(Rendezvous& meeting, int threads) {
+  const int turn = meeting.turn;
+  if (++meeting.came == threads)
+    meeting.came = 0, ++meeting.turn;
+  else
+    wait_until([&] { return meeting.turn != turn; });
+}
+Warp& warp() { return current->block->warps[current->x / 32]; }
+#define threadIdx (*current)
+
+void __syncthreads() { meet(current->block->meeting, block_threads); }
+int __syncthreads_or(int vote) {
+  Block& block = *current->block;
+  const int turn = block.meeting.turn;
+  block.votes[turn % 2] |= vote;
+  __syncthreads();
+  const int result = block.votes[turn % 2];
+  __syncthreads();
+  block.votes[turn % 2] = 0;
+  return result;
+}
+template <typename T>
+T __shfl_sync(uint32_t, T value, int lane) {
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[current->x % 32][0] = bits_as<uint32_t>(value);
+  meet(warp().meeting, 32);
+  return bits_as<T>(brought[lane][0]);
+}
+
+// ---- What stands in the sections "PTX" and "portable kernel", by name.
+
+constexpr int kRankShift = 24;
+inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(current->block->rank) << kRankShift |
+         static_cast<uint32_t>(static_cast<const unsigned char*>(p) - current->block->memory);
+}
+inline unsigned char* at_address(uint32_t at) { return cluster->blocks[at >> kRankShift].memory + (at & ((1 << kRankShift) - 1)); }
+inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
+  if (rank >= static_cast<uint32_t>(cluster->size)) fail("a thread block that the cluster does not have");
+  return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
+}
+inline uint32_t cluster_rank() { return current->block->rank; }
+inline uint32_t cluster_number() { return cluster->number; }
+inline void cluster_arrive() { ++cluster->came; }
+inline void cluster_wait() {
+  wait_until([] { return cluster->came >= cluster->size * block_threads; });
+}
+inline void cluster_sync() { meet(cluster->meeting, cluster->size * block_threads); }
+template <typename T>
+T load_in_peer(uint32_t at) {
+  if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(T)) fail("a peer that is not there, or not aligned");
+  return *reinterpret_cast<T*>(at_address(at));
+}
+struct Barrier {   // of one phase
+  int32_t bytes;
+  uint16_t arrivals, begun;
+};
+static_assert(sizeof(Barrier) == sizeof(uint64_t));
+inline void barrier_init(uint64_t* barrier, uint32_t count) { *reinterpret_cast<Barrier*>(barrier) = {0, static_cast<uint16_t>(count), 1}; }
+inline void barrier_init_fence() {}
+inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
+  Barrier& b = *reinterpret_cast<Barrier*>(barrier);
+  b.bytes += bytes, --b.arrivals;
+}
+inline void barrier_wait(uint64_t* barrier, uint32_t) {
+  const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
+  wait_until([&] { return !b.arrivals && !b.bytes; });
+}
+inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
+  if (cluster->size < 2) fail("sent in a cluster of one");
+  if (cluster->came < cluster->size * block_threads) fail("sent to a thread block that may not have begun");
+  if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");
+  const int words[4] = {a, b, c, d};
+  std::memcpy(at_address(to), words, 16);
+  Barrier& here = *reinterpret_cast<Barrier*>(at_address(barrier));
+  if (!here.begun) fail("a barrier that is not there");
+  here.bytes -= 16;
+}
+inline float4 load_shared_four(uint32_t at) {
+  if (at >> kRankShift != cluster_rank() || at % 16) fail("four that are not aligned, or not here");
+  return *reinterpret_cast<float4*>(at_address(at));
+}
+inline float2 load_shared_two(uint32_t at) {
+  if (at >> kRankShift != cluster_rank() || at % 8) fail("two that are not aligned, or not here");
+  return *reinterpret_cast<float2*>(at_address(at));
+}
+inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  if (at >> kRankShift != cluster_rank() || at % 16) fail("four that are not aligned, or not here");
+  const uint32_t words[4] = {a, b, c, d};
+  std::memcpy(at_address(at), words, 16);
+  current->written = true;
+}
+inline void fence_proxy_async_shared() { current->written = false; }
+inline void copy(uint32_t to, const void* from, int bytes, int all) {
+  if (to >> kRankShift != cluster_rank() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
+    fail("a copy that is not aligned");
+  auto now = [=] {
+    std::memset(at_address(to), 0, all);
+    if (bytes) std::memcpy(at_address(to), from, bytes);
+  };
+  if (late)
+    current->copies.push_back(now);
+  else
+    now();
+}
+void copy_async_first(uint32_t to, const void* from, int bytes) { copy(to, from, bytes, 16); }
+template <int kBytes>
+void copy_async(uint32_t to, const void* from, bool exists) {
+  copy(to, from, exists ? kBytes : 0, kBytes);
+}
+inline void end_group_of_copies() { current->groups.push_back(current->copies.size()); }
+template <int kPending>
+void wait_for_copies() {
+  if (current->groups.size() <= kPending) return;
+  const size_t end = current->groups[current->groups.size() - 1 - kPending];
+  for (; current->arrived < end; ++current->arrived) current->copies[current->arrived]();
+}
+template <typename Word>
+void keep(Word&) {}
+template <typename T>
+T* next_address(T* at, int64_t step) {
+  return at + step;
+}
+
+// What the lanes of a warp read at once must lie in different banks: `count` addresses in different words, modulo 128 bytes.
+inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, uint32_t bytes) {
+  uint32_t seen = 0;
+  for (int lane = first; lane < first + count; ++lane) {
+    const uint32_t bank = 1u << brought[lane][0] % 128 / bytes;
+    if (brought[lane][0] % bytes || brought[lane][0] >> kRankShift != cluster_rank()) fail("not aligned, or not here");
+    if (seen & bank) fail("a bank conflict");
+    seen |= bank;
+  }
+}
+inline int load_shared(uint32_t at) {
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[current->x % 32][0] = at;
+  meet(warp().meeting, 32);
+  no_conflict(brought, 0, 32, 4);
+  return *reinterpret_cast<int*>(at_address(at));
+}
+template <bool kTransposed>
+void load_matrices(uint32_t at, uint32_t (&w)[4]) {
+  const int lane = current->x % 32, g = lane / 4, t = lane % 4;
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[lane][0] = at;
+  meet(warp().meeting, 32);
+  for (int i = 0; i < 4; ++i) {
+    no_conflict(brought, 8 * i, 8, 16);
+    auto element = [&](int row, int col) {
+      return *reinterpret_cast<uint16_t*>(at_address(brought[8 * i + row][0]) + 2 * col);
+    };
+    w[i] = kTransposed ? element(2 * t, g) | element(2 * t + 1, g) << 16 : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
+  }
+}
+
+float widen(float), widen(__half), widen(__nv_bfloat16);
+
+// s += A B, 16 x 8, by 16 k of a 16-bit type or eight of float32, whose last bits the tensor cores do not see.
+template <typename T>
+void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const int lane = current->x % 32, g = lane / 4, t = lane % 4;
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  std::memcpy(brought[lane], a, sizeof(a));
+  brought[lane][4] = b0, brought[lane][5] = b1;
+  meet(warp().meeting, 32);
+  constexpr int kPer = 4 / sizeof(T);   // elements of a register
+  auto element = [&](int of, int word, int k) -> double {   // k: of the 4 * kPer that the registers of one word hold
+    const uint32_t bits = brought[of * 4 + k / kPer][word];
+    if constexpr (sizeof(T) == 4)
+      return __uint_as_float(bits & 0xFFFFE000);
+    else
+      return widen(T{static_cast<uint16_t>(bits >> k % kPer * 16)});
+  };
+  for (int u = 0; u < 4; ++u) {
+    double all = s[u];
+    for (int half = 0; half < 2; ++half)
+      for (int k = 0; k < 4 * kPer; ++k) all += element(g, u / 2 + 2 * half, k) * element(2 * t + u % 2, 4 + half, k);
+    s[u] = static_cast<float>(all);
+  }
+}
+
+// sums (+)= A B of 64 x 64 and eight k: truncated operands, as the tensor cores read them, B in rows of 128 bytes with their swizzle. Late,
+// they read B when the products are waited for.
+inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
+  if (at % 1024 || stride != 1024) fail("an operand that is not swizzled as the kernel says");
+  return at;
+}
+inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
+inline void warpgroup_arrive() {}
+inline void warpgroup_commit_batch() {}
+void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
+  const int lane = current->x % 32, g = lane / 4, q = lane % 4;
+  for (const Thread* thread : current->block->threads)
+    if (thread->written) fail("multiplied what was written without a fence");
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  std::memcpy(brought[lane], a, sizeof(a));
+  meet(warp().meeting, 32);
+  auto number = [](uint32_t bits) { return static_cast<double>(__uint_as_float(bits & 0xFFFFE000)); };
+  double rows[2][8];
+  for (int r = 0; r < 2; ++r)
+    for (int k = 0; k < 8; ++k) rows[r][k] = number(brought[g * 4 + k % 4][r + k / 4 * 2]);
+  auto now = [=, &sum] {
+    for (int u = 0; u < 32; ++u) {
+      const int r = u / 2 % 2, col = u / 4 * 8 + 2 * q + u % 2;
+      double all = add ? sum[u] : 0.0;
+      for (int k = 0; k < 8; ++k) {
+        uint32_t bits, at = static_cast<uint32_t>(b) + col * 128 + k * 4;
+        at ^= (at >> 7 & 7) << 4;
+        std::memcpy(&bits, at_address(at), 4);
+        all += rows[r][k] * number(bits);
+      }
+      sum[u] = static_cast<float>(all);
+    }
+  };
+  if (late)
+    current->products.push_back(now);
+  else
+    now();
+}
+template <int kPending>
+void warpgroup_wait() {
+  static_assert(kPending == 0);
+  for (auto& product : current->products) product();
+  current->products.clear();
+}
+"""
+
+PRODUCT = r"""
+// ---- Runs one cluster after the other.
+
+std::function<void()> body;
+int left;   // threads that are not done
+void thread_main() {
+  body();
+  current->done = true;
+  --left ? switch_to_next() : static_cast<void>(setcontext(&all_are_done));
+}
+template <typename Memory>
+void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {}) {
+  block_threads = threads_of_block;
+  static const size_t stack_size = 64 * 1024;
+  static std::vector<char> stacks;   // of one cluster after the other
+  stacks.resize(std::max(stacks.size(), size * block_threads * stack_size));
+  Cluster here = {number, size};
+  std::vector<unsigned char> memory(size * (sizeof(Memory) + 1024) + 1024, 0xFF);   // as floats NaN
+  here.blocks.resize(size);
+  unsigned char* next = memory.data();
+  for (int rank = 0; rank < size; ++rank) {
+    next += (1024 - reinterpret_cast<uintptr_t>(next) % 1024) % 1024;
+    here.blocks[rank].rank = rank, here.blocks[rank].memory = next, next += sizeof(Memory);
+    here.blocks[rank].warps.resize(block_threads / 32);
+    if (prepare) prepare(*reinterpret_cast<Memory*>(here.blocks[rank].memory));
+  }
+  cluster = &here;
+  std::vector<Thread> threads(size * block_threads);
+  for (int t = 0; t < size * block_threads; ++t) {
+    Thread& thread = threads[t];
+    thread.block = &here.blocks[t / block_threads], thread.x = t % block_threads;
+    thread.block->threads.push_back(&thread);
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = &stacks[t * stack_size], thread.context.uc_stack.ss_size = stack_size;
+    makecontext(&thread.context, thread_main, 0);
+    thread.next = &threads[(late ? t + size * block_threads - 1 : t + 1) % (size * block_threads)];
+  }
+  left = size * block_threads;
+  current = &threads[late ? left - 1 : 0];
+  swapcontext(&all_are_done, &current->context);
+}
+
+// ---- One product and its truth.
+
+template <typename T>
+struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, and NaN in between
+  int rows, cols, pitch;
+  bool by_rows;
+  int64_t size;
+  std::vector<T> memory;
+  Matrix(int rows, int cols, bool by_rows, int pad, int batches)
+      : rows(rows),
+        cols(cols),
+        pitch((by_rows ? cols : rows) + pad),
+        by_rows(by_rows),
+        size(static_cast<int64_t>(by_rows ? rows : cols) * pitch) {
+    T nan;
+    narrow(NAN, nan);
+    memory.assign(size * batches + 16 / sizeof(T), nan);
+    while (reinterpret_cast<uintptr_t>(begin()) % 16) ++skipped;
+  }
+  int skipped = 0;
+  T* begin() { return memory.data() + skipped; }
+  T& at(int batch, int row, int col) {
+    return begin()[batch * size + (by_rows ? static_cast<int64_t>(row) * pitch + col : static_cast<int64_t>(col) * pitch + row)];
+  }
+  int64_t row_stride() const { return by_rows ? pitch : 1; }
+  int64_t col_stride() const { return by_rows ? 1 : pitch; }
+};
+
+// The arguments of the program come first: contraction, structure, m, n, k, batches, late, whether x and y are stored by rows, how much their
+// rows (or columns) and those of c are padded, and the kind of their elements. compute(p) runs the kernel.
+template <typename T, typename Compute>
+int run_product(char** arguments, const Compute& compute) {
+  int a[12];
+  for (int i = 0; i < 12; ++i) a[i] = std::atoi(arguments[1 + i]);
+  const Contraction contraction = static_cast<Contraction>(a[0]);
+  const int structure = a[1], m = a[2], n = a[3], k = a[4], batches = a[5], kind = a[11];
+  late = a[6];
+  const bool upper = structure == kUpper;
+  Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7], a[9], batches);
+  Matrix<T> y(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8], a[9], batches), c(m, n, true, a[10], batches);
+  uint64_t state = 1;
+  auto uniform = [&] { return static_cast<double>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 11) * 0x1p-53; };
+  auto has = [&](int row, int col) { return structure == kDense || (upper ? row <= col : row >= col); };
+  for (Matrix<T>* of : {&x, &y})
+    for (int batch = 0; batch < batches; ++batch)
+      for (int row = 0; row < of->rows; ++row)
+        for (int col = 0; col < of->cols; ++col)
+          if (has(row, col)) {
+            double v = 2 * uniform() - 1;
+            if (kind == 1) v *= of == &x ? 1e30 : 1e4;     // sums beyond the first scale
+            if (kind == 2) v *= of == &x ? 1e36 : 1e-36;   // an element beyond it, and sums that are small
+            if (kind == 3) v *= of == &x ? 1e-42 : 1e30;   // denormals
+            narrow(static_cast<float>(v), of->at(batch, row, col));
+          }
+  if (kind == 4) narrow(INFINITY, x.at(0, x.rows - 1, upper ? x.cols - 1 : 0));
+
+  Product p = {};
+  p.m = m, p.n = n, p.k = k, p.contraction = contraction, p.triangular = structure != kDense;
+  p.batches = batches, p.batch_dims = batches > 1, p.batch_size[0] = batches;
+  p.x_batch[0] = x.size, p.y_batch[0] = y.size, p.c_batch[0] = c.size;
+  p.x = x.begin(), p.x_row = x.row_stride(), p.x_col = x.col_stride();   // as the binding does
+  p.y = y.begin(), p.y_row = y.row_stride(), p.y_col = y.col_stride();
+  p.c = c.begin(), p.c_row = c.row_stride(), p.c_col = c.col_stride();
+  if (contraction == kTN) std::swap(p.x_row, p.x_col);
+  if (contraction == kNT) std::swap(p.y_row, p.y_col);
+  if (upper) transpose(p);
+  compute(p);
+
+  // The result is rounded once
+  const double half_ulp = sizeof(T) == 4 ? 0 : std::is_same_v<T, __half> ? 0x1p-11 : 0x1p-8;
+  const double least = std::is_same_v<T, __half> ? 0x1p-25 : 1e-44;
+
+  for (int batch = 0; batch < batches; ++batch)
+    for (int row = 0; row < m; ++row)
+      for (int col = 0; col < n; ++col) {
+        double exact = 0, magnitude = 0;
+        for (int i = 0; i < k; ++i) {
+          const int x_row = contraction == kTN ? i : row, x_col = contraction == kTN ? row : i;
+          const int y_row = contraction == kNT ? col : i, y_col = contraction == kNT ? i : col;
+          if (!has(x_row, x_col) || !has(y_row, y_col) || !has(row, col)) continue;
+          const double term = static_cast<double>(widen(x.at(batch, x_row, x_col))) * widen(y.at(batch, y_row, y_col));
+          exact += term, magnitude += std::fabs(term);
+        }
+        const float got = widen(c.at(batch, row, col));
+        const bool right = !has(row, col)          ? got == 0
+                           : std::isnan(exact)     ? std::isnan(got)
+                           : !std::isfinite(exact) ? got == exact
+                                                   : std::fabs(got - exact) <= 1e-6 * magnitude + half_ulp * std::fabs(exact) + least;
+        if (!right) {
+          std::printf("product %d, element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", batch, row, col, got, exact, magnitude);
+          return 1;
+        }
+      }
+  std::printf("all holds\n");
+  return 0;
+}
+"""
