@@ -1516,7 +1516,8 @@ __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<flo
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
-  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) {
+  int64_t blocks;
+  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) : blocks(blocks) {
     config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
     if (early) {
@@ -1548,6 +1549,13 @@ static cudaError_t allow_shared_memory(int bytes) {
   return error;
 }
 
+template <auto kKernel, typename... Arguments>
+static cudaError_t launch_kernel(const Launch& launch, const Arguments&... arguments) {
+  if (launch.blocks > 2147483647) return cudaErrorInvalidConfiguration;
+  const cudaError_t error = allow_shared_memory<kKernel>(static_cast<int>(launch.config.dynamicSmemBytes));
+  return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
+}
+
 // How a product is cut. `splits`: how many CTAs, a cluster of Hopper or later, share the range of k of each tile.
 struct Cut {
   int edge, splits;
@@ -1571,58 +1579,48 @@ static Cut cut_of(const Product& p, int element_bytes, const Gpu& gpu) {
   return {32, gpu.capability >= 90 ? splits : 1};
 }
 
-template <typename T, int kEdge>
-static cudaError_t launch_portable_as(const Product& p, int splits, cudaStream_t stream) {
-  using P = Portable<T, kEdge>;
-  const int64_t blocks = tile_count(p, kEdge) * p.batches * splits;
-  if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  constexpr auto kKernel = portable_product<T, kEdge>;
-  const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
-  if (error != cudaSuccess) return error;
-  const Launch launch(blocks, P::kThreads, P::kSharedBytes, splits, false, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, splits);
+// Calls f with the edge of the tiles as a constant.
+template <typename F>
+static cudaError_t with_edge(int edge, const F& f) {
+  if (edge == 128) return f(std::integral_constant<int, 128>());
+  return edge == 64 ? f(std::integral_constant<int, 64>()) : f(std::integral_constant<int, 32>());
 }
 
 template <typename T>
-static cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, cudaStream_t stream) {
+static cudaError_t launch_portable_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   const Cut cut = cut_of(p, sizeof(T), gpu);
-  if constexpr (sizeof(T) >= 4)
-    if (cut.edge == 128) return launch_portable_as<T, 128>(p, cut.splits, stream);
-  if (cut.edge == 64) return launch_portable_as<T, 64>(p, cut.splits, stream);
-  return launch_portable_as<T, 32>(p, cut.splits, stream);
+  return with_edge(cut.edge, [&](auto edge) {
+    constexpr int kEdge = sizeof(T) == 2 && edge == 128 ? 64 : edge;   // 16-bit elements have no larger tiles
+    using P = Portable<T, kEdge>;
+    const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, P::kThreads, P::kSharedBytes, cut.splits, false, stream);
+    return launch_kernel<portable_product<T, kEdge>>(launch, p, cut.splits);
+  });
 }
 
 cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   switch (type) {
     case kFloat32:
-      return launch_portable_sized<float>(p, gpu, stream);
+      return launch_portable_as<float>(p, gpu, stream);
     case kFloat64:
-      return launch_portable_sized<double>(p, gpu, stream);
+      return launch_portable_as<double>(p, gpu, stream);
     case kFloat16:
-      return launch_portable_sized<__half>(p, gpu, stream);
+      return launch_portable_as<__half>(p, gpu, stream);
     case kBFloat16:
-      return launch_portable_sized<__nv_bfloat16>(p, gpu, stream);
+      return launch_portable_as<__nv_bfloat16>(p, gpu, stream);
   }
   return cudaErrorInvalidValue;
-}
-
-template <int kEdge>
-static cudaError_t launch_behind_as(const Product& p, int splits, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
-  using P = Portable<float, kEdge>;
-  const int64_t tiles = tile_count(p, kEdge), room = gpu.sms * (kEdge == 128 ? 1 : 2);
-  constexpr auto kKernel = portable_behind<kEdge>;
-  const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
-  if (error != cudaSuccess) return error;
-  const Launch launch(splits > 1 ? tiles * splits : tiles < room ? tiles : room, P::kThreads, P::kSharedBytes, splits, true, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, splits, behind);
 }
 
 // Behind a product of the Hopper kernel, of one matrix.
 cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   const Cut cut = cut_of(p, sizeof(float), gpu);
-  if (cut.edge == 128) return launch_behind_as<128>(p, cut.splits, gpu, behind, stream);
-  if (cut.edge == 64) return launch_behind_as<64>(p, cut.splits, gpu, behind, stream);
-  return launch_behind_as<32>(p, cut.splits, gpu, behind, stream);
+  return with_edge(cut.edge, [&](auto edge) {
+    using P = Portable<float, edge>;
+    const int64_t tiles = tile_count(p, edge), room = gpu.sms * (edge == 128 ? 1 : 2);   // CTAs that the GPU holds
+    const int64_t blocks = cut.splits > 1 ? tiles * cut.splits : tiles < room ? tiles : room;
+    const Launch launch(blocks, P::kThreads, P::kSharedBytes, cut.splits, true, stream);
+    return launch_kernel<portable_behind<edge>>(launch, p, cut.splits, behind);
+  });
 }
 """
 
@@ -2228,9 +2226,8 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
     last.triangular = p.triangular, last.m = p.m, last.n = p.n, last.k = p.k, last.batches = p.batches, last.at_once = at_once;
   }
   const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
-  if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
   const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size, false, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, last.plan);
+  return launch_kernel<kKernel>(launch, p, last.plan);
 }
 
 cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
@@ -3591,13 +3588,10 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
 
 template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
-  constexpr auto kKernel = half_product<T, kMajorX, kMajorY, kBlockN, kCooperation>;
   constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
   static_assert(kBytes <= kMostShared, "a CTA of Hopper has 227 KB");
-  const cudaError_t error = allow_shared_memory<kKernel>(kBytes);
-  if (error != cudaSuccess) return error;
   const Launch launch(int64_t(h.clusters) * ctas, kThreads, kBytes, ctas, true, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, h);
+  return launch_kernel<half_product<T, kMajorX, kMajorY, kBlockN, kCooperation>>(launch, h);
 }
 
 template <typename T, int kBlockN, Cooperation kCooperation>
@@ -3763,25 +3757,19 @@ class Workspace {
 // ---- Launching: one kernel each.
 
 cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
-  const Launch launch(1 + count / 4096, 512, 0, 1, true, stream);
-  return cudaLaunchKernelEx(&launch.config, reset_counters, static_cast<int*>(words), count);
+  return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
 }
 
 // An outlier of a line meets every tile on it. With too many the portable kernel is sooner done with the whole product.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
-  return cudaLaunchKernelEx(&launch.config, pack_blocks, packing);
+  return launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
 }
 
 template <Contraction kFirst, Contraction kSecond>
 static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cudaStream_t stream) {
-  constexpr auto kKernel = hopper_product<kFirst, kSecond>;
-  const cudaError_t error = allow_shared_memory<kKernel>(sizeof(SharedMemory));
-  if (error != cudaSuccess) return error;
-  const Launch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, true, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p);
+  return launch_kernel<hopper_product<kFirst, kSecond>>({2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, true, stream}, p);
 }
 
 // One product, or two of one size, which are then NT and TN.
