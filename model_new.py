@@ -255,6 +255,12 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 #
 # Addresses of shared memory are 32-bit; `at` of the peer is the same offset in the other CTA of the cluster.
 _CUDA_PTX = r"""
+#include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
 // ---- PTX: addresses, clusters.
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
@@ -300,6 +306,10 @@ __device__ inline double load_in_peer<double>(uint32_t at) {
   return value;
 }
 
+__device__ inline void store_in_peer(uint32_t at, int value) {
+  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
 // The two halves of a barrier of the cluster that publishes nothing.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
@@ -331,6 +341,10 @@ __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
 
+__device__ inline void barrier_invalidate(uint64_t* barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
@@ -357,6 +371,16 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 }
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
+
+// Where in a pipeline of shared memory a role is.
+template <int kStages>
+struct Pipeline {
+  int stage = 0;
+  uint32_t parity = 0;   // of the barrier to wait for
+  __device__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
 
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
@@ -386,11 +410,42 @@ __device__ inline float4 load_shared_four(uint32_t at) {
   return v;
 }
 
+// Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
+// row lane % 8 of matrix lane / 8, or of its column (kTransposed).
+template <bool kTransposed>
+__device__ inline void store_matrices(uint32_t at, const uint32_t (&w)[4]) {
+  if constexpr (kTransposed)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+                 "r"(w[3])
+                 : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+}
+
 // ---- PTX: copies.
 
-// Copies the first `bytes` of 16, asynchronously, and zeros for the rest.
-__device__ inline void copy_async_first(uint32_t to, const float* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+// Copies of 16 bytes, asynchronously, those that exist, the first of them, and zeros for the rest; or of kBytes (4, 8 or 16), all or none.
+__device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
+}
+template <int kBytes>
+__device__ inline void cp_async(uint32_t to, const void* from, bool exist) {
+  if constexpr (kBytes == 16)
+    cp_async_16(to, from, exist ? 16 : 0);
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(exist ? kBytes : 0) : "memory");
+}
+__device__ inline void cp_async_commit_group() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int kPending>
+__device__ inline void cp_async_wait_group() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
 }
 
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
@@ -422,6 +477,30 @@ __device__ inline void copy_bulk_out(void* to, const void* from, uint32_t bytes)
 }
 __device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ inline void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
+// cluster, and counts on the barrier of each.
+__device__ inline void copy_box(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+                   shared_address(to)),
+               "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
+               : "memory");
+}
+__device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
+      "%6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+__device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
+// And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
+__device__ inline void store_box(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
+               "r"(at2), "r"(shared_address(from))
+               : "memory");
+}
 
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
@@ -509,38 +588,56 @@ __device__ inline void warpgroup_wait() {
   "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
 #define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
 
-// sums = A B (+ sums, if add), 64 x 128 by 16 of k; kMajorA, kMajorB: 0 where k runs along the 128-byte rows, else 1.
-template <int kMajorA, int kMajorB>
-__device__ inline void wgmma(float (&s)[64], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, %67, %68;\n"
-      "}"
-      : SUMS_32(s, 0), SUMS_32(s, 32)
-      : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB));
+#define REGISTERS_32                                                                                                                   \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
+  "%28, %29, %30, %31"
+#define REGISTERS_64                                                                                                                   \
+  REGISTERS_32                                                                                                                         \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57" \
+  ", %58, %59, %60, %61, %62, %63"
+#define REGISTERS_96                                                                                                                   \
+  REGISTERS_64                                                                                                                         \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89" \
+  ", %90, %91, %92, %93, %94, %95"
+#define REGISTERS_128                                                                                                                \
+  REGISTERS_96                                                                                                                       \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117" \
+  ", %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+// Behind the sums, which are REGISTERS, come the operands: number kA, kB, the predicate `add`, the majors.
+#define WGMMA_OF_TYPE(kN, TYPE, REGISTERS, kA, kB, kAdd, kMA, kMB, ...)                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n"                                                  \
+               "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #kA ", %" #kB \
+               ", p, 1, 1, %" #kMA ", %" #kMB ";\n}"                                                                \
+               : __VA_ARGS__                                                                                        \
+               : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB))
+#define WGMMA(kN, REGISTERS, kA, kB, kAdd, kMA, kMB, ...)                     \
+  if constexpr (std::is_same_v<T, __half>)                                    \
+    WGMMA_OF_TYPE(kN, "f16", REGISTERS, kA, kB, kAdd, kMA, kMB, __VA_ARGS__); \
+  else                                                                        \
+    WGMMA_OF_TYPE(kN, "bf16", REGISTERS, kA, kB, kAdd, kMA, kMB, __VA_ARGS__)
+
+// s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T = __half or __nv_bfloat16. kMajorA, kMajorB: 0 where k runs along the 128-byte
+// rows of an operand, else 1.
+template <typename T, int kN, int kMajorA, int kMajorB>
+__device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
+  if constexpr (kN == 128) {
+    WGMMA(128, REGISTERS_64, 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
+  } else if constexpr (kN == 192) {
+    WGMMA(192, REGISTERS_96, 96, 97, 98, 99, 100, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64));
+  } else {
+    static_assert(kN == 256, "a multiplication of this width has no wrapper");
+    WGMMA(256, REGISTERS_128, 128, 129, 130, 131, 132, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
+  }
 }
 
 // The same of tf32, 64 x 64 by eight of k, A in registers, k along the 128-byte rows of B.
 __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1;\n"
-      "}"
-      : SUMS_32(s, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGISTERS_32
+               "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+               : SUMS_32(s, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
+
 """
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. All layouts stand here. --------------
@@ -622,8 +719,6 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
 """
 
 _CUDA_PACKING = r"""
-#include <cuda_fp16.h>
-
 // ---- Packing: one block.
 
 constexpr int kPackers = 256;                             // threads that pack one block together
@@ -922,8 +1017,6 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 # Where an operand has no element (beyond its diagonal or its edge) the k-block holds a zero. Zero times Inf would make a NaN where
 # the sum over k has no such term. So a tile whose sums hold a NaN is summed a second time, leaving out the terms that are not there.
 _CUDA_PORTABLE = r"""
-#include <cuda_bf16.h>
-
 // ---- Portable kernel: types, sides, and who sums which elements.
 
 // What each element type is accumulated in, and the way there and back (rounding to nearest). The 16-bit conversions serve tensors
@@ -975,15 +1068,6 @@ struct Panel {
 };
 
 // ---- Portable kernel: k-blocks on their way to shared memory.
-
-// Copies kBytes (4, 8 or 16) to shared memory, asynchronously. Of a missing element no byte is read, and its place is filled with zeros.
-template <int kBytes>
-__device__ inline void copy_async(uint32_t to, const void* from, bool exists) {
-  if constexpr (kBytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(exists ? kBytes : 0) : "memory");
-}
 
 // Copies a panel's part of each k-block of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
 // finish() ends it. Where the GPU can copy elements of this type by itself (sm_80 on, 4 or 8 bytes), all happens in between; elsewhere
@@ -1048,7 +1132,7 @@ struct StageCopier {
     for (int i = 0; i < loads(kWay); ++i, at = next_address(at, at_step)) {
       const bool exists = !kMasked || static_cast<uint32_t>(i - number) < static_cast<uint32_t>(count);
       if constexpr (kAsync) {
-        copy_async<width(kWay) * int(sizeof(T))>(to + i * kToStep, at, exists);
+        cp_async<width(kWay) * int(sizeof(T))>(to + i * kToStep, at, exists);
       } else {
         const T value = *(exists ? at : panel.data);   // an address that may be read in any case, so that no load waits behind a branch
         held[i] = exists ? value : T();
@@ -1106,19 +1190,6 @@ struct StageCopier {
     }
   }
 };
-
-template <int kPending>
-__device__ inline void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
-}
-
-__device__ inline void end_group_of_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
 
 // ---- Portable kernel: multiplying a k-block.
 
@@ -1345,7 +1416,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
       if (number >= 0) {
         copier_x.finish(buffer_x(stage));
         copier_y.finish(buffer_y(stage));
-        wait_for_copies<kAhead - 1>();
+        cp_async_wait_group<kAhead - 1>();
         team_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
       }
       const int k_next = k0 + kAhead * kStep, stage_next = stage + kAhead < kStages ? stage + kAhead : stage + kAhead - kStages;
@@ -1357,7 +1428,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
             copier_x.template begin<kStep>(panel_x(), k_next, buffer_x(stage_next));
             copier_y.template begin<kStep>(panel_y(), k_next, buffer_y(stage_next));
           }
-          end_group_of_copies();
+          cp_async_commit_group();
         }
         // Multiply
         if (number < 0 || k0 <= terms_from || k0 >= terms_to) continue;
@@ -1806,7 +1877,7 @@ struct Tf32Panel {
     const float* from = next;
     const uint32_t to = stage + offset;
 #pragma unroll
-    for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async<16>(after(to, i), from, true);
+    for (int i = 0; i < kFours; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from);
     next = kAlongK ? next + kTfBlockK : from;
   }
 
@@ -1827,17 +1898,17 @@ struct Tf32Panel {
     };
     if (aligned && !from_far) {
 #pragma unroll
-      for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async_first(after(to, i), from, 4 * end_of(i));
+      for (int i = 0; i < kFours; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from, 4 * end_of(i));
       return;
     }
 #pragma unroll 1
     for (int i = 0; i < kFours; ++i, from += kFarStep * stride) {
       const int begin = from_far ? far + i * kFarStep - near : 0, end = begin < 4 ? end_of(i) : 0;
       if (aligned && (end == 0 || (begin <= 0 && end == 4))) {
-        copy_async_first(after(to, i), from, 4 * end);
+        cp_async_16(after(to, i), from, 4 * end);
       } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) copy_async<4>(after(to, i) + 4 * e, from + e, e >= begin && e < end);
+        for (int e = 0; e < 4; ++e) cp_async<4>(after(to, i) + 4 * e, from + e, e >= begin && e < end);
       }
     }
   }
@@ -2022,7 +2093,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
       // Wait for the stage, and split it
-      wait_for_copies<kTfStages - 1>();
+      cp_async_wait_group<kTfStages - 1>();
       __syncthreads();   // the k-block is there, and the one before it has been multiplied
       if constexpr (!kExactly) {
         splitter.split(stage, scale);
@@ -2041,7 +2112,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
     // Start the copies of a later stage
     const int next = number + kTfStages;
     if (next < k_blocks) x.copy(k_begin + next * kTfBlockK, stage), y.copy(k_begin + next * kTfBlockK, stage);
-    end_group_of_copies();
+    cp_async_commit_group();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (kExactly || number < 0) continue;
     // Issue wgmma, wait for the sums, promote
@@ -2433,15 +2504,6 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, Wor
   }
 }
 
-// Where in the pipeline the producer, or a consumer, is.
-struct Pipeline {
-  int stage;
-  uint32_t parity;   // of the barrier to wait for
-  __device__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
 // ---- Hopper kernel: the producer, one thread.
 //
 // It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
@@ -2450,7 +2512,7 @@ struct Pipeline {
 template <Contraction kContraction>
 __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles& work_tiles, bool fallback) {
   const int rank = static_cast<int>(cluster_rank());
-  Pipeline pipeline = {0, 1};   // the first turn finds the stages free
+  Pipeline<kStages> pipeline = {0, 1};   // the first turn finds the stages free
   for (int taken = 0;; ++taken) {
     if (rank == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while what is in the pipeline is multiplied
     barrier_arrive_expect_tx(&shared.tile_full[taken % kTiles], sizeof(WorkTile));
@@ -2532,7 +2594,7 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bo
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+    wgmma<__half, 128, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
@@ -2648,7 +2710,7 @@ struct ConsumerView {
   }
 
   // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
-  __device__ void next_k_block(Pipeline& pipeline, KBlock& k_block, Half& first) const {
+  __device__ void next_k_block(Pipeline<kStages>& pipeline, KBlock& k_block, Half& first) const {
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
     k_block.what = load_shared(base + offsetof(SharedMemory, info) + sizeof(KBlockInfo) * pipeline.stage);
     if (k_block.what & kStop) return;
@@ -2661,7 +2723,7 @@ struct ConsumerView {
   }
 
   // Waits for the second half of Y.
-  __device__ Half second_half(const KBlock& k_block, Pipeline& pipeline) const {
+  __device__ Half second_half(const KBlock& k_block, Pipeline<kStages>& pipeline) const {
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
     const Half half = half_of(k_block, 1, pipeline.stage);
     pipeline.advance();
@@ -2739,7 +2801,7 @@ template <Contraction kContraction>
 __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   keep(view.base);
-  Pipeline pipeline = {0, 0};
+  Pipeline<kStages> pipeline;
   KBlock k_block;
   Half first, second;
   view.next_k_block(pipeline, k_block, first);
@@ -2845,10 +2907,8 @@ __global__ void reset_counters(int* words, int count) {
 # hands out work tiles, the longest first. Sums are float32 and rounded once. docs/kernel.md has the measurements.
 _CUDA_HALF = r"""
 #include <algorithm>
-#include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <initializer_list>
 #include <numeric>
-#include <type_traits>
 
 namespace half_precision {
 
@@ -2907,98 +2967,6 @@ struct SharedMemory {
   uint64_t tile_full[kTiles], tile_empty[kTiles];
   int again;   // a sum is a NaN or Inf: everything is to be summed again, with care
 };
-
-// Where in the pipeline a role is.
-template <int kStages>
-struct Pipeline {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
-// ---- Half precision: PTX.
-
-// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
-// cluster, and counts on the barrier of each.
-__device__ inline void copy_box(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
-                   shared_address(to)),
-               "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
-               : "memory");
-}
-__device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
-      "%6;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
-      : "memory");
-}
-__device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
-
-// And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
-__device__ inline void store_box(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
-               "r"(at2), "r"(shared_address(from))
-               : "memory");
-}
-__device__ inline void store_in_peer(uint32_t at, int value) {   // at: as address_in_peer gives it
-  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
-__device__ inline void barrier_invalidate(uint64_t* barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
-// row lane % 8 of matrix lane / 8, or of its column (kTransposed).
-template <bool kTransposed>
-__device__ inline void store_matrices(uint32_t at, const uint32_t (&w)[4]) {
-  if constexpr (kTransposed)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
-                 "r"(w[3])
-                 : "memory");
-  else
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
-}
-
-#define REGISTERS_64                                                                                                                   \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
-  "%28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "      \
-  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_96                                                                                                                   \
-  REGISTERS_64                                                                                                                         \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89" \
-  ", %90, %91, %92, %93, %94, %95"
-#define REGISTERS_128                                                                                                                \
-  REGISTERS_96                                                                                                                       \
-  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117" \
-  ", %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-// The operands behind the sums are those numbered kX, kY, and the majors kTX, kTY.
-#define WGMMA_OF_TYPE(kN, TYPE, REGISTERS, kX, kY, kTX, kTY, ...)                                                                     \
-  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #kN "k16.f32." TYPE "." TYPE " {" REGISTERS \
-               "}, %" #kX ", %" #kY ", p, 1, 1, %" #kTX ", %" #kTY ";\n}"                                                              \
-               : __VA_ARGS__                                                                                                          \
-               : "l"(x), "l"(y), "n"(kMajorX), "n"(kMajorY))
-#define WGMMA(kN, REGISTERS, kX, kY, kTX, kTY, ...)                                       \
-  if constexpr (std::is_same_v<T, __half>)                                                \
-    WGMMA_OF_TYPE(kN, "f16", REGISTERS, kX, kY, kTX, kTY, __VA_ARGS__);                   \
-  else                                                                                    \
-    WGMMA_OF_TYPE(kN, "bf16", REGISTERS, kX, kY, kTX, kTY, __VA_ARGS__)
-
-// s += X Y: 64 rows, kN columns, 16 of k. kMajorX, kMajorY: 0 for K-major operands, 1 for MN-major ones.
-template <typename T, int kN, int kMajorX, int kMajorY>
-__device__ inline void wgmma(float* s, uint64_t x, uint64_t y) {
-  if constexpr (kN == 128) {
-    WGMMA(128, REGISTERS_64, 64, 65, 66, 67, SUMS_32(s, 0), SUMS_32(s, 32));
-  } else if constexpr (kN == 192) {
-    WGMMA(192, REGISTERS_96, 96, 97, 98, 99, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64));
-  } else {
-    static_assert(kN == 256, "a multiplication of this width has no wrapper");
-    WGMMA(256, REGISTERS_128, 128, 129, 130, 131, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
-  }
-}
 
 // ---- Half precision: boxes of C on their way to memory.
 
@@ -3366,7 +3334,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       warpgroup_arrive();
 #pragma unroll
       for (int s = 0; s < kBlockK / 16; ++s)
-        wgmma<T, kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY));
+        wgmma<T, kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY), 1);
       warpgroup_commit_batch();
     };
 #pragma unroll 1
@@ -3633,12 +3601,6 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 }
 
 }  // namespace half_precision
-
-#undef REGISTERS_64
-#undef REGISTERS_96
-#undef REGISTERS_128
-#undef WGMMA_OF_TYPE
-#undef WGMMA
 
 static bool half_serves(ElementType type, int64_t k, const Gpu& gpu) {
   return (type == kFloat16 || type == kBFloat16) && gpu.capability == 90 && gpu.sms >= 2 && k > 0;
