@@ -551,6 +551,14 @@ __device__ inline void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// The warps of the Hopper and of the half-precision kernel: two warpgroups of consumers, and one of single warps, each with a role.
+[[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
+constexpr int kHopperThreads = 3 * 128;
+constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;
+static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
+              "a warpgroup can only gain registers that another has given up");
+constexpr int kMostShared = 227 * 1024;   // bytes that a CTA of Hopper has
+
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
 // thing, and there the kernels of a stream run one after the other.
 __device__ inline void grid_dependency_wait() {
@@ -649,10 +657,10 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
-constexpr int kBlock = 64;                            // a packed block is 64 x 64 elements
-constexpr int kHalfBytes = kBlock * kBlock * 2;       // its hi parts, or its lo parts
-constexpr int kBlockBytes = 2 * kHalfBytes;           // hi, then lo
-constexpr int kMaxOutliers = 14;                      // of a block; a matrix with more in one is not for this kernel
+constexpr int kBlock = 64;                           // a side of an operand tile: 64 x 64 elements of 16 bits, rows of 128 bytes
+constexpr int kOperandBytes = kBlock * kBlock * 2;
+constexpr int kBlockBytes = 2 * kOperandBytes;       // a packed block: an operand tile of hi, then one of lo
+constexpr int kMaxOutliers = 14;                     // of a block; a matrix with more in one is not for this kernel
 
 // An element too small for its block's scale, which the operand tile holds as zero.
 struct Outlier {
@@ -692,8 +700,8 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
 }
 
-// Where in the hi (or lo) half of a block an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the
-// 128-byte swizzle that wgmma expects of both K-major and MN-major operands).
+// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the 128-byte swizzle that wgmma
+// expects of both K-major and MN-major operands).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
 // ---- Packing: the way back to float32.
@@ -863,7 +871,7 @@ __device__ inline void split_block(const Source& source, int t, float scale, con
     split_two<kWide>(block.v[i][2], block.v[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tile + swizzled(quad.row + i * quad.row_step, quad.col);
     *reinterpret_cast<uint2*>(at) = hi;
-    *reinterpret_cast<uint2*>(at + kHalfBytes) = lo;
+    *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
   }
 }
 
@@ -2322,11 +2330,6 @@ _CUDA_HOPPER_SCHEDULE = r"""
 constexpr int kCols = 256;                // of C: a CTA computes 128 x 256 at a time
 constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
 constexpr int kTileBlocks = 4;            // packed blocks along an edge
-[[maybe_unused]] constexpr int kConsumerWarpgroups = 2;     // warpgroups that multiply, 64 rows each
-constexpr int kHopperThreads = 3 * 128;   // warpgroups: two of consumers, and one of single warps, each with a role
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
-              "a warpgroup can only gain registers that another has given up");
 constexpr int kStages = 7;                 // of the pipeline through which packed blocks come
 constexpr int kStageBytes = 2 * kBlockBytes;
 constexpr int kTiles = 4;                 // places for work tiles on their way to the producers
@@ -2489,7 +2492,7 @@ struct SharedMemory {
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTiles];
 };
-static_assert(sizeof(SharedMemory) <= 232448, "a CTA of Hopper has 227 KB");
+static_assert(sizeof(SharedMemory) <= kMostShared, "a CTA of Hopper has no more");
 
 // One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
 // computes a work tile makes no difference to the result.
@@ -2535,9 +2538,9 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
         if (flags & kHasY << 2 * half << rank) {
           const int block = y_block<kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          uint8_t* to = shared.stage[pipeline.stage] + rank * kHalfBytes;
-          copy_bulk_multicast(to, from, kHalfBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, &shared.full[pipeline.stage]);
+          uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
+          copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
+          copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
           copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       };
@@ -2756,16 +2759,16 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
     return;
   }
   const uint32_t stages = view.base + offsetof(SharedMemory, stage);
-  const uint64_t x = make_descriptor(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kHalfBytes, 1024);
-  const uint64_t y = make_descriptor(stages + h.y_stage() * kStageBytes, kHalfBytes, 1024);
+  const uint64_t x = make_descriptor(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kOperandBytes, 1024);
+  const uint64_t y = make_descriptor(stages + h.y_stage() * kStageBytes, kOperandBytes, 1024);
   float sums[64];
   if (h.wide()) {   // rare: what is multiplied by the residuals of a wide block has a scale of its own
     meanwhile();
 #pragma unroll 1
     for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
       warpgroup_arrive();
-      issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kHalfBytes : 0),
-                                advance_descriptor(y, product == 1 ? 2 * kHalfBytes : 0), sums, false);
+      issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kOperandBytes : 0),
+                                advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), sums, false);
       warpgroup_commit_batch();
       const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
       float of_y[2];
@@ -2781,11 +2784,11 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   // Issue wgmma
   warpgroup_arrive();
-  issue_wgmma<kContraction>(advance_descriptor(x, kHalfBytes), y, sums, false);
+  issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
   const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
-  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kHalfBytes), sums, true);
+  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
   issue_wgmma<kContraction>(x, y, sums, true);
   warpgroup_commit_batch();
   // Wait for the next stages, and then for the sums
@@ -2844,7 +2847,6 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
 // What the warps of a CTA do, each in its role.
 template <Contraction kContraction>
 __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
-  constexpr int kProducerWarp = 4 * kConsumerWarpgroups;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   WorkTiles work_tiles;
   if (warp == kProducerWarp && lane == 0 && cluster_rank() == 0) make_work_tile(p, shared, work_tiles, 0);
@@ -2873,7 +2875,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     for (int s = 0; s < kStages; ++s) {
       barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s], 2 * kConsumerWarpgroups * 4);   // each consuming warp of both CTAs
+      barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
     }
     for (int u = 0; u < kTiles; ++u) barrier_init(&shared.tile_full[u], 1);
     barrier_init_fence();
@@ -2914,20 +2916,13 @@ namespace half_precision {
 
 // ---- Half precision: sizes, and what a CTA is given and shares.
 
-constexpr int kBlock = 64;                      // a side of the boxes that the copy engine brings: 128 bytes, a row of the swizzle
-constexpr int kBlockBytes = kBlock * kBlock * 2;
 constexpr int kBlocksM = 2, kBlockK = kBlock;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
-constexpr int kThreads = 3 * 128;               // two consumer warpgroups, and one of single warps, each with a role
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kSingleRegisters = 72;
-static_assert(kEntryRegisters == 65536 / kThreads / 8 * 8 && 2 * kConsumerRegisters + kSingleRegisters <= 3 * kEntryRegisters,
-              "a warpgroup can only gain registers that another has given up");
-[[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = 8, kSchedulerWarp = 9, kFirstMaskWarp = 10;
+[[maybe_unused]] constexpr int kSchedulerWarp = kProducerWarp + 1, kFirstMaskWarp = kProducerWarp + 2;
 constexpr int kMaskWarps = 2;
 // Teams of named barriers: all consumers; and, from kConsumerTeam on, a warpgroup of them.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1;
 constexpr int kDenseN = 256;                    // columns of a tile that is too large for triangular products
 constexpr int kTiles = 2;                       // places for work tiles on their way from the scheduler
-constexpr int kMostShared = 227 * 1024;         // bytes that a CTA of Hopper has
 [[maybe_unused]] constexpr int kTileOverhead = 2;   // what a work tile costs beside its k-blocks, in k-blocks; about
 constexpr int kMostClusters = 96;               // that the scheduler knows, three a lane
 
@@ -2955,12 +2950,12 @@ struct HalfProduct {
 // K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
 template <int kBlockN>
 struct SharedMemory {
-  static constexpr int kBlocksN = kBlockN / kBlock, kStageBytes = (kBlocksM + kBlocksN) * kBlockBytes;
+  static constexpr int kBlocksN = kBlockN / kBlock, kStageBytes = (kBlocksM + kBlocksN) * kOperandBytes;
   static constexpr int kStored = kBlockN == kDenseN ? 2 : kBlocksN;   // boxes of C that a warpgroup may have on their way to memory
-  static constexpr int kZeros = kBlockN == kDenseN ? 0 : kBlockBytes;
-  static constexpr int kStages = (kMostShared - 2 * kStored * kBlockBytes - kZeros - 1024) / kStageBytes;
-  uint8_t stage[kStages][kBlocksM + kBlocksN][kBlockBytes];
-  uint8_t stored[2][kStored][kBlockBytes];   // C, of each consumer warpgroup
+  static constexpr int kZeros = kBlockN == kDenseN ? 0 : kOperandBytes;
+  static constexpr int kStages = (kMostShared - 2 * kStored * kOperandBytes - kZeros - 1024) / kStageBytes;
+  uint8_t stage[kStages][kBlocksM + kBlocksN][kOperandBytes];
+  uint8_t stored[2][kStored][kOperandBytes];   // C, of each consumer warpgroup
   uint8_t zeros[kZeros + 16];
   WorkTile tile[kTiles];
   uint64_t landed[kStages], full[kStages], empty[kStages];   // landed: before it is masked, if it has to be
@@ -2987,7 +2982,7 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
     const int line = e / kBlock, along = e % kBlock;
     const int m = row * kBlock + (by_rows ? line : along), n = col * kBlock + (by_rows ? along : line);
     if (m < h.p.m && n < h.p.n)
-      c[m * h.p.c_row + n * h.p.c_col] = *reinterpret_cast<const uint16_t*>(box + line * 128 + (along / 8 ^ line % 8) * 16 + along % 8 * 2);
+      c[m * h.p.c_row + n * h.p.c_col] = *reinterpret_cast<const uint16_t*>(box + swizzled(line, along));
   }
 }
 
@@ -3151,7 +3146,7 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
         const bool has_x[] = {on_side(h.x_side, tile.row, k), on_side(h.x_side, tile.row + 1, k)};
         // Announce the bytes
         uint64_t* barrier = &(to_be_masked<kBlockN, kCooperation>(h, tile, rank, k) ? shared.landed : shared.full)[at.stage];
-        barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kBlockBytes);
+        barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);
         // Copy the blocks of X that exist
 #pragma unroll
         for (int u = 0; u < kBlocksM; ++u)
@@ -3225,7 +3220,7 @@ __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, 
 __device__ inline void mask_block(uint8_t* block, bool lower, int lane) {
 #pragma unroll
   for (int row = lane; row < kBlock; row += 32) {
-    auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + row * 128 + (c ^ row % 8) * 16); };
+    auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
     const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements come before what changes
     const uint4 v = *chunk(on);
     auto part = [&](uint32_t two, int u) {
@@ -3279,7 +3274,7 @@ __device__ inline float element(const uint8_t* block, int line, int k) {
 
 // sum += X Y over a k-block on a diagonal: those terms alone that the sum over k has, since zero times Inf would be a NaN. Rare, and slow.
 template <typename T, int kMajorX, int kMajorY, int kBlockN>
-__device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&stage)[kBlocksM + kBlockN / kBlock][kBlockBytes],
+__device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&stage)[kBlocksM + kBlockN / kBlock][kOperandBytes],
                                           int line_x, int line_y, int k_block, float (&sum)[kBlockN / 2]) {
   const int thread = fresh_thread_index() % 128, row = thread / 32 * 16 + thread % 32 / 4, col = thread % 4 * 2;
   const uint8_t* x_block = stage[fresh_thread_index() / 128];
@@ -3293,7 +3288,7 @@ __device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&
     for (int u = 0; u < kBlockN / 4; ++u) {
       const int n = u / 2 * 8 + u % 2;
       if (u % 8 == 0) asm volatile("" : "+l"(y_blocks));   // eight at a time: there are no registers for more
-      const float y = element<T, kMajorY>(y_blocks + u / 16 * kBlockBytes, n % kBlock + col, k);
+      const float y = element<T, kMajorY>(y_blocks + u / 16 * kOperandBytes, n % kBlock + col, k);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         if (has_x[half] && on_side(h.y_side, to_y + n, 0)) {
@@ -3327,7 +3322,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     auto masked = [&](int k) { return to_be_masked<kBlockN, kCooperation>(h, tile, rank, k); };
     auto wait_for_stage = [&] { barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity); };
     auto block = [&](int u) {
-      return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kBlockBytes, kBlockBytes, 1024);
+      return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kOperandBytes, kOperandBytes, 1024);
     };
     auto issue = [&] {
       const uint64_t x = block(group), y = block(kBlocksM);
@@ -3417,7 +3412,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
 // ---- Half precision: the kernel.
 
 template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
+__global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = SharedMemory<kBlockN>;
   extern __shared__ __align__(1024) uint8_t raw[];
@@ -3448,7 +3443,7 @@ __global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constan
   }
   __syncwarp();
   if (kBlockN != kDenseN && h.p.triangular) {
-    for (int e = threadIdx.x; e < kBlockBytes / 16; e += kThreads) reinterpret_cast<uint4*>(shared.zeros)[e] = uint4();
+    for (int e = threadIdx.x; e < kOperandBytes / 16; e += kHopperThreads) reinterpret_cast<uint4*>(shared.zeros)[e] = uint4();
     fence_proxy_async_shared();   // the copy engine reads them
   }
   launch_dependent_grids();
@@ -3481,7 +3476,7 @@ __global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constan
       if (!again(careful)) break;
     }
   } else {
-    warpgroup_reg_dealloc<kSingleRegisters>();
+    warpgroup_reg_dealloc<kProducerRegisters>();
     for (bool careful = false;; careful = true) {
       if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared, scheduler, first);
       if (warp == kProducerWarp) produce<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
@@ -3557,8 +3552,8 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
 template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
   constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
-  static_assert(kBytes <= kMostShared, "a CTA of Hopper has 227 KB");
-  const Launch launch(int64_t(h.clusters) * ctas, kThreads, kBytes, ctas, true, stream);
+  static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
+  const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
   return launch_kernel<half_product<T, kMajorX, kMajorY, kBlockN, kCooperation>>(launch, h);
 }
 
