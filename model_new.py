@@ -255,8 +255,10 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 #
 # Addresses of shared memory are 32-bit; `at` of the peer is the same offset in the other CTA of the cluster.
 _CUDA_PTX = r"""
+#include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
 #include <type_traits>
 
 // ---- PTX: addresses, clusters.
@@ -304,6 +306,10 @@ __device__ inline double load_in_peer<double>(uint32_t at) {
   return value;
 }
 
+__device__ inline void store_in_peer(uint32_t at, int value) {
+  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
 // The two halves of a barrier of the cluster that publishes nothing.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
@@ -335,6 +341,10 @@ __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
 
+__device__ inline void barrier_invalidate(uint64_t* barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
@@ -361,6 +371,16 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 }
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
+
+// Where in a pipeline of shared memory a role is.
+template <int kStages>
+struct Pipeline {
+  int stage = 0;
+  uint32_t parity = 0;   // of the barrier to wait for
+  __device__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
 
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
@@ -390,11 +410,42 @@ __device__ inline float4 load_shared_four(uint32_t at) {
   return v;
 }
 
+// Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
+// row lane % 8 of matrix lane / 8, or of its column (kTransposed).
+template <bool kTransposed>
+__device__ inline void store_matrices(uint32_t at, const uint32_t (&w)[4]) {
+  if constexpr (kTransposed)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+                 "r"(w[3])
+                 : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+}
+
 // ---- PTX: copies.
 
-// Copies the first `bytes` of 16, asynchronously, and zeros for the rest.
-__device__ inline void copy_async_first(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+// Copies of 16 bytes, asynchronously, those that exist, the first of them, and zeros for the rest; or of kBytes (4, 8 or 16), all or none.
+__device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
+}
+template <int kBytes>
+__device__ inline void cp_async(uint32_t to, const void* from, bool exist) {
+  if constexpr (kBytes == 16)
+    cp_async_16(to, from, exist ? 16 : 0);
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(exist ? kBytes : 0) : "memory");
+}
+__device__ inline void cp_async_commit_group() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int kPending>
+__device__ inline void cp_async_wait_group() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
 }
 
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
@@ -426,6 +477,30 @@ __device__ inline void copy_bulk_out(void* to, const void* from, uint32_t bytes)
 }
 __device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ inline void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
+// cluster, and counts on the barrier of each.
+__device__ inline void copy_box(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
+                   shared_address(to)),
+               "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
+               : "memory");
+}
+__device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
+      "%6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+__device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
+// And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
+__device__ inline void store_box(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
+               "r"(at2), "r"(shared_address(from))
+               : "memory");
+}
 
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
@@ -475,6 +550,14 @@ template <int kRegisters>
 __device__ inline void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
+
+// The warps of the Hopper and of the half-precision kernel: two warpgroups of consumers, and one of single warps, each with a role.
+[[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
+constexpr int kHopperThreads = 3 * 128;
+constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;
+static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
+              "a warpgroup can only gain registers that another has given up");
+constexpr int kMostShared = 227 * 1024;   // bytes that a CTA of Hopper has
 
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
 // thing, and there the kernels of a stream run one after the other.
@@ -548,38 +631,56 @@ __device__ inline void load_matrices(uint32_t at, uint32_t (&w)[4]) {
   "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
 #define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
 
-// sums = A B (+ sums, if add), 64 x 128 by 16 of k; kMajorA, kMajorB: 0 where k runs along the 128-byte rows, else 1.
-template <int kMajorA, int kMajorB>
-__device__ inline void wgmma(float (&s)[64], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, %67, %68;\n"
-      "}"
-      : SUMS_32(s, 0), SUMS_32(s, 32)
-      : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB));
+#define REGISTERS_32                                                                                                                   \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
+  "%28, %29, %30, %31"
+#define REGISTERS_64                                                                                                                   \
+  REGISTERS_32                                                                                                                         \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57" \
+  ", %58, %59, %60, %61, %62, %63"
+#define REGISTERS_96                                                                                                                   \
+  REGISTERS_64                                                                                                                         \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89" \
+  ", %90, %91, %92, %93, %94, %95"
+#define REGISTERS_128                                                                                                                \
+  REGISTERS_96                                                                                                                       \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117" \
+  ", %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+// Behind the sums, which are REGISTERS, come the operands: number kA, kB, the predicate `add`, the majors.
+#define WGMMA_OF_TYPE(kN, TYPE, REGISTERS, kA, kB, kAdd, kMA, kMB, ...)                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n"                                                  \
+               "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #kA ", %" #kB \
+               ", p, 1, 1, %" #kMA ", %" #kMB ";\n}"                                                                \
+               : __VA_ARGS__                                                                                        \
+               : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB))
+#define WGMMA(kN, REGISTERS, kA, kB, kAdd, kMA, kMB, ...)                     \
+  if constexpr (std::is_same_v<T, __half>)                                    \
+    WGMMA_OF_TYPE(kN, "f16", REGISTERS, kA, kB, kAdd, kMA, kMB, __VA_ARGS__); \
+  else                                                                        \
+    WGMMA_OF_TYPE(kN, "bf16", REGISTERS, kA, kB, kAdd, kMA, kMB, __VA_ARGS__)
+
+// s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T = __half or __nv_bfloat16. kMajorA, kMajorB: 0 where k runs along the 128-byte
+// rows of an operand, else 1.
+template <typename T, int kN, int kMajorA, int kMajorB>
+__device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
+  if constexpr (kN == 128) {
+    WGMMA(128, REGISTERS_64, 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
+  } else if constexpr (kN == 192) {
+    WGMMA(192, REGISTERS_96, 96, 97, 98, 99, 100, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64));
+  } else {
+    static_assert(kN == 256, "a multiplication of this width has no wrapper");
+    WGMMA(256, REGISTERS_128, 128, 129, 130, 131, 132, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
+  }
 }
 
 // The same of tf32, 64 x 64 by eight of k, A in registers, k along the 128-byte rows of B.
 __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1;\n"
-      "}"
-      : SUMS_32(s, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGISTERS_32
+               "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+               : SUMS_32(s, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
+
 """
 
 # ---- Element types: shared by the kernels that read tensors as they are. ---------------------------------------------
@@ -653,10 +754,10 @@ __device__ inline bool all_finite(const volatile float* before, float least, flo
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
-constexpr int kBlock = 64;                            // a packed block is 64 x 64 elements
-constexpr int kHalfBytes = kBlock * kBlock * 2;       // its hi parts, or its lo parts
-constexpr int kBlockBytes = 2 * kHalfBytes;           // hi, then lo
-constexpr int kMaxOutliers = 14;                      // of a block; a matrix with more in one is not for this kernel
+constexpr int kBlock = 64;                           // a side of an operand tile: 64 x 64 elements of 16 bits, rows of 128 bytes
+constexpr int kOperandBytes = kBlock * kBlock * 2;
+constexpr int kBlockBytes = 2 * kOperandBytes;       // a packed block: an operand tile of hi, then one of lo
+constexpr int kMaxOutliers = 14;                     // of a block; a matrix with more in one is not for this kernel
 
 // An element too small for its block's scale, which the operand tile holds as zero.
 struct Outlier {
@@ -696,8 +797,8 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
 }
 
-// Where in the hi (or lo) half of a block an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the
-// 128-byte swizzle that wgmma expects of both K-major and MN-major operands).
+// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the 128-byte swizzle that wgmma
+// expects of both K-major and MN-major operands).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
 // ---- Packing: the way back to float32.
@@ -867,7 +968,7 @@ __device__ inline void split_block(const Source& source, int t, float scale, con
     split_two<kWide>(block.v[i][2], block.v[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tile + swizzled(quad.row + i * quad.row_step, quad.col);
     *reinterpret_cast<uint2*>(at) = hi;
-    *reinterpret_cast<uint2*>(at + kHalfBytes) = lo;
+    *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
   }
 }
 
@@ -1054,15 +1155,6 @@ struct Panel {
 
 // ---- Portable kernel: k-blocks on their way to shared memory.
 
-// Copies kBytes (4, 8 or 16) to shared memory, asynchronously. Of a missing element no byte is read, and its place is filled with zeros.
-template <int kBytes>
-__device__ inline void copy_async(uint32_t to, const void* from, bool exists) {
-  if constexpr (kBytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(exists ? kBytes : 0) : "memory");
-}
-
 // Copies a panel's part of each k-block of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
 // finish() ends it. Where the GPU can copy elements of this type by itself (sm_80 on, 4 or 8 bytes), all happens in between; elsewhere
 // begin() reads into registers and finish() stores them.
@@ -1126,7 +1218,7 @@ struct StageCopier {
     for (int i = 0; i < loads(kWay); ++i, at = next_address(at, at_step)) {
       const bool exists = !kMasked || static_cast<uint32_t>(i - number) < static_cast<uint32_t>(count);
       if constexpr (kAsync) {
-        copy_async<width(kWay) * int(sizeof(T))>(to + i * kToStep, at, exists);
+        cp_async<width(kWay) * int(sizeof(T))>(to + i * kToStep, at, exists);
       } else {
         const T value = *(exists ? at : panel.data);   // an address that may be read in any case, so that no load waits behind a branch
         held[i] = exists ? value : T();
@@ -1184,19 +1276,6 @@ struct StageCopier {
     }
   }
 };
-
-template <int kPending>
-__device__ inline void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
-}
-
-__device__ inline void end_group_of_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
 
 // ---- Portable kernel: multiplying a k-block.
 
@@ -1423,7 +1502,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
       if (number >= 0) {
         copier_x.finish(buffer_x(stage));
         copier_y.finish(buffer_y(stage));
-        wait_for_copies<kAhead - 1>();
+        cp_async_wait_group<kAhead - 1>();
         team_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
       }
       const int k_next = k0 + kAhead * kStep, stage_next = stage + kAhead < kStages ? stage + kAhead : stage + kAhead - kStages;
@@ -1435,7 +1514,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
             copier_x.template begin<kStep>(panel_x(), k_next, buffer_x(stage_next));
             copier_y.template begin<kStep>(panel_y(), k_next, buffer_y(stage_next));
           }
-          end_group_of_copies();
+          cp_async_commit_group();
         }
         // Multiply
         if (number < 0 || k0 <= terms_from || k0 >= terms_to) continue;
@@ -1594,7 +1673,8 @@ __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<flo
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
-  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) {
+  int64_t blocks;
+  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) : blocks(blocks) {
     config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
     if (early) {
@@ -1626,6 +1706,13 @@ static cudaError_t allow_shared_memory(int bytes) {
   return error;
 }
 
+template <auto kKernel, typename... Arguments>
+static cudaError_t launch_kernel(const Launch& launch, const Arguments&... arguments) {
+  if (launch.blocks > 2147483647) return cudaErrorInvalidConfiguration;
+  const cudaError_t error = allow_shared_memory<kKernel>(static_cast<int>(launch.config.dynamicSmemBytes));
+  return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
+}
+
 // How a product is cut. `splits`: how many CTAs, a cluster of Hopper or later, share the range of k of each tile.
 struct Cut {
   int edge, splits;
@@ -1649,58 +1736,48 @@ static Cut cut_of(const Product& p, int element_bytes, const Gpu& gpu) {
   return {32, gpu.capability >= 90 ? splits : 1};
 }
 
-template <typename T, int kEdge>
-static cudaError_t launch_portable_as(const Product& p, int splits, cudaStream_t stream) {
-  using P = Portable<T, kEdge>;
-  const int64_t blocks = tile_count(p, kEdge) * p.batches * splits;
-  if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  constexpr auto kKernel = portable_product<T, kEdge>;
-  const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
-  if (error != cudaSuccess) return error;
-  const Launch launch(blocks, P::kThreads, P::kSharedBytes, splits, false, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, splits);
+// Calls f with the edge of the tiles as a constant.
+template <typename F>
+static cudaError_t with_edge(int edge, const F& f) {
+  if (edge == 128) return f(std::integral_constant<int, 128>());
+  return edge == 64 ? f(std::integral_constant<int, 64>()) : f(std::integral_constant<int, 32>());
 }
 
 template <typename T>
-static cudaError_t launch_portable_sized(const Product& p, const Gpu& gpu, cudaStream_t stream) {
+static cudaError_t launch_portable_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   const Cut cut = cut_of(p, sizeof(T), gpu);
-  if constexpr (sizeof(T) >= 4)
-    if (cut.edge == 128) return launch_portable_as<T, 128>(p, cut.splits, stream);
-  if (cut.edge == 64) return launch_portable_as<T, 64>(p, cut.splits, stream);
-  return launch_portable_as<T, 32>(p, cut.splits, stream);
+  return with_edge(cut.edge, [&](auto edge) {
+    constexpr int kEdge = sizeof(T) == 2 && edge == 128 ? 64 : edge;   // 16-bit elements have no larger tiles
+    using P = Portable<T, kEdge>;
+    const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, P::kThreads, P::kSharedBytes, cut.splits, false, stream);
+    return launch_kernel<portable_product<T, kEdge>>(launch, p, cut.splits);
+  });
 }
 
 cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   switch (type) {
     case kFloat32:
-      return launch_portable_sized<float>(p, gpu, stream);
+      return launch_portable_as<float>(p, gpu, stream);
     case kFloat64:
-      return launch_portable_sized<double>(p, gpu, stream);
+      return launch_portable_as<double>(p, gpu, stream);
     case kFloat16:
-      return launch_portable_sized<__half>(p, gpu, stream);
+      return launch_portable_as<__half>(p, gpu, stream);
     case kBFloat16:
-      return launch_portable_sized<__nv_bfloat16>(p, gpu, stream);
+      return launch_portable_as<__nv_bfloat16>(p, gpu, stream);
   }
   return cudaErrorInvalidValue;
-}
-
-template <int kEdge>
-static cudaError_t launch_behind_as(const Product& p, int splits, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
-  using P = Portable<float, kEdge>;
-  const int64_t tiles = tile_count(p, kEdge), room = gpu.sms * (kEdge == 128 ? 1 : 2);
-  constexpr auto kKernel = portable_behind<kEdge>;
-  const cudaError_t error = allow_shared_memory<kKernel>(P::kSharedBytes);
-  if (error != cudaSuccess) return error;
-  const Launch launch(splits > 1 ? tiles * splits : tiles < room ? tiles : room, P::kThreads, P::kSharedBytes, splits, true, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, splits, behind);
 }
 
 // Behind a product of the Hopper kernel, of one matrix.
 cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   const Cut cut = cut_of(p, sizeof(float), gpu);
-  if (cut.edge == 128) return launch_behind_as<128>(p, cut.splits, gpu, behind, stream);
-  if (cut.edge == 64) return launch_behind_as<64>(p, cut.splits, gpu, behind, stream);
-  return launch_behind_as<32>(p, cut.splits, gpu, behind, stream);
+  return with_edge(cut.edge, [&](auto edge) {
+    using P = Portable<float, edge>;
+    const int64_t tiles = tile_count(p, edge), room = gpu.sms * (edge == 128 ? 1 : 2);   // CTAs that the GPU holds
+    const int64_t blocks = cut.splits > 1 ? tiles * cut.splits : tiles < room ? tiles : room;
+    const Launch launch(blocks, P::kThreads, P::kSharedBytes, cut.splits, true, stream);
+    return launch_kernel<portable_behind<edge>>(launch, p, cut.splits, behind);
+  });
 }
 """
 
@@ -1886,7 +1963,7 @@ struct Tf32Panel {
     const float* from = next;
     const uint32_t to = stage + offset;
 #pragma unroll
-    for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async<16>(after(to, i), from, true);
+    for (int i = 0; i < kFours; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from);
     next = kAlongK ? next + kTfBlockK : from;
   }
 
@@ -1907,17 +1984,17 @@ struct Tf32Panel {
     };
     if (aligned && !from_far) {
 #pragma unroll
-      for (int i = 0; i < kFours; ++i, from += kFarStep * stride) copy_async_first(after(to, i), from, 4 * end_of(i));
+      for (int i = 0; i < kFours; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from, 4 * end_of(i));
       return;
     }
 #pragma unroll 1
     for (int i = 0; i < kFours; ++i, from += kFarStep * stride) {
       const int begin = from_far ? far + i * kFarStep - near : 0, end = begin < 4 ? end_of(i) : 0;
       if (aligned && (end == 0 || (begin <= 0 && end == 4))) {
-        copy_async_first(after(to, i), from, 4 * end);
+        cp_async_16(after(to, i), from, 4 * end);
       } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) copy_async<4>(after(to, i) + 4 * e, from + e, e >= begin && e < end);
+        for (int e = 0; e < 4; ++e) cp_async<4>(after(to, i) + 4 * e, from + e, e >= begin && e < end);
       }
     }
   }
@@ -2090,7 +2167,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
       // Wait for the stage, and split it
-      wait_for_copies<kTfStages - 1>();
+      cp_async_wait_group<kTfStages - 1>();
       __syncthreads();   // the k-block is there, and the one before it has been multiplied
       if constexpr (!kExactly) {
         splitter.split(stage, scale);
@@ -2109,7 +2186,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
     // Start the copies of a later stage
     const int next = number + kTfStages;
     if (next < k_blocks) x.copy(k_begin + next * kTfBlockK, stage), y.copy(k_begin + next * kTfBlockK, stage);
-    end_group_of_copies();
+    cp_async_commit_group();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (kExactly || number < 0) continue;
     // Issue wgmma, wait for the sums, promote
@@ -2273,9 +2350,8 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
     last.triangular = p.triangular, last.m = p.m, last.n = p.n, last.k = p.k, last.batches = p.batches, last.at_once = at_once;
   }
   const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
-  if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
   const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size, false, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, last.plan);
+  return launch_kernel<kKernel>(launch, p, last.plan);
 }
 
 cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
@@ -2373,7 +2449,7 @@ struct MmaCopier {
     next += kKMajor ? S::kBlockK : S::kBlockK * stride;
     if (k0 >= whole_from && k0 <= whole_to) {
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i, from += kFarStep * stride, at += kFarStep * kInRow * 16) copy_async_first(at, from, 16);
+      for (int i = 0; i < kChunks; ++i, from += kFarStep * stride, at += kFarStep * kInRow * 16) cp_async_16(at, from);
     } else {
       copy_existing(k0, from, at);
     }
@@ -2390,7 +2466,7 @@ struct MmaCopier {
       const int begin = from_far ? f - first : 0;   // of the chunk, the elements begin .. end - 1 exist
       const int end = f < far_count ? max(0, min(kChunk, min(near_count, up_to_far ? f + 1 : near_count) - first)) : 0;
       if (begin <= 0 || end <= begin) {
-        copy_async_first(at, from, end <= begin ? 0 : end * static_cast<int>(sizeof(T)));
+        cp_async_16(at, from, end <= begin ? 0 : end * static_cast<int>(sizeof(T)));
       } else {
         alignas(16) T v[kChunk];
 #pragma unroll
@@ -2551,7 +2627,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   for (int number = -kAhead; number < k_blocks; ++number, k0 += S::kBlockK) {
     // Wait for the stage
     if (number >= 0) {
-      wait_for_copies<kAhead - 1>();
+      cp_async_wait_group<kAhead - 1>();
       __syncthreads();   // the k-block is there, and the one before it is done with
     }
     // Start the copies of a later one
@@ -2559,7 +2635,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
       x.copy(k0 + kAhead * S::kBlockK, later);
       y.copy(k0 + kAhead * S::kBlockK, later);
     }
-    end_group_of_copies();
+    cp_async_commit_group();
     later = later == (S::kStages - 1) * S::kStageBytes ? 0 : later + S::kStageBytes;
     // Multiply
     if (number < 0 || k0 <= terms_from || k0 >= terms_to) continue;
@@ -2733,11 +2809,6 @@ _CUDA_HOPPER_SCHEDULE = r"""
 constexpr int kCols = 256;                // of C: a CTA computes 128 x 256 at a time
 constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
 constexpr int kTileBlocks = 4;            // packed blocks along an edge
-[[maybe_unused]] constexpr int kConsumerWarpgroups = 2;     // warpgroups that multiply, 64 rows each
-constexpr int kHopperThreads = 3 * 128;   // warpgroups: two of consumers, and one of single warps, each with a role
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
-              "a warpgroup can only gain registers that another has given up");
 constexpr int kStages = 7;                 // of the pipeline through which packed blocks come
 constexpr int kStageBytes = 2 * kBlockBytes;
 constexpr int kTiles = 4;                 // places for work tiles on their way to the producers
@@ -2900,7 +2971,7 @@ struct SharedMemory {
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTiles];
 };
-static_assert(sizeof(SharedMemory) <= 232448, "a CTA of Hopper has 227 KB");
+static_assert(sizeof(SharedMemory) <= kMostShared, "a CTA of Hopper has no more");
 
 // One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
 // computes a work tile makes no difference to the result.
@@ -2915,15 +2986,6 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, Wor
   }
 }
 
-// Where in the pipeline the producer, or a consumer, is.
-struct Pipeline {
-  int stage;
-  uint32_t parity;   // of the barrier to wait for
-  __device__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
 // ---- Hopper kernel: the producer, one thread.
 //
 // It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
@@ -2932,7 +2994,7 @@ struct Pipeline {
 template <Contraction kContraction>
 __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles& work_tiles, bool fallback) {
   const int rank = static_cast<int>(cluster_rank());
-  Pipeline pipeline = {0, 1};   // the first turn finds the stages free
+  Pipeline<kStages> pipeline = {0, 1};   // the first turn finds the stages free
   for (int taken = 0;; ++taken) {
     if (rank == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while what is in the pipeline is multiplied
     barrier_arrive_expect_tx(&shared.tile_full[taken % kTiles], sizeof(WorkTile));
@@ -2955,9 +3017,9 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
         if (flags & kHasY << 2 * half << rank) {
           const int block = y_block<kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          uint8_t* to = shared.stage[pipeline.stage] + rank * kHalfBytes;
-          copy_bulk_multicast(to, from, kHalfBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(to + 2 * kHalfBytes, from + kHalfBytes, kHalfBytes, &shared.full[pipeline.stage]);
+          uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
+          copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
+          copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
           copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       };
@@ -3014,7 +3076,7 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bo
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+    wgmma<__half, 128, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
@@ -3130,7 +3192,7 @@ struct ConsumerView {
   }
 
   // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
-  __device__ void next_k_block(Pipeline& pipeline, KBlock& k_block, Half& first) const {
+  __device__ void next_k_block(Pipeline<kStages>& pipeline, KBlock& k_block, Half& first) const {
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
     k_block.what = load_shared(base + offsetof(SharedMemory, info) + sizeof(KBlockInfo) * pipeline.stage);
     if (k_block.what & kStop) return;
@@ -3143,7 +3205,7 @@ struct ConsumerView {
   }
 
   // Waits for the second half of Y.
-  __device__ Half second_half(const KBlock& k_block, Pipeline& pipeline) const {
+  __device__ Half second_half(const KBlock& k_block, Pipeline<kStages>& pipeline) const {
     barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
     const Half half = half_of(k_block, 1, pipeline.stage);
     pipeline.advance();
@@ -3176,16 +3238,16 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
     return;
   }
   const uint32_t stages = view.base + offsetof(SharedMemory, stage);
-  const uint64_t x = make_descriptor(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kHalfBytes, 1024);
-  const uint64_t y = make_descriptor(stages + h.y_stage() * kStageBytes, kHalfBytes, 1024);
+  const uint64_t x = make_descriptor(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kOperandBytes, 1024);
+  const uint64_t y = make_descriptor(stages + h.y_stage() * kStageBytes, kOperandBytes, 1024);
   float sums[64];
   if (h.wide()) {   // rare: what is multiplied by the residuals of a wide block has a scale of its own
     meanwhile();
 #pragma unroll 1
     for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
       warpgroup_arrive();
-      issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kHalfBytes : 0),
-                                advance_descriptor(y, product == 1 ? 2 * kHalfBytes : 0), sums, false);
+      issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kOperandBytes : 0),
+                                advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), sums, false);
       warpgroup_commit_batch();
       const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
       float of_y[2];
@@ -3201,11 +3263,11 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   // Issue wgmma
   warpgroup_arrive();
-  issue_wgmma<kContraction>(advance_descriptor(x, kHalfBytes), y, sums, false);
+  issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
   const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
-  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kHalfBytes), sums, true);
+  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
   issue_wgmma<kContraction>(x, y, sums, true);
   warpgroup_commit_batch();
   // Wait for the next stages, and then for the sums
@@ -3221,7 +3283,7 @@ template <Contraction kContraction>
 __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   keep(view.base);
-  Pipeline pipeline = {0, 0};
+  Pipeline<kStages> pipeline;
   KBlock k_block;
   Half first, second;
   view.next_k_block(pipeline, k_block, first);
@@ -3264,7 +3326,6 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
 // What the warps of a CTA do, each in its role.
 template <Contraction kContraction>
 __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
-  constexpr int kProducerWarp = 4 * kConsumerWarpgroups;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   WorkTiles work_tiles;
   if (warp == kProducerWarp && lane == 0 && cluster_rank() == 0) make_work_tile(p, shared, work_tiles, 0);
@@ -3293,7 +3354,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     for (int s = 0; s < kStages; ++s) {
       barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s], 2 * kConsumerWarpgroups * 4);   // each consuming warp of both CTAs
+      barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
     }
     for (int u = 0; u < kTiles; ++u) barrier_init(&shared.tile_full[u], 1);
     barrier_init_fence();
@@ -3327,29 +3388,20 @@ __global__ void reset_counters(int* words, int count) {
 # hands out work tiles, the longest first. Sums are float32 and rounded once. docs/kernel.md has the measurements.
 _CUDA_HALF = r"""
 #include <algorithm>
-#include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <initializer_list>
 #include <numeric>
-#include <type_traits>
 
 namespace half_precision {
 
 // ---- Half precision: sizes, and what a CTA is given and shares.
 
-constexpr int kBlock = 64;                      // a side of the boxes that the copy engine brings: 128 bytes, a row of the swizzle
-constexpr int kBlockBytes = kBlock * kBlock * 2;
 constexpr int kBlocksM = 2, kBlockK = kBlock;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
-constexpr int kThreads = 3 * 128;               // two consumer warpgroups, and one of single warps, each with a role
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kSingleRegisters = 72;
-static_assert(kEntryRegisters == 65536 / kThreads / 8 * 8 && 2 * kConsumerRegisters + kSingleRegisters <= 3 * kEntryRegisters,
-              "a warpgroup can only gain registers that another has given up");
-[[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = 8, kSchedulerWarp = 9, kFirstMaskWarp = 10;
+[[maybe_unused]] constexpr int kSchedulerWarp = kProducerWarp + 1, kFirstMaskWarp = kProducerWarp + 2;
 constexpr int kMaskWarps = 2;
 // Teams of named barriers: all consumers; and, from kConsumerTeam on, a warpgroup of them.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1;
 constexpr int kDenseN = 256;                    // columns of a tile that is too large for triangular products
 constexpr int kTiles = 2;                       // places for work tiles on their way from the scheduler
-constexpr int kMostShared = 227 * 1024;         // bytes that a CTA of Hopper has
 [[maybe_unused]] constexpr int kTileOverhead = 2;   // what a work tile costs beside its k-blocks, in k-blocks; about
 constexpr int kMostClusters = 96;               // that the scheduler knows, three a lane
 
@@ -3377,110 +3429,18 @@ struct HalfProduct {
 // K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
 template <int kBlockN>
 struct SharedMemory {
-  static constexpr int kBlocksN = kBlockN / kBlock, kStageBytes = (kBlocksM + kBlocksN) * kBlockBytes;
+  static constexpr int kBlocksN = kBlockN / kBlock, kStageBytes = (kBlocksM + kBlocksN) * kOperandBytes;
   static constexpr int kStored = kBlockN == kDenseN ? 2 : kBlocksN;   // boxes of C that a warpgroup may have on their way to memory
-  static constexpr int kZeros = kBlockN == kDenseN ? 0 : kBlockBytes;
-  static constexpr int kStages = (kMostShared - 2 * kStored * kBlockBytes - kZeros - 1024) / kStageBytes;
-  uint8_t stage[kStages][kBlocksM + kBlocksN][kBlockBytes];
-  uint8_t stored[2][kStored][kBlockBytes];   // C, of each consumer warpgroup
+  static constexpr int kZeros = kBlockN == kDenseN ? 0 : kOperandBytes;
+  static constexpr int kStages = (kMostShared - 2 * kStored * kOperandBytes - kZeros - 1024) / kStageBytes;
+  uint8_t stage[kStages][kBlocksM + kBlocksN][kOperandBytes];
+  uint8_t stored[2][kStored][kOperandBytes];   // C, of each consumer warpgroup
   uint8_t zeros[kZeros + 16];
   WorkTile tile[kTiles];
   uint64_t landed[kStages], full[kStages], empty[kStages];   // landed: before it is masked, if it has to be
   uint64_t tile_full[kTiles], tile_empty[kTiles];
   int again;   // a sum is a NaN or Inf: everything is to be summed again, with care
 };
-
-// Where in the pipeline a role is.
-template <int kStages>
-struct Pipeline {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
-// ---- Half precision: PTX.
-
-// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
-// cluster, and counts on the barrier of each.
-__device__ inline void copy_box(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
-                   shared_address(to)),
-               "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
-               : "memory");
-}
-__device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
-      "%6;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
-      : "memory");
-}
-__device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
-
-// And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
-__device__ inline void store_box(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
-               "r"(at2), "r"(shared_address(from))
-               : "memory");
-}
-__device__ inline void store_in_peer(uint32_t at, int value) {   // at: as address_in_peer gives it
-  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
-__device__ inline void barrier_invalidate(uint64_t* barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
-// row lane % 8 of matrix lane / 8, or of its column (kTransposed).
-template <bool kTransposed>
-__device__ inline void store_matrices(uint32_t at, const uint32_t (&w)[4]) {
-  if constexpr (kTransposed)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
-                 "r"(w[3])
-                 : "memory");
-  else
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
-}
-
-#define REGISTERS_64                                                                                                                   \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
-  "%28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "      \
-  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_96                                                                                                                   \
-  REGISTERS_64                                                                                                                         \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89" \
-  ", %90, %91, %92, %93, %94, %95"
-#define REGISTERS_128                                                                                                                \
-  REGISTERS_96                                                                                                                       \
-  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117" \
-  ", %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-// The operands behind the sums are those numbered kX, kY, and the majors kTX, kTY.
-#define WGMMA_OF_TYPE(kN, TYPE, REGISTERS, kX, kY, kTX, kTY, ...)                                                                     \
-  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" #kN "k16.f32." TYPE "." TYPE " {" REGISTERS \
-               "}, %" #kX ", %" #kY ", p, 1, 1, %" #kTX ", %" #kTY ";\n}"                                                              \
-               : __VA_ARGS__                                                                                                          \
-               : "l"(x), "l"(y), "n"(kMajorX), "n"(kMajorY))
-#define WGMMA(kN, REGISTERS, kX, kY, kTX, kTY, ...)                                       \
-  if constexpr (std::is_same_v<T, __half>)                                                \
-    WGMMA_OF_TYPE(kN, "f16", REGISTERS, kX, kY, kTX, kTY, __VA_ARGS__);                   \
-  else                                                                                    \
-    WGMMA_OF_TYPE(kN, "bf16", REGISTERS, kX, kY, kTX, kTY, __VA_ARGS__)
-
-// s += X Y: 64 rows, kN columns, 16 of k. kMajorX, kMajorY: 0 for K-major operands, 1 for MN-major ones.
-template <typename T, int kN, int kMajorX, int kMajorY>
-__device__ inline void wgmma(float* s, uint64_t x, uint64_t y) {
-  if constexpr (kN == 128) {
-    WGMMA(128, REGISTERS_64, 64, 65, 66, 67, SUMS_32(s, 0), SUMS_32(s, 32));
-  } else if constexpr (kN == 192) {
-    WGMMA(192, REGISTERS_96, 96, 97, 98, 99, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64));
-  } else {
-    static_assert(kN == 256, "a multiplication of this width has no wrapper");
-    WGMMA(256, REGISTERS_128, 128, 129, 130, 131, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
-  }
-}
 
 // ---- Half precision: boxes of C on their way to memory.
 
@@ -3501,7 +3461,7 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
     const int line = e / kBlock, along = e % kBlock;
     const int m = row * kBlock + (by_rows ? line : along), n = col * kBlock + (by_rows ? along : line);
     if (m < h.p.m && n < h.p.n)
-      c[m * h.p.c_row + n * h.p.c_col] = *reinterpret_cast<const uint16_t*>(box + line * 128 + (along / 8 ^ line % 8) * 16 + along % 8 * 2);
+      c[m * h.p.c_row + n * h.p.c_col] = *reinterpret_cast<const uint16_t*>(box + swizzled(line, along));
   }
 }
 
@@ -3665,7 +3625,7 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
         const bool has_x[] = {on_side(h.x_side, tile.row, k), on_side(h.x_side, tile.row + 1, k)};
         // Announce the bytes
         uint64_t* barrier = &(to_be_masked<kBlockN, kCooperation>(h, tile, rank, k) ? shared.landed : shared.full)[at.stage];
-        barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kBlockBytes);
+        barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);
         // Copy the blocks of X that exist
 #pragma unroll
         for (int u = 0; u < kBlocksM; ++u)
@@ -3739,7 +3699,7 @@ __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, 
 __device__ inline void mask_block(uint8_t* block, bool lower, int lane) {
 #pragma unroll
   for (int row = lane; row < kBlock; row += 32) {
-    auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + row * 128 + (c ^ row % 8) * 16); };
+    auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
     const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements come before what changes
     const uint4 v = *chunk(on);
     auto part = [&](uint32_t two, int u) {
@@ -3793,7 +3753,7 @@ __device__ inline float element(const uint8_t* block, int line, int k) {
 
 // sum += X Y over a k-block on a diagonal: those terms alone that the sum over k has, since zero times Inf would be a NaN. Rare, and slow.
 template <typename T, int kMajorX, int kMajorY, int kBlockN>
-__device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&stage)[kBlocksM + kBlockN / kBlock][kBlockBytes],
+__device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&stage)[kBlocksM + kBlockN / kBlock][kOperandBytes],
                                           int line_x, int line_y, int k_block, float (&sum)[kBlockN / 2]) {
   const int thread = fresh_thread_index() % 128, row = thread / 32 * 16 + thread % 32 / 4, col = thread % 4 * 2;
   const uint8_t* x_block = stage[fresh_thread_index() / 128];
@@ -3807,7 +3767,7 @@ __device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&
     for (int u = 0; u < kBlockN / 4; ++u) {
       const int n = u / 2 * 8 + u % 2;
       if (u % 8 == 0) asm volatile("" : "+l"(y_blocks));   // eight at a time: there are no registers for more
-      const float y = element<T, kMajorY>(y_blocks + u / 16 * kBlockBytes, n % kBlock + col, k);
+      const float y = element<T, kMajorY>(y_blocks + u / 16 * kOperandBytes, n % kBlock + col, k);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         if (has_x[half] && on_side(h.y_side, to_y + n, 0)) {
@@ -3841,14 +3801,14 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     auto masked = [&](int k) { return to_be_masked<kBlockN, kCooperation>(h, tile, rank, k); };
     auto wait_for_stage = [&] { barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity); };
     auto block = [&](int u) {
-      return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kBlockBytes, kBlockBytes, 1024);
+      return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kOperandBytes, kOperandBytes, 1024);
     };
     auto issue = [&] {
       const uint64_t x = block(group), y = block(kBlocksM);
       warpgroup_arrive();
 #pragma unroll
       for (int s = 0; s < kBlockK / 16; ++s)
-        wgmma<T, kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY));
+        wgmma<T, kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY), 1);
       warpgroup_commit_batch();
     };
 #pragma unroll 1
@@ -3931,7 +3891,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
 // ---- Half precision: the kernel.
 
 template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
+__global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = SharedMemory<kBlockN>;
   extern __shared__ __align__(1024) uint8_t raw[];
@@ -3962,7 +3922,7 @@ __global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constan
   }
   __syncwarp();
   if (kBlockN != kDenseN && h.p.triangular) {
-    for (int e = threadIdx.x; e < kBlockBytes / 16; e += kThreads) reinterpret_cast<uint4*>(shared.zeros)[e] = uint4();
+    for (int e = threadIdx.x; e < kOperandBytes / 16; e += kHopperThreads) reinterpret_cast<uint4*>(shared.zeros)[e] = uint4();
     fence_proxy_async_shared();   // the copy engine reads them
   }
   launch_dependent_grids();
@@ -3995,7 +3955,7 @@ __global__ void __launch_bounds__(kThreads, 1) half_product(const __grid_constan
       if (!again(careful)) break;
     }
   } else {
-    warpgroup_reg_dealloc<kSingleRegisters>();
+    warpgroup_reg_dealloc<kProducerRegisters>();
     for (bool careful = false;; careful = true) {
       if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared, scheduler, first);
       if (warp == kProducerWarp) produce<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
@@ -4070,13 +4030,10 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
 
 template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
-  constexpr auto kKernel = half_product<T, kMajorX, kMajorY, kBlockN, kCooperation>;
   constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
-  static_assert(kBytes <= kMostShared, "a CTA of Hopper has 227 KB");
-  const cudaError_t error = allow_shared_memory<kKernel>(kBytes);
-  if (error != cudaSuccess) return error;
-  const Launch launch(int64_t(h.clusters) * ctas, kThreads, kBytes, ctas, true, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, h);
+  static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
+  const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
+  return launch_kernel<half_product<T, kMajorX, kMajorY, kBlockN, kCooperation>>(launch, h);
 }
 
 template <typename T, int kBlockN, Cooperation kCooperation>
@@ -4118,12 +4075,6 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 }
 
 }  // namespace half_precision
-
-#undef REGISTERS_64
-#undef REGISTERS_96
-#undef REGISTERS_128
-#undef WGMMA_OF_TYPE
-#undef WGMMA
 
 static bool half_serves(ElementType type, int64_t k, const Gpu& gpu) {
   return (type == kFloat16 || type == kBFloat16) && gpu.capability == 90 && gpu.sms >= 2 && k > 0;
@@ -4242,25 +4193,19 @@ class Workspace {
 // ---- Launching: one kernel each.
 
 cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
-  const Launch launch(1 + count / 4096, 512, 0, 1, true, stream);
-  return cudaLaunchKernelEx(&launch.config, reset_counters, static_cast<int*>(words), count);
+  return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
 }
 
 // An outlier of a line meets every tile on it. With too many the portable kernel is sooner done with the whole product.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
-  return cudaLaunchKernelEx(&launch.config, pack_blocks, packing);
+  return launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
 }
 
 template <Contraction kFirst, Contraction kSecond>
 static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cudaStream_t stream) {
-  constexpr auto kKernel = hopper_product<kFirst, kSecond>;
-  const cudaError_t error = allow_shared_memory<kKernel>(sizeof(SharedMemory));
-  if (error != cudaSuccess) return error;
-  const Launch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, true, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p);
+  return launch_kernel<hopper_product<kFirst, kSecond>>({2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, true, stream}, p);
 }
 
 // One product, or two of one size, which are then NT and TN.

@@ -178,7 +178,7 @@ T __shfl_sync(uint32_t, T value, int lane) {
   return bits_as<T>(brought[lane][0]);
 }
 
-// ---- What stands in the sections "PTX" and "portable kernel", by name.
+// ---- What stands in the section "PTX", by name.
 
 constexpr int kRankShift = 24;
 inline uint32_t shared_address(const void* p) {
@@ -254,14 +254,14 @@ inline void copy(uint32_t to, const void* from, int bytes, int all) {
   else
     now();
 }
-void copy_async_first(uint32_t to, const void* from, int bytes) { copy(to, from, bytes, 16); }
+void cp_async_16(uint32_t to, const void* from, int existing = 16) { copy(to, from, existing, 16); }
 template <int kBytes>
-void copy_async(uint32_t to, const void* from, bool exists) {
-  copy(to, from, exists ? kBytes : 0, kBytes);
+void cp_async(uint32_t to, const void* from, bool exist) {
+  copy(to, from, exist ? kBytes : 0, kBytes);
 }
-inline void end_group_of_copies() { current->groups.push_back(current->copies.size()); }
+inline void cp_async_commit_group() { current->groups.push_back(current->copies.size()); }
 template <int kPending>
-void wait_for_copies() {
+void cp_async_wait_group() {
   if (current->groups.size() <= kPending) return;
   const size_t end = current->groups[current->groups.size() - 1 - kPending];
   for (; current->arrived < end; ++current->arrived) current->copies[current->arrived]();

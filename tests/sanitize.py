@@ -38,8 +38,8 @@ COPIED = {  # for a tool: what becomes of what
             f"    __syncwarp();\n    for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
         ),
         (
-            "barrier_init(&shared.empty[s], 2 * kConsumerWarpgroups * 4);",
-            "barrier_init(&shared.empty[s], 2 * kConsumerWarpgroups * 4 * 32);",
+            "barrier_init(&shared.empty[s], 2 * kConsumerWarps);",
+            "barrier_init(&shared.empty[s], 2 * kConsumerWarps * 32);",
         ),
     ),
     "initcheck": (
