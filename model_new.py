@@ -28,8 +28,8 @@ the import initialises CUDA. So processes that are to use a GPU have to be spawn
 Map, top to bottom:
 
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), epilogue (zeros), PTX
-                       packing (float32 as scaled pairs of float16), the portable kernel, the tf32 kernel (small float32 products),
-                       the Hopper kernel (float32), the half-precision kernel, launching
+                       element types, packing (float32 as scaled pairs of float16), the portable kernel, the tf32 kernel (small float32
+                       products), the mma kernel (Ampere on), the Hopper kernel (float32), the half-precision kernel, launching
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -76,7 +76,7 @@ _CUDA_TYPES = r"""
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Structure : int { kDense = 0, kLower = 1, kUpper = 2 };
 enum ElementType : int { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
-enum Path : int { kAutomaticPath = 0, kPortablePath = 1 };   // which kernel computes
+enum Path : int { kAutomaticPath = 0, kPortablePath = 1, kMmaPath = 2 };   // which kernel computes
 
 [[maybe_unused]] constexpr int64_t kMaxSize = 2147483647 - 1024;   // rows or columns: 32-bit indices, with room for the last tile
 constexpr int kMaxBatchDims = 8;
@@ -115,7 +115,7 @@ struct Control {
 };
 
 // The kernels, and which is the fastest for a product. The portable one computes any.
-enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel, kHalfKernel };
+enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel, kHalfKernel, kMmaKernel };
 """
 
 _CUDA_LAUNCHERS = r"""
@@ -123,10 +123,10 @@ _CUDA_LAUNCHERS = r"""
 
 #include <cuda_runtime_api.h>
 
-Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu);
+Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu, Path path);
 
-// Which operands the half-precision kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
-int operands_to_copy(const Product& product);
+// Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
+int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 
 // Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes, which the Hopper
 // kernel alone needs. It begins with a Control, to be read afterwards.
@@ -597,9 +597,10 @@ __device__ inline void warpgroup_wait() {
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define MMA_OF_TYPE(SHAPE, TYPE)                                                                                                   \
-  asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])                                                                    \
+#define MMA_OF_TYPE(SHAPE, TYPE)                                                                                    \
+  asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                                               \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                \
+               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])                                                      \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
   if constexpr (sizeof(T) == 4)
     MMA_OF_TYPE("m16n8k8", "tf32");
@@ -2304,8 +2305,7 @@ __global__ void __launch_bounds__(kTfThreads, kTfBlocks)
 // Whether this kernel is for a product; measured, on an H200. Much smaller ones are too little for its start and end, and somewhat smaller
 // ones gain a tenth at most, for which the portable kernel keeps all 24 bits. Larger ones are for the Hopper kernel, which computes a batch
 // one by one.
-bool tf32_serves(const Product& p, ElementType type, const Gpu& gpu) {
-  if (type != kFloat32 || gpu.capability != 90) return false;
+static bool tf32_serves(const Product& p, const Gpu& gpu) {
   if (p.x_row != 1 && p.x_col != 1) return false;
   if (p.y_row != 1 && p.y_col != 1) return false;
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
@@ -2358,6 +2358,46 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
   const bool y_along_k = p.y_row == 1;
   if (p.x_col == 1) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, stream);
   return (y_along_k ? launch_tf32_as<false, true> : launch_tf32_as<false, false>)(p, stream);
+}
+"""
+
+# ---- Layouts: of the operands that the copy engine, or copies of 16 bytes, can read as they are. -----------------------
+_CUDA_LAYOUT = r"""
+// ---- Layouts: what can be read as it is.
+
+#include <numeric>
+
+// How an operand lies in memory: neighbours along k or along its lines, and all other strides multiples of `unit` elements, 16 bytes.
+struct OperandLayout {
+  bool readable, lines_first;   // lines_first: MN-major
+  int64_t pitch;                // elements from one row, of lines or of k, to the next
+  OperandLayout(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int unit)
+      : readable(false), lines_first(false), pitch(0) {
+    auto fits = [unit](int64_t near, int64_t nears, int64_t far, int64_t fars) {   // 2^38: where tensor maps end
+      return (near == 1 || nears == 1) && (fars == 1 || (far > 0 && far % unit == 0 && far < int64_t(1) << 38));
+    };
+    const bool by_k = fits(k_stride, depth, line_stride, lines);
+    lines_first = !by_k;
+    readable = (by_k || fits(line_stride, lines, k_stride, depth)) && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    pitch = (by_k ? lines : depth) == 1 ? unit : by_k ? line_stride : k_stride;
+  }
+};
+static OperandLayout layout_of_x(const Product& p, int unit) { return {p.x, p.x_row, p.x_col, p.m, p.k, unit}; }
+static OperandLayout layout_of_y(const Product& p, int unit) { return {p.y, p.y_col, p.y_row, p.n, p.k, unit}; }
+
+// The greatest step of which all of an operand's batch strides are multiples. 0: there is only one.
+static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
+  int64_t unit = 0;
+  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]);
+  return unit;
+}
+
+int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
+  if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
+  const int unit = type == kFloat32 ? 4 : 8;
+  const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
+  const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
+  return (x ? 0 : 1) | (y ? 0 : 2);
 }
 """
 
@@ -2642,8 +2682,8 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
     if (!exactly)
       mma_multiply<T, kEdge>(x_reader, y_reader, later, scale, sum);
     else
-      mma_multiply_exactly<T, kEdge, kXKMajor, kYKMajor>(memory.stage[0] + later, memory.stage[0] + later + S::kOperandBytes, x_side, y_side,
-                                                        row, col, warp_row, warp_col, k0, sum);
+      mma_multiply_exactly<T, kEdge, kXKMajor, kYKMajor>(memory.stage[0] + later, memory.stage[0] + later + S::kOperandBytes, x_side,
+                                                        y_side, row, col, warp_row, warp_col, k0, sum);
   }
 }
 
@@ -2747,6 +2787,9 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 _CUDA_MMA_LAUNCH = r"""
 // ---- mma kernel: launching.
 
+// It is compiled only where TRIL_MATMUL_PATH asks for it: until it has been measured it is chosen nowhere by itself.
+#if defined(TRIL_MATMUL_MMA)
+
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdge>::kBlocks)
     mma_product(const __grid_constant__ Product p, int splits) {
@@ -2779,7 +2822,8 @@ static Cut mma_cut_of(const Product& p, int block_k, const Gpu& gpu) {
 
 template <typename T>
 static cudaError_t launch_mma_sized(const Product& p, const Gpu& gpu, cudaStream_t stream) {
-  const bool x_k_major = p.x_col == 1 || p.k == 1, y_k_major = p.y_row == 1 || p.k == 1;
+  constexpr int kUnit = 16 / sizeof(T);
+  const bool x_k_major = !layout_of_x(p, kUnit).lines_first, y_k_major = !layout_of_y(p, kUnit).lines_first;
   const Cut cut = mma_cut_of(p, MmaShape<T, 64>::kBlockK, gpu);
   auto of_edge = [&](auto edge) {
     constexpr int kEdge = decltype(edge)::value;
@@ -2793,6 +2837,9 @@ cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaS
   if (type == kFloat32) return launch_mma_sized<float>(p, gpu, stream);
   return type == kFloat16 ? launch_mma_sized<__half>(p, gpu, stream) : launch_mma_sized<__nv_bfloat16>(p, gpu, stream);
 }
+#else
+cudaError_t launch_mma(const Product&, ElementType, const Gpu&, cudaStream_t) { return cudaErrorNotSupported; }
+#endif
 """
 
 # ---- The Hopper kernel: float32 accuracy from float16 tensor cores. -------------------------------------------------
@@ -3389,7 +3436,6 @@ __global__ void reset_counters(int* words, int count) {
 _CUDA_HALF = r"""
 #include <algorithm>
 #include <initializer_list>
-#include <numeric>
 
 namespace half_precision {
 
@@ -3970,31 +4016,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
 
 // ---- Half precision: launching.
 
-// How an operand lies in memory, as a tensor map sees it.
-struct Layout16 {
-  bool readable, lines_first;   // lines_first: MN-major
-  int64_t pitch;                // elements from one row of the map to the next
-  Layout16(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth) : readable(false), lines_first(false), pitch(0) {
-    auto fits = [](int64_t unit, int64_t units, int64_t other, int64_t others) {
-      return (unit == 1 || units == 1) && (others == 1 || (other > 0 && other % 8 == 0 && other < int64_t(1) << 38));
-    };
-    const bool by_k = fits(k_stride, depth, line_stride, lines);
-    lines_first = !by_k;
-    readable = (by_k || fits(line_stride, lines, k_stride, depth)) && reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    pitch = (by_k ? lines : depth) == 1 ? 8 : by_k ? line_stride : k_stride;
-  }
-};
-Layout16 layout_of_x(const Product& p) { return {p.x, p.x_row, p.x_col, p.m, p.k}; }
-Layout16 layout_of_y(const Product& p) { return {p.y, p.y_col, p.y_row, p.n, p.k}; }
-
-// The greatest step of which all of an operand's batch strides are multiples: the third dimension of its tensor map. 0: there is only one.
-static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
-  int64_t unit = 0;
-  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]);
-  return unit;
-}
-
-static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const Layout16& layout, int lines, int depth,
+static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const OperandLayout& layout, int lines, int depth,
                               const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
   using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
                           const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -4063,7 +4085,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
   HalfProduct h = {};
   h.p = p;
   h.x_side = side_of_x(p), h.y_side = side_of_y(p);
-  const Layout16 x = layout_of_x(p), y = layout_of_y(p), c = {p.c, p.c_row, p.c_col, p.m, p.n};
+  const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8), c = {p.c, p.c_row, p.c_col, p.m, p.n, 8};
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
   for (int d = 0; d < p.batch_dims; ++d) h.c_batch[d] = p.c_batch[d];
@@ -4075,17 +4097,6 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 }
 
 }  // namespace half_precision
-
-static bool half_serves(ElementType type, int64_t k, const Gpu& gpu) {
-  return (type == kFloat16 || type == kBFloat16) && gpu.capability == 90 && gpu.sms >= 2 && k > 0;
-}
-
-int operands_to_copy(const Product& p) {
-  using namespace half_precision;
-  const bool x = layout_of_x(p).readable && batch_unit(p, p.x_batch) % 8 == 0;
-  const bool y = layout_of_y(p).readable && batch_unit(p, p.y_batch) % 8 == 0;
-  return (x ? 0 : 1) | (y ? 0 : 2);
-}
 """
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ---------------------------------------------
@@ -4254,14 +4265,26 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
 }
 
 // Whether the Hopper kernel is faster than the portable one; measured, on an H200.
-static bool hopper_serves(const Product& p, ElementType type, const Gpu& gpu) {
-  if (type != kFloat32 || gpu.capability != 90 || gpu.sms < 4) return false;   // two clusters, for two gradients
+static bool hopper_serves(const Product& p) {
   return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
-Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu) {
-  if (half_serves(type, p.k, gpu)) return kHalfKernel;
-  return tf32_serves(p, type, gpu) ? kTf32Kernel : hopper_serves(p, type, gpu) ? kHopperKernel : kPortableKernel;
+// Which kernel computes a product. docs/kernel.md has the measurement behind each bound ("Which kernel").
+//
+//   asked for    capability    element type         size                      kernel
+//   portable     any           any                  any                       portable
+//   any          any           float64              any                       portable
+//   mma          8.0 on        the others           any                       mma
+//   auto         9.0           float16, bfloat16    any                       half
+//   auto         9.0           float32              small, see tf32_serves    tf32
+//   auto         9.0           float32              large, hopper_serves      hopper
+//   auto         all else                                                     portable
+Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
+  if (path == kPortablePath || type == kFloat64 || p.k == 0) return kPortableKernel;
+  if (path == kMmaPath) return kMmaKernel;
+  if (gpu.capability != 90 || gpu.sms < 4) return kPortableKernel;   // less than two clusters, for two gradients
+  if (type != kFloat32) return kHalfKernel;
+  return tf32_serves(p, gpu) ? kTf32Kernel : hopper_serves(p) ? kHopperKernel : kPortableKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
@@ -4273,6 +4296,7 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
   if (kernel == kPortableKernel) return launch_portable(product, type, gpu, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, stream);
+  if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
   one.batches = 1, one.batch_dims = 0;
   for (int b = 0; b < product.batches; ++b) {
@@ -4461,8 +4485,11 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
   cudaError_t error = describe_gpu(x.get_device(), gpu);
   if (error == cudaSuccess) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    if (path != kPortablePath) way.kernel = kernel_for(p, type, gpu);
-    if (const int copies = way.kernel == kHalfKernel ? operands_to_copy(p) : 0) {
+    way.kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
+    if (way.kernel == kMmaKernel && gpu.capability < 80)
+      return "TRIL_MATMUL_PATH is 'mma', whose kernel needs compute capability 8.0 or more, but cuda:" + std::to_string(x.get_device()) +
+             " has " + std::to_string(gpu.capability / 10) + "." + std::to_string(gpu.capability % 10);
+    if (const int copies = operands_to_copy(p, type, way.kernel)) {
       if (copies & (structure == kUpper ? 2 : 1)) x = readable_copy(x);
       if (copies & (structure == kUpper ? 1 : 2)) y = readable_copy(y);
       describe(x, y, c, contraction, structure, p);
@@ -4515,7 +4542,8 @@ std::tuple<Result, std::string, std::optional<at::Tensor>> explained_product(con
   Way way;
   way.explained = true;
   Result c = product_if_fit(x, y, contraction, structure, path, way);
-  return {c, way.kernel == kHalfKernel     ? "half"
+  return {c, way.kernel == kMmaKernel      ? "mma"
+             : way.kernel == kHalfKernel   ? "half"
              : way.kernel == kHopperKernel ? "hopper"
              : way.kernel == kTf32Kernel   ? "tf32"
                                            : "portable",
@@ -4586,10 +4614,27 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 }
 """
 
+# ---- Which kernel is asked for. ----------------------------------------------------------------------------------------
+
+_AUTOMATIC, _PORTABLE, _MMA = 0, 1, 2
+_PATHS = {"auto": _AUTOMATIC, "portable": _PORTABLE, "mma": _MMA}
+
+
+def _requested_path():
+    """The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); 'portable', to run every CUDA product on the portable kernel; or 'mma',
+    to run all but float64 on the mma kernel, which is compiled only then."""
+    value = os.environ.get("TRIL_MATMUL_PATH", "auto")
+    if value not in _PATHS:
+        raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'portable' or 'mma', but is {value!r}")
+    return _PATHS[value]
+
+
+_PATH = _requested_path()
+
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_MMA, _CUDA_MMA_LAUNCH]
+_CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
@@ -4633,7 +4678,7 @@ def _build():
     if cpp_extension.CUDA_HOME is None:
         return None
     capabilities = sorted({torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())})
-    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities]
+    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities] + ["-DTRIL_MATMUL_MMA"] * (_PATH == _MMA)
     # The name holds a digest of all that decides the binary, so an edited file or a new GPU never meets an old build.
     digest = hashlib.sha256("\n".join([*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__]).encode()).hexdigest()[:16]
     name = f"tril_matmul_{digest}"
@@ -4661,20 +4706,8 @@ _EXTENSION = _build()
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
 _DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the result
-_AUTOMATIC, _PORTABLE = 0, 1  # which kernel computes
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _DTYPE_NAMES = "float32, float64, float16 or bfloat16"
-
-
-def _requested_path():
-    """The environment variable TRIL_MATMUL_PATH: 'auto' (or unset), or 'portable' to run every CUDA product on the portable kernel."""
-    value = os.environ.get("TRIL_MATMUL_PATH", "auto")
-    if value not in ("auto", "portable"):
-        raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto' or 'portable', but is {value!r}")
-    return _PORTABLE if value == "portable" else _AUTOMATIC
-
-
-_PATH = _requested_path()
 
 
 def _name(dtype):
@@ -5079,10 +5112,10 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', or 'hopper, portable' where a part of
-        a batch was refused); 'refused', whether the Hopper kernel found that pairs of float16 cannot hold an operand and left the product,
-        or one of the batch, to the portable one; 'refused_at', which of the batch, counted over its leading dimensions as one; 'lost', how
-        many elements, of the whole batch, needed more than a pair of float16 and were kept in lists beside their blocks.
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', or 'hopper, portable' where a
+        part of a batch was refused); 'refused', whether the Hopper kernel found that pairs of float16 cannot hold an operand and left the
+        product, or one of the batch, to the portable one; 'refused_at', which of the batch, counted over its leading dimensions as one;
+        'lost', how many elements, of the whole batch, needed more than a pair of float16 and were kept in lists beside their blocks.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")

@@ -447,8 +447,8 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, and
   int64_t col_stride() const { return by_rows ? 1 : pitch; }
 };
 
-// The arguments of the program come first: contraction, structure, m, n, k, batches, late, whether x and y are stored by rows, how much their
-// rows (or columns) and those of c are padded, and the kind of their elements. compute(p) runs the kernel.
+// Its arguments are contraction, structure, m, n, k, batches, late, whether x and y are stored by rows, how much their rows (or columns)
+// and those of c are padded, and the kind of their elements. compute(p) runs the kernel.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];

@@ -170,7 +170,9 @@ def test_an_unknown_problem_to_explain(model):
 @pytest.mark.parametrize("value", ["hopper", "", "AUTO"])
 def test_an_unknown_path(monkeypatch, value):
     monkeypatch.setenv("TRIL_MATMUL_PATH", value)
-    assert refusal(ValueError, execute) == f"the environment variable TRIL_MATMUL_PATH must be 'auto' or 'portable', but is {value!r}"
+    assert (
+        refusal(ValueError, execute) == f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'portable' or 'mma', but is {value!r}"
+    )
 
 
 def test_a_cuda_tensor_without_kernels(model, monkeypatch):
@@ -213,5 +215,5 @@ def test_a_failed_call_leaves_the_next_one_alone(call):
 
 def test_no_message_is_missing_here():
     """As many refusals as the file's public functions raise are held above; a new one needs a test."""
-    operator = SOURCE.read_text().split("# 3. The operator")[1]
+    operator = SOURCE.read_text().split("# ---- Which kernel is asked for.")[1]
     assert len(re.findall(r"\braise ", operator)) == 15, "model_new.py raises more or fewer errors than test_errors.py holds"

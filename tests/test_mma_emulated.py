@@ -12,14 +12,14 @@ int run_edge(char** arguments) {
   const int splits = std::atoi(arguments[15]);
   return run_product<T>(arguments, [&](const Product& p) {
     const bool x_k_major = p.x_col == 1, y_k_major = p.y_row == 1;
-    auto memory = [] { return reinterpret_cast<MmaMemory<T, kEdge>*>(current->block->memory); };
+    auto memory = []() -> MmaMemory<T, kEdge>& { return *reinterpret_cast<MmaMemory<T, kEdge>*>(current->block->memory); };
     int cluster_of;
     body = [&] {
       const int number = cluster_of * splits + current->block->rank;
       if (x_k_major)
-        y_k_major ? mma_compute<T, kEdge, true, true>(p, splits, number, *memory()) : mma_compute<T, kEdge, true, false>(p, splits, number, *memory());
+        (y_k_major ? mma_compute<T, kEdge, true, true> : mma_compute<T, kEdge, true, false>)(p, splits, number, memory());
       else
-        y_k_major ? mma_compute<T, kEdge, false, true>(p, splits, number, *memory()) : mma_compute<T, kEdge, false, false>(p, splits, number, *memory());
+        (y_k_major ? mma_compute<T, kEdge, false, true> : mma_compute<T, kEdge, false, false>)(p, splits, number, memory());
     };
     for (cluster_of = 0; cluster_of < tile_count(p, kEdge) * p.batches; ++cluster_of)
       run_cluster<MmaMemory<T, kEdge>>(cluster_of, splits, MmaShape<T, kEdge>::kThreads);
@@ -33,7 +33,8 @@ int run_type(char** arguments) {
 
 int main(int, char** arguments) {
   const int type = std::atoi(arguments[13]);
-  return type == kFloat32 ? run_type<float>(arguments) : type == kFloat16 ? run_type<__half>(arguments) : run_type<__nv_bfloat16>(arguments);
+  if (type == kFloat32) return run_type<float>(arguments);
+  return type == kFloat16 ? run_type<__half>(arguments) : run_type<__nv_bfloat16>(arguments);
 }
 """
 
