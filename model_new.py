@@ -37,6 +37,7 @@ Map, top to bottom:
 tril_matmul 1.0, MIT licence (see LICENSE).
 """
 
+import contextlib
 import functools
 import hashlib
 import math
@@ -4638,6 +4639,9 @@ _CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH
 _CUDA_SOURCES += [_CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
+# NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
+_PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
+_PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
 
 
 def _arch_flag(major, minor):
@@ -4663,10 +4667,29 @@ class _BuildNotice:
             return
         print(
             f"tril_matmul: the build failed after {seconds:.0f} s; the error below holds the compiler's words. It needs nvcc of"
-            f" CUDA {torch.version.cuda}, a C++17 compiler and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder.",
+            f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++17 compiler and ninja (pip install ninja);"
+            " TORCH_EXTENSIONS_DIR names the build folder.",
             file=sys.stderr,
             flush=True,
         )
+
+
+def _pip_toolkit(cuda, path):
+    """What pip's packages have of CUDA's version `cuda` in the folders of `path`: (a CUDA_HOME, folders of headers, libcudart), or None.
+
+    From CUDA 13 on they make one tree, nvidia/cu13, in site-packages; or in two, where one has torch's and another is the virtual
+    environment. CUDA 12's packages have no nvcc.
+    """
+    major = str(cuda).partition(".")[0]
+    trees = [os.path.join(os.path.abspath(folder), "nvidia", f"cu{major}") for folder in path]
+    # A file of each package, in the order of _PIP_PACKAGES, and the library of the last.
+    files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/nv/target", "include/cuda_runtime.h"]
+    files.append(f"lib/libcudart.so.{major}")
+    found = [next((tree for tree in trees if os.path.exists(os.path.join(tree, file))), None) for file in files]
+    if None in found:
+        return None
+    headers = [os.path.join(tree, "include") for tree in dict.fromkeys(found)]
+    return found[0], headers, os.path.join(found[-1], files[-1])
 
 
 def _build():
@@ -4675,8 +4698,12 @@ def _build():
         return None
     from torch.utils import cpp_extension
 
-    if cpp_extension.CUDA_HOME is None:
-        return None
+    # torch looks for CUDA_HOME, nvcc on the PATH and /usr/local/cuda, which need not have nvcc; of pip's packages it does not know.
+    home, toolkit = cpp_extension.CUDA_HOME, None
+    if home is None or not (os.path.exists(os.path.join(home, "bin", "nvcc")) or "PYTORCH_NVCC" in os.environ):
+        toolkit = _pip_toolkit(torch.version.cuda, sys.path)
+        if toolkit is None:
+            return None
     capabilities = sorted({torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())})
     flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities] + ["-DTRIL_MATMUL_MMA"] * (_PATH == _MMA)
     # The name holds a digest of all that decides the binary, so an edited file or a new GPU never meets an old build.
@@ -4690,9 +4717,17 @@ def _build():
         "extra_cuda_cflags": flags,
         "no_implicit_headers": True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
     }
-    if os.path.exists(os.path.join(cpp_extension._get_build_directory(name, False), f"{name}.so")):
-        return cpp_extension.load_inline(**load)
-    with _BuildNotice(", ".join(f"sm_{major}{minor}" for major, minor in capabilities)):
+    folder = cpp_extension._get_build_directory(name, False)
+    with contextlib.ExitStack() as stack:
+        if toolkit is not None:
+            stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
+            cpp_extension.CUDA_HOME, load["extra_include_paths"], library = toolkit
+            # The linker is told -lcudart, and pip's library has no name without a version. In the folder where it runs, a script of its
+            # own has that name.
+            cpp_extension._maybe_write(os.path.join(folder, "libcudart.so"), f'INPUT("{library}")\n')
+            load["extra_ldflags"] = ["-L."]
+        if not os.path.exists(os.path.join(folder, f"{name}.so")):
+            stack.enter_context(_BuildNotice(", ".join(f"sm_{major}{minor}" for major, minor in capabilities)))
         return cpp_extension.load_inline(**load)
 
 
@@ -4857,7 +4892,7 @@ def _kernels():
         raise RuntimeError(
             "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
             f" was found (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to"
-            " where the toolkit lies, and import again."
+            f" where the toolkit lies, or (from CUDA 13 on) in its place {_PIP_COMMAND}; then import again."
         )
     return _EXTENSION
 

@@ -2,6 +2,7 @@
 needs torch and the standard library alone, and it can be executed from its text as often as one likes."""
 
 import ast
+import ctypes
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ import sys
 import pytest
 import sanitize
 import torch
-from helpers import HAS_CUDA, ROOT, SOURCE, execute
+from helpers import COMPILER, HAS_CUDA, ROOT, SOURCE, execute
 
 ARCHITECTURES = ["sm_80", "sm_90a", "compute_120"]  # compute_: up to PTX, unoptimised, which is a seventh of the time
 # torch's own flags for an extension (torch.utils.cpp_extension), and ptxas's report of registers and spills.
@@ -123,6 +124,109 @@ def test_torch_stays_out_of_the_cuda_source(model):
     assert included, "no #include was found"
     assert not [name for name in included if re.match(r"(torch|ATen|c10|pybind11)/", name)], included
     assert not re.search(r"\b(at|c10|torch)::", source)
+
+
+# ---- The compiler that pip installs. ---------------------------------------------------------------------------------
+
+PIP_FILES = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/nv/target", "include/cuda_runtime.h", "lib/libcudart.so.13"]
+CUDA = torch.version.cuda or "13.0"
+
+
+def tree(site_packages, files=PIP_FILES):
+    """What pip would leave there, of empty files. Returns nvidia/cu13."""
+    for file in files:
+        path = site_packages / "nvidia" / "cu13" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return str(site_packages / "nvidia" / "cu13")
+
+
+@pytest.fixture
+def no_toolkit(model, monkeypatch, tmp_path):
+    """torch as it is with an H200 and without a toolkit. Returns torch.utils.cpp_extension."""
+    from torch.utils import cpp_extension
+
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "builds"))
+    monkeypatch.delenv("PYTORCH_NVCC", raising=False)
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    monkeypatch.setattr(torch.version, "cuda", CUDA)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    return cpp_extension
+
+
+def test_pips_toolkit_is_found(model, tmp_path):
+    home = tree(tmp_path / "here")
+    path = ["", str(tmp_path / "nowhere"), str(tmp_path / "here")]
+    assert model._pip_toolkit("13.0", path) == (home, [f"{home}/include"], f"{home}/lib/libcudart.so.13")
+    for other in ("12.8", "14.0", "1.3", None):
+        assert model._pip_toolkit(other, path) is None, f"taken for CUDA {other}"
+
+
+def test_pips_toolkit_in_two_folders(model, tmp_path):
+    ours, torchs = tree(tmp_path / "ours", PIP_FILES[:4]), tree(tmp_path / "torchs", PIP_FILES[4:])
+    found = model._pip_toolkit("13.0", [str(tmp_path / "ours"), str(tmp_path / "torchs")])
+    assert found == (ours, [f"{ours}/include", f"{torchs}/include"], f"{torchs}/lib/libcudart.so.13")
+
+
+@pytest.mark.parametrize("missing", PIP_FILES)
+def test_pips_toolkit_without_a_package(model, tmp_path, missing):
+    tree(tmp_path, [file for file in PIP_FILES if file != missing])
+    assert model._pip_toolkit("13.0", [str(tmp_path)]) is None
+
+
+@pytest.mark.skipif(not CUDA.startswith("13."), reason="torch is built for another CUDA version")
+@pytest.mark.parametrize("there", ["no CUDA_HOME", "a CUDA_HOME without nvcc"])
+def test_the_build_is_handed_pips_toolkit(model, no_toolkit, monkeypatch, tmp_path, there):
+    before = None if there == "no CUDA_HOME" else str(tmp_path / "runtime")
+    monkeypatch.setattr(no_toolkit, "CUDA_HOME", before)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert model._build() is None
+    home, seen = tree(tmp_path), []
+
+    def load_inline(**load):
+        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], load["extra_ldflags"]))
+        raise RuntimeError("nvcc's words")
+
+    monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
+    with pytest.raises(RuntimeError, match="nvcc's words"):
+        model._build()
+    assert seen == [(home, [f"{home}/include"], ["-L."])]
+    assert before == no_toolkit.CUDA_HOME
+    (script,) = (tmp_path / "builds").glob("*/libcudart.so")
+    assert script.read_text() == f'INPUT("{home}/lib/libcudart.so.13")\n'
+
+
+@pytest.mark.skipif(not CUDA.startswith("13."), reason="torch is built for another CUDA version")
+def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path):
+    (tmp_path / "toolkit" / "bin").mkdir(parents=True)
+    (tmp_path / "toolkit" / "bin" / "nvcc").touch()
+    tree(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(no_toolkit, "CUDA_HOME", str(tmp_path / "toolkit"))
+    monkeypatch.setattr(no_toolkit, "load_inline", lambda **load: (no_toolkit.CUDA_HOME, load.get("extra_ldflags")))
+    assert model._build() == (str(tmp_path / "toolkit"), None)
+
+
+def test_pips_compiler_builds(model, no_toolkit, monkeypatch, tmp_path):
+    """_build, with a small kernel in place of the source; then the extension calls the CUDA runtime."""
+    toolkit = model._pip_toolkit(CUDA, sys.path)
+    if toolkit is None or COMPILER is None or shutil.which("ninja") is None:
+        pytest.skip("NVIDIA's compiler packages, a C++ compiler or ninja are not installed")
+    cuda = "#include <cuda_fp16.h>\n__global__ void f(__half* p) { *p = __float2half(1.0f); }\nvoid launch() { f<<<1, 1>>>(nullptr); }\n"
+    cuda += "int version() { int found = 0; cudaRuntimeGetVersion(&found); return found; }\n"
+    binding = "#include <torch/csrc/utils/pybind.h>\n#include <cuda_runtime_api.h>\nint version();\n"
+    binding += 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("version", &version); }\n'
+    for name, value in {"_CUDA_SOURCES": [cuda], "_CPP_BINDING": binding, "_CUDA_TYPES": "", "_CUDA_LAUNCHERS": ""}.items():
+        monkeypatch.setattr(model, name, value)
+    if not torch.backends.cuda.is_built():  # empty libraries stand for torch's own, which the linker is told
+        (tmp_path / "empty.cpp").touch()
+        for library in ("c10_cuda", "torch_cuda"):
+            subprocess.run([COMPILER, "-shared", "empty.cpp", "-o", f"lib{library}.so"], check=True, cwd=tmp_path)
+        monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
+    ctypes.CDLL(toolkit[2])  # torch built for CUDA has it open
+    assert model._build().version() // 1000 == int(CUDA.partition(".")[0])
 
 
 # ---- KernelBench's static rules. -------------------------------------------------------------------------------------
