@@ -9,6 +9,7 @@ Suites, for a CUDA GPU:
 
     forward      N = 64 .. 16384 float32; hard inputs and other dtypes at 4096
     portable     the kernel that other GPUs get (TRIL_MATMUL_PATH=portable)
+    mma          the kernel that is taken on request alone (TRIL_MATMUL_PATH=mma)
     batch        many products in one call
     backward     forward and both gradients
     problems     lower, upper triangular and A.T @ B
@@ -430,11 +431,23 @@ def suite_forward(bench, record):
 
 
 def suite_portable(bench, record):
-    """With TRIL_MATMUL_PATH=portable set before the file is imported; see in_portable_process."""
+    """With TRIL_MATMUL_PATH=portable set before the file is imported; see in_forced_process."""
     print(HEADER)
     for N in bench.sizes or PORTABLE_SIZES:
         measure_forward(bench, record, "sizes", "lower", N, path="portable")
     measure_forward(bench, record, "dtypes", "lower", _special_size(bench), torch.float64, path="portable")
+
+
+def suite_mma(bench, record):
+    """With TRIL_MATMUL_PATH=mma set before the file is imported; see in_forced_process."""
+    print(HEADER)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for N in bench.sizes or HALF_SIZES:
+            measure_forward(bench, record, "sizes", "lower", N, dtype, path="mma")
+    for inputs in HARD_INPUTS:
+        measure_forward(bench, record, "hard", "lower", _special_size(bench), inputs=inputs, path="mma")
+    measure_forward(bench, record, "problems", "upper", _special_size(bench), path="mma")
+    measure_forward(bench, record, "problems", "transposed_a", TRANSPOSED_A_SHAPES[0], path="mma")
 
 
 def suite_batch(bench, record):
@@ -783,6 +796,7 @@ GPU_SUITES = {
     "backward": suite_backward,
     "batch": suite_batch,
     "portable": suite_portable,
+    "mma": suite_mma,
     "host": suite_host,
     "determinism": suite_determinism,
     "build": suite_build,
@@ -812,19 +826,22 @@ def run_suite(name, bench, folder, commit=None):
     return record.content["failures"]
 
 
-def in_portable_process(given):
-    """The portable suite in a process of its own, since the variable is read at import. Returns the list of what failed.
+FORCED = ("portable", "mma")  # suites of the path that has their name
+
+
+def in_forced_process(given, name):
+    """A suite of FORCED in a process of its own, since the variable is read at import. Returns the list of what failed.
 
     A second copy of the file in this process would not do: torch has one operator of a name, so both copies would run one kernel.
     """
-    command = [sys.executable, str(Path(__file__).resolve()), "--suite", "portable"]
+    command = [sys.executable, str(Path(__file__).resolve()), "--suite", name]
     for option in ("trials", "seconds", "out", "seed", "solution", "commit"):
         if getattr(given, option) is not None:
             command += [f"--{option}={getattr(given, option)}"]
     command += ["--sizes", *map(str, given.sizes)] if given.sizes else []
     sys.stdout.flush()
-    status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": "portable"}).returncode
-    return [f"portable: its process ended with status {status}; what failed stands above"] if status else []
+    status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": name}).returncode
+    return [f"{name}: its process ended with status {status}; what failed stands above"] if status else []
 
 
 def positive(text):
@@ -853,8 +870,11 @@ def parse_arguments(arguments):
     if need_gpu and not has_gpu:
         parser.error(f"argument --suite: {', '.join(need_gpu)} need a CUDA GPU, and torch sees none; accepted without one: cpu")
     forced = os.environ.get("TRIL_MATMUL_PATH")
-    if forced not in (None, "auto") and given.suite != ["portable"]:
-        parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: unset (or --suite portable alone)")
+    if forced not in (None, "auto") and given.suite != [forced]:
+        alone = " or ".join(f"--suite {name}" for name in FORCED)
+        parser.error(
+            f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: unset (or {alone} of that path alone)"
+        )
     if not given.solution.is_file():
         parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with model_new.py's functions")
     if given.seconds <= 0:
@@ -871,8 +891,8 @@ def main(arguments=None):
     )
     failures = []
     for name in dict.fromkeys(given.suite):
-        if name == "portable" and os.environ.get("TRIL_MATMUL_PATH") != "portable":
-            failures += in_portable_process(given)
+        if name in FORCED and os.environ.get("TRIL_MATMUL_PATH") != name:
+            failures += in_forced_process(given, name)
             continue
         threads = torch.get_num_threads()
         if name == "cpu":

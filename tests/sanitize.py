@@ -2,7 +2,7 @@
 
     python tests/sanitize.py                      all four tools, all kernels
     python tests/sanitize.py memcheck             some of the tools
-    python tests/sanitize.py initcheck portable   some of the kernels: portable, tf32, hopper, half
+    python tests/sanitize.py initcheck portable   some of the kernels: portable, tf32, hopper, half, mma
 
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every tool is clean, 1 if one is not, 2 if it
 cannot run.
@@ -57,6 +57,7 @@ COPIED = {  # for a tool: what becomes of what
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, more than one team's share
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 HALF_SIZES = (136, 1100)  # split sums, and tiles of clusters that share Y
+MMA_SIZES = (136, 2200)  # tiles of 64, shared by clusters; tiles of 128
 HOPPER_SIZE = 1300  # tiles in pieces, an edge that no block divides
 
 
@@ -117,7 +118,22 @@ def half(torch, module):
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
-KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper, "half": half}
+def mma(torch, module):
+    """Every contraction and structure of the three types, large tiles and small ones, a copy, a batch, and what is summed again."""
+    module._PATH = module._MMA
+    for N, dtype in itertools.product(MMA_SIZES, (torch.float32, torch.float16, torch.bfloat16)):
+        X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
+        assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+        assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
+        assert finite(torch, module, X[:-3, :-3], Y[:-3, :-3], 0, 1)
+        assert finite(torch, module, X.expand(3, N, N), Y.expand(3, N, N), 0, 1)
+        X[N - 1, N - 1] = float("inf")
+        assert not finite(torch, module, X, Y.mT, 0, 1)
+    print("computed by", module.explain(Y, Y)["path"], flush=True)
+    module._PATH = module._AUTOMATIC
+
+
+KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper, "half": half, "mma": mma}
 
 
 def copy_for(tool, text):
@@ -138,6 +154,7 @@ def main():
         import torch
 
         module = load(sys.argv[2])
+        module._PATH = module._AUTOMATIC
         for kernels in sys.argv[3:]:
             KERNELS[kernels](torch, module)
         return 0
@@ -148,11 +165,12 @@ def main():
         return 2
     tools = [tool for tool in sys.argv[1:] if tool in TOOLS] or TOOLS
     kernels = [some for some in sys.argv[1:] if some in KERNELS] or list(KERNELS)
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    # The mma kernel is compiled on request alone
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRIL_MATMUL_PATH": "mma" if "mma" in kernels else "auto"}
     dirty = 0
     for tool in tools:
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-        for kernel in () if tool == "initcheck" else ("portable", "tf32", "hopper", "half", "pack", "clear"):
+        for kernel in () if tool == "initcheck" else ("portable", "tf32", "hopper", "half", "mma", "pack", "clear"):
             command += ["--kernel-name", f"kns={kernel}"]
         run = subprocess.run(
             [*command, sys.executable, __file__, "--child", tool, *kernels], capture_output=True, text=True, env=environment

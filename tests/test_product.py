@@ -723,3 +723,49 @@ def test_the_portable_kernel_on_request(model, monkeypatch):
     for problem, (function, family) in zip(EXPLAINED, FUNCTIONS.items(), strict=True):
         assert room["explain"](A, B, problem) == PORTABLE
         assert_product(room[function](A, B), A, B, *family, function)
+
+
+@pytest.fixture(scope="module")
+def mma_room(model):
+    """The file, executed with TRIL_MATMUL_PATH=mma; afterwards the model's operator is torch's again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIL_MATMUL_PATH", "mma")
+        room = helpers.execute()
+    yield room
+    helpers.execute()
+
+
+@needs_cuda
+@pytest.mark.skipif(helpers.HAS_CUDA and torch.cuda.get_device_capability() < (8, 0), reason="the mma kernel needs compute capability 8.0")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_mma_kernel_on_request(mma_room, function, dtype):
+    contraction, structure = FUNCTIONS[function]
+    problem = dict(zip(FUNCTIONS, EXPLAINED, strict=True))[function]
+    for N, layout, batch in (
+        (1, "contiguous", ()),
+        (70, "slice", ()),
+        (257, "transposed", (3,)),
+        (1000, "contiguous", ()),
+        (2056, "steps", ()),
+    ):
+        A, B = (normal(*batch, N, N, seed=seed, dtype=dtype, device="cuda").requires_grad_() for seed in (N, N + 1))
+        X, Y = (laid_out(T.detach(), layout, structure).requires_grad_() for T in (A, B))
+        assert mma_room["explain"](X, Y, problem)["path"] == ("portable" if dtype == torch.float64 else "mma")
+        C = mma_room[function](X, Y)
+        assert_product(C, X, Y, contraction, structure, f"N = {N}, {layout}")
+        G = normal(*batch, N, N, seed=N + 2, dtype=dtype, device="cuda")
+        dX, dY = torch.autograd.grad(C, (X, Y), G)
+        by_x, by_y = ((NT, (G, Y)), (TN, (X, G))) if contraction == NN else ((NT, (Y, G)), (NN, (X, G)))
+        assert_product(dX.contiguous(), *by_x[1], by_x[0], structure, f"dA, N = {N}, {layout}")
+        assert_product(dY.contiguous(), *by_y[1], by_y[0], structure, f"dB, N = {N}, {layout}")
+
+
+@needs_cuda
+@pytest.mark.skipif(helpers.HAS_CUDA and torch.cuda.get_device_capability() < (8, 0), reason="the mma kernel needs compute capability 8.0")
+def test_the_mma_kernel_gives_the_same_bits_every_time(mma_room):
+    for N in (300, 1000, 2500):
+        A, B = cuda_operands(N)
+        first = mma_room["tril_matmul"](A, B)
+        for _ in range(100):
+            assert_bitwise(mma_room["tril_matmul"](A, B), first)
