@@ -2440,7 +2440,7 @@ struct MmaWork {
 //   K-major:   | line 0: 64 bytes of k | line 1 | ...             chunks of 16 bytes, permuted by the line
 //   MN-major:  | k = 0: kEdge lines | k = 1 | ...                 permuted by k
 template <typename T, int kEdge>
-struct alignas(1024) MmaMemory {
+struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
   uint8_t stage[MmaShape<T, kEdge>::kStages][MmaShape<T, kEdge>::kStageBytes];
   MmaWork<T> work;
 };
@@ -2795,7 +2795,7 @@ template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdge>::kBlocks)
     mma_product(const __grid_constant__ Product p, int splits) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  extern __shared__ __align__(1024) unsigned char mma_memory[];
+  extern __shared__ __align__(256) unsigned char mma_memory[];
   mma_compute<T, kEdge, kXKMajor, kYKMajor>(p, kEdge == 64 ? splits : 1, blockIdx.x,
                                             *reinterpret_cast<MmaMemory<T, kEdge>*>(mma_memory));
 #endif
