@@ -143,12 +143,14 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
                              const Gpu& gpu, cudaStream_t stream);
 """
 
-# ---- Schedule: the arithmetic of tiles: which one comes when, and which k it sums. (The Hopper kernel's own stands with it.) ----
+# ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
 #
 # Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first: what is left at the end is
 # short, so no SM works on alone for long.
 _CUDA_SCHEDULE = r"""
-// ---- Schedule: which tile, and which k.
+// ---- Schedule: arithmetic.
+
+constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of an operand tile, of a k-block
 
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 
@@ -174,12 +176,56 @@ __host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t 
   return offset;
 }
 
+// ---- Schedule: what may be multiplied, and the range of k that follows.
+
+// Which elements an operand has, by its line (row m of X, column n of Y) and k.
+enum Side : int { kUpToLine, kFromLine, kEverywhere };
+
+__device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
+
+// Whether block k of an operand's lines `first` .. `first` + `blocks` - 1, all in blocks, may be on its diagonal.
+__device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
+  return side != kEverywhere && static_cast<uint32_t>(k - first) < static_cast<uint32_t>(blocks);
+}
+
+// Masks: what X, Y and C have, by the contraction of lower triangles. A product of other masks, say of a triangle and a dense matrix, would
+// be another column: the range of k, the blocks that exist and what is masked go by the sides that side_of finds here.
+//
+//        dense    kNN       kNT       kTN
+//   X    all k    k <= m    k <= m    k >= m
+//   Y    all k    k >= n    k <= n    k >= n
+//   C    all n    n <= m    n <= m    n <= m
+struct Masks {   // which column
+  Contraction contraction;
+  int triangular;
+};
+enum Operand : int { kX, kY };
+
+template <typename P>   // Masks, or a product, which has the same two
+__host__ __device__ constexpr Side side_of(Operand operand, const P& p) {
+  return !p.triangular   ? kEverywhere
+         : operand == kX ? (p.contraction == kTN ? kFromLine : kUpToLine)
+                         : (p.contraction == kNT ? kUpToLine : kFromLine);
+}
+
+// The range of k that elements of C sum, those in rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1, by the sides of X and Y:
+// in elements, or in blocks of one size.
+__host__ __device__ inline int first_k(Side x, Side y, int row, int col) {
+  return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0);
+}
+__host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end, int depth) {
+  return min(min(depth, x == kUpToLine ? row_end : depth), y == kUpToLine ? col_end : depth);
+}
+
+// ---- Schedule: the tiles of the portable and of the tf32 kernel, in elements.
+
+// Tile rows that a dense product walks through together, so that its tiles meet in the L2 cache; and those of larger tiles, further down.
+[[maybe_unused]] constexpr int kBandRows = 8, kBandTiles = 4;
+
 struct Tile {
   int i, j;            // tile row and tile column of C, i >= j
   int k_begin, k_end;  // the half-open range of k that the tile sums
 };
-
-constexpr int kBandRows = 8;  // tile rows that a dense product walks through together, so that its tiles meet in the L2 cache
 
 __host__ __device__ inline int64_t tile_count(const Product& p, int edge) {
   const int64_t rows = ceil_div(p.m, edge), cols = ceil_div(p.n, edge);
@@ -208,17 +254,147 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   return {band + place % rows, place / rows, 0, p.k};
 }
 
-// Which elements an operand has, by its line (row m of X, column n of Y) and k.
-enum Side : int { kUpToLine, kFromLine, kEverywhere };
+// ---- Schedule: the work tiles of the Hopper kernel, in blocks, found one after the other.
 
-__device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
+constexpr int kTileEdge = 256;                    // what a cluster computes: the tiles of two CTAs, one above the other
+constexpr int kTileBlocks = kTileEdge / kBlock;   // along an edge
 
-__host__ __device__ inline Side side_of_x(const Product& p) {
-  return !p.triangular ? kEverywhere : p.contraction == kTN ? kFromLine : kUpToLine;
-}
-__host__ __device__ inline Side side_of_y(const Product& p) {
-  return !p.triangular ? kEverywhere : p.contraction == kNT ? kUpToLine : kFromLine;
-}
+// A tile of a cluster, or a split of its range of k.
+struct alignas(16) WorkTile {
+  int i, j;         // i = -1: there are no more
+  int begin, end;   // in k-blocks
+  int split, splits;
+  int place;        // of the partial sums of its tile's first split
+  int unused;
+};
+
+struct WorkTiles {
+  int group = 0, base = 0, base_place = 0;   // of the group's first work tile: its number, and the place of its partial sums
+
+  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many splits. False: no such group.
+  __host__ __device__ static bool describe(int group, int rows, int cols, int k_blocks, int triangular, int longest, int& count,
+                                           int& splits) {
+    const int band = rows - group * kBandTiles;   // rows of tiles that are left, of a dense product
+    if (triangular ? group >= rows : band <= 0) return false;
+    count = triangular ? group + 1 : (band < kBandTiles ? band : kBandTiles) * cols;
+    const int length = triangular ? kTileBlocks * (rows - group) : k_blocks;
+    splits = ceil_div(length < k_blocks ? length : k_blocks, longest);
+    return true;
+  }
+
+  // The k-blocks of k that the tile in row i and column j sums.
+  template <typename P>
+  __device__ static void k_range(const P& p, int i, int j, int& begin, int& end) {
+    begin = !p.triangular || p.contraction == kNT ? 0 : kTileBlocks * (p.contraction == kNN ? j : i);
+    end = !p.triangular || p.contraction == kTN ? p.k_blocks : min(p.k_blocks, kTileBlocks * ((p.contraction == kNN ? i : j) + 1));
+  }
+
+  // How many tiles' worth of partial sums the splits leave.
+  __host__ static int64_t partial_sums(int m, int n, int k_blocks, int triangular, int longest) {
+    int64_t sum = 0;
+    int count, splits;
+    const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
+    for (int group = 0; describe(group, rows, cols, k_blocks, triangular, longest, count, splits); ++group)
+      sum += static_cast<int64_t>(count) * (splits - 1);
+    return sum;
+  }
+
+  // Finds a work tile by its number; the numbers asked for must rise. False if there are no more.
+  template <typename P>
+  __device__ bool find(const P& p, int number, WorkTile& tile) {
+    const int rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
+    int count, splits, place;
+    for (;; ++group) {   // the group that the work tile is in
+      if (!describe(group, rows, cols, p.k_blocks, p.triangular, p.longest_split, count, splits)) return false;
+      place = number - base;
+      if (place < count * splits) break;
+      base += count * splits, base_place += count * (splits - 1);
+    }
+    tile.split = place % splits, tile.splits = splits;
+    place /= splits;
+    tile.place = base_place + place * (splits - 1);
+    if (!p.triangular) {
+      const int band = min(kBandTiles, rows - group * kBandTiles);
+      tile.i = group * kBandTiles + place % band;
+      tile.j = place / band;
+    } else if (p.contraction == kTN) {
+      tile.i = group;
+      tile.j = place;
+    } else {
+      tile.j = p.contraction == kNN ? place : rows - 1 - group;
+      tile.i = p.contraction == kNN ? place + rows - 1 - group : tile.j + place;
+    }
+    k_range(p, tile.i, tile.j, tile.begin, tile.end);
+    if (splits > 1) {
+      const int begin = tile.begin, length = tile.end - begin;
+      tile.begin = begin + length * tile.split / splits, tile.end = begin + length * (tile.split + 1) / splits;
+    }
+    return true;
+  }
+};
+
+// ---- Schedule: the work tiles of half precision, in blocks, likewise.
+
+namespace half_precision {
+
+// A tile of C and the range of k that it sums, all in blocks of 64. A tile of a cluster, until the CTA that takes it makes it its own.
+struct WorkTile {
+  int row, col, k_begin, k_end, batch;   // row = -1: there are no more
+};
+
+// The work tiles of a product, about the longest first, in groups of similar length. Tile column j of a triangular product begins in tile
+// row j * cols / rows, and reaches down to the last.
+struct Scheduler {
+  const Product& p;
+  int rows, cols;   // of a tile, in blocks
+  int group = 0, base = 0;
+
+  __host__ __device__ int tile_rows() const { return ceil_div(p.m, rows * kBlock); }
+  __host__ __device__ int tile_cols() const { return ceil_div(p.n, cols * kBlock); }
+  // How many tile columns begin above tile row `i`.
+  __host__ __device__ int cols_above(int i) const { return i * rows >= tile_cols() * cols ? tile_cols() : ceil_div(i * rows, cols); }
+
+  // How many tiles a group has, of one product of the batch; 0: there is no such group.
+  __host__ __device__ int size(int group) const {
+    const int left = tile_rows() - group * (p.triangular ? 1 : kBandTiles);   // tile rows
+    if (left <= 0) return 0;
+    if (!p.triangular) return (left < kBandTiles ? left : kBandTiles) * tile_cols();
+    return p.contraction == kNT ? (cols_above(left) - cols_above(left - 1)) * (group + 1) : cols_above(group + 1);
+  }
+  __host__ int64_t count() const {
+    int64_t sum = 0;
+    for (int g = 0; size(g) > 0 || g < tile_rows(); ++g) sum += size(g);
+    return sum * p.batches;
+  }
+
+  // The work tile of a number; the numbers asked for must rise. row = -1: there is none.
+  __device__ WorkTile find(int number) {
+    const int batches = static_cast<int>(p.batches), side = tile_rows();
+    int count;
+    for (;; ++group, base += count) {
+      count = size(group) * batches;
+      if (number - base < count) break;
+      if (group > side) return {-1};
+    }
+    const int batch = (number - base) % batches, place = (number - base) / batches;
+    int i, j;
+    if (!p.triangular) {
+      const int band = min(kBandTiles, side - group * kBandTiles);
+      i = group * kBandTiles + place % band, j = place / band;
+    } else if (p.contraction == kNN) {
+      j = place, i = j * cols / rows + side - 1 - group;
+    } else if (p.contraction == kTN) {
+      i = group, j = place;
+    } else {
+      i = side - 1 - group + place % (group + 1), j = cols_above(side - 1 - group) + place / (group + 1);
+    }
+    const Side x = side_of(kX, p), y = side_of(kY, p);
+    const int row = i * rows, col = j * cols, all = ceil_div(p.k, kBlock);
+    return {row, col, first_k(x, y, row, col), end_of_k(x, y, row + rows, col + cols, all), batch};
+  }
+};
+
+}  // namespace half_precision
 """
 
 # ---- Epilogue: what every kernel writes in the same way. --------------------------------------------------------------
@@ -756,8 +932,7 @@ __device__ inline bool all_finite(const volatile float* before, float least, flo
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
-constexpr int kBlock = 64;                           // a side of an operand tile: 64 x 64 elements of 16 bits, rows of 128 bytes
-constexpr int kOperandBytes = kBlock * kBlock * 2;
+constexpr int kOperandBytes = kBlock * kBlock * 2;   // of an operand tile: 16-bit elements, rows of 128 bytes
 constexpr int kBlockBytes = 2 * kOperandBytes;       // a packed block: an operand tile of hi, then one of lo
 constexpr int kMaxOutliers = 14;                     // of a block; a matrix with more in one is not for this kernel
 
@@ -1412,7 +1587,7 @@ template <int kEdge, int kThreads>
 __device__ __noinline__ void correct_tile(const Product& p, const Place& place, const Packed& packed_x, const Packed& packed_y) {
   const float *const x = static_cast<const float*>(place.x), *const y = static_cast<const float*>(place.y);
   float* const c = static_cast<float*>(p.c);
-  const Side x_side = side_of_x(p), y_side = side_of_y(p);
+  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const int first_row = place.tile.i * kEdge, first_col = place.tile.j * kEdge;
   constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
   const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
@@ -1471,7 +1646,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   auto buffer_x = [&](int stage) { return buffers + 2 * (stage * P::kTeams + team) * P::kBufferElements; };
   auto buffer_y = [&](int stage) { return buffer_x(stage) + P::kBufferElements; };
 
-  const Side x_side = side_of_x(p), y_side = side_of_y(p);
+  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   auto panel_x = [&] { return Panel<T>{static_cast<const T*>(place.x), p.x_row, p.x_col, x_side, place.tile.i * kEdge, p.m, p.k}; };
   auto panel_y = [&] { return Panel<T>{static_cast<const T*>(place.y), p.y_col, p.y_row, y_side, place.tile.j * kEdge, p.n, p.k}; };
 
@@ -2150,8 +2325,8 @@ __device__ inline void tf32_multiply_exactly(const float* tile_x, const float* t
 template <bool kExactly, bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float scale, Tf32Memory& memory, Tf32Sums& sum) {
   const int k_begin = place.k_begin, k_blocks = place.k_blocks;
-  Tf32Panel<kXAlongK> x(place.x, p.x_row, p.x_col, side_of_x(p), place.tile.i * kTfBlockMN, p.m, p.k, k_begin);
-  Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of_y(p), place.tile.j * kTfBlockMN, p.n, p.k, k_begin);
+  Tf32Panel<kXAlongK> x(place.x, p.x_row, p.x_col, side_of(kX, p), place.tile.i * kTfBlockMN, p.m, p.k, k_begin);
+  Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of(kY, p), place.tile.j * kTfBlockMN, p.n, p.k, k_begin);
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage_tiles[0][0]);
@@ -2650,15 +2825,15 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   const MmaWork<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpM, warp_col = warp / 2 * S::kWarpN;
   const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin, k_blocks = work.k_blocks;
-  const Side x_side = side_of_x(p), y_side = side_of_y(p);
+  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
   MmaCopier<T, kEdge, kXKMajor> x(work.x, p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k, k_begin, stages);
   MmaCopier<T, kEdge, kYKMajor> y(work.y, p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k, k_begin, stages + S::kOperandBytes);
   const MmaReader<T, kEdge, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kEdge, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
-  const int terms_from = max(x_side == kFromLine ? row : 0, y_side == kFromLine ? col : 0) - S::kBlockK;
-  const int terms_to = min(x_side == kUpToLine ? row + S::kWarpM : p.k, y_side == kUpToLine ? col + S::kWarpN : p.k);
+  const int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
+  const int terms_to = end_of_k(x_side, y_side, row + S::kWarpM, col + S::kWarpN, p.k);
 #pragma unroll
   for (int u = 0; u < S::kSums; ++u) sum[u] = 0.0f;
   constexpr int kAhead = S::kStages - 1;
@@ -2855,12 +3030,9 @@ _CUDA_HOPPER_SCHEDULE = r"""
 // ---- Hopper kernel: sizes, and what its CTAs are given and share.
 
 constexpr int kCols = 256;                // of C: a CTA computes 128 x 256 at a time
-constexpr int kTileEdge = 256;            // what a cluster computes: two such parts, one above the other
-constexpr int kTileBlocks = 4;            // packed blocks along an edge
 constexpr int kStages = 7;                 // of the pipeline through which packed blocks come
 constexpr int kStageBytes = 2 * kBlockBytes;
 constexpr int kTiles = 4;                 // places for work tiles on their way to the producers
-[[maybe_unused]] constexpr int kBandTiles = 4;       // as kBandRows, for these tiles
 [[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
 struct HopperProduct {
@@ -2894,25 +3066,16 @@ struct KBlockInfo {
   int split, splits, place;   // place: of the partial sums of the tile's first split
 };
 
-// A tile of a cluster, or a split of its range of k.
-struct alignas(16) WorkTile {
-  int i, j;         // i = -1: there are no more
-  int begin, end;   // in k-blocks
-  int split, splits;
-  int place;        // of the partial sums of its tile's first split
-  int unused;
-};
-
 // ---- Hopper kernel: geometry of blocks. Lines are row blocks of X and column blocks of Y.
 
 template <Contraction kC>
 __device__ inline bool has_x(const HopperProduct& p, int line, int k) {
-  return line < p.lines_x && (!p.triangular || (kC == kTN ? k >= line : k <= line));
+  return line < p.lines_x && on_side(side_of(kX, Masks{kC, p.triangular}), line, k);
 }
 
 template <Contraction kC>
 __device__ inline bool has_y(const HopperProduct& p, int line, int k) {
-  return line < p.lines_y && (!p.triangular || (kC == kNT ? k <= line : k >= line));
+  return line < p.lines_y && on_side(side_of(kY, Masks{kC, p.triangular}), line, k);
 }
 
 template <Contraction kC>
@@ -2935,71 +3098,6 @@ template <Contraction kC>
 __device__ inline int y_block(const HopperProduct& p, int line, int k) {
   return kC == kNT ? block_index(p.y, line, k) : block_index(p.y, k, line);
 }
-
-// ---- Hopper kernel: the order of tiles.
-
-struct WorkTiles {
-  int group = 0, base = 0, base_place = 0;   // of the group's first work tile: its number, and the place of its partial sums
-
-  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many splits. False: no such group.
-  __host__ __device__ static bool describe(int group, int rows, int cols, int k_blocks, int triangular, int longest, int& count,
-                                           int& splits) {
-    const int band = rows - group * kBandTiles;   // rows of tiles that are left, of a dense product
-    if (triangular ? group >= rows : band <= 0) return false;
-    count = triangular ? group + 1 : (band < kBandTiles ? band : kBandTiles) * cols;
-    const int length = triangular ? kTileBlocks * (rows - group) : k_blocks;
-    splits = ceil_div(length < k_blocks ? length : k_blocks, longest);
-    return true;
-  }
-
-  // The k-blocks of k that the tile in row i and column j sums.
-  __device__ static void k_range(const HopperProduct& p, int i, int j, int& begin, int& end) {
-    begin = !p.triangular || p.contraction == kNT ? 0 : kTileBlocks * (p.contraction == kNN ? j : i);
-    end = !p.triangular || p.contraction == kTN ? p.k_blocks : min(p.k_blocks, kTileBlocks * ((p.contraction == kNN ? i : j) + 1));
-  }
-
-  // How many tiles' worth of partial sums the splits leave.
-  __host__ static int64_t partial_sums(int m, int n, int k_blocks, int triangular, int longest) {
-    int64_t sum = 0;
-    int count, splits;
-    const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
-    for (int group = 0; describe(group, rows, cols, k_blocks, triangular, longest, count, splits); ++group)
-      sum += static_cast<int64_t>(count) * (splits - 1);
-    return sum;
-  }
-
-  // Finds a work tile by its number; the numbers asked for must rise. False if there are no more.
-  __device__ bool find(const HopperProduct& p, int number, WorkTile& tile) {
-    const int rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
-    int count, splits, place;
-    for (;; ++group) {   // the group that the work tile is in
-      if (!describe(group, rows, cols, p.k_blocks, p.triangular, p.longest_split, count, splits)) return false;
-      place = number - base;
-      if (place < count * splits) break;
-      base += count * splits, base_place += count * (splits - 1);
-    }
-    tile.split = place % splits, tile.splits = splits;
-    place /= splits;
-    tile.place = base_place + place * (splits - 1);
-    if (!p.triangular) {
-      const int band = min(kBandTiles, rows - group * kBandTiles);
-      tile.i = group * kBandTiles + place % band;
-      tile.j = place / band;
-    } else if (p.contraction == kTN) {
-      tile.i = group;
-      tile.j = place;
-    } else {
-      tile.j = p.contraction == kNN ? place : rows - 1 - group;
-      tile.i = p.contraction == kNN ? place + rows - 1 - group : tile.j + place;
-    }
-    k_range(p, tile.i, tile.j, tile.begin, tile.end);
-    if (splits > 1) {
-      const int begin = tile.begin, length = tile.end - begin;
-      tile.begin = begin + length * tile.split / splits, tile.end = begin + length * (tile.split + 1) / splits;
-    }
-    return true;
-  }
-};
 """
 
 _CUDA_HOPPER = r"""
@@ -3452,11 +3550,6 @@ constexpr int kTiles = 2;                       // places for work tiles on thei
 [[maybe_unused]] constexpr int kTileOverhead = 2;   // what a work tile costs beside its k-blocks, in k-blocks; about
 constexpr int kMostClusters = 96;               // that the scheduler knows, three a lane
 
-// A tile of C and the range of k that it sums, all in blocks of 64. A tile of a cluster, until the CTA that takes it makes it its own.
-struct WorkTile {
-  int row, col, k_begin, k_end, batch;   // row = -1: there are no more
-};
-
 // Multicast: a cluster of two CTAs computes two tiles, one above the other, with the same columns of Y, and stays until no work tile is
 // left. Split: the CTAs of a cluster sum a share of the k-blocks of one tile each, and each then adds up a part of it.
 enum Cooperation : int { kMulticast, kSplit };
@@ -3513,65 +3606,6 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
 }
 
 // ---- Half precision: the schedule.
-
-// Whether block k of an operand's lines `first` .. `first` + `blocks` - 1, in blocks of 64, may be on its diagonal.
-__device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
-  return side != kEverywhere && static_cast<uint32_t>(k - first) < static_cast<uint32_t>(blocks);
-}
-
-// The work tiles of a product, about the longest first, in groups of similar length. Tile column j of a triangular product begins in tile
-// row j * cols / rows, and reaches down to the last.
-struct Scheduler {
-  const Product& p;
-  int rows, cols;   // of a tile, in blocks
-  int group = 0, base = 0;
-
-  static constexpr int kBand = 4;   // tile rows that a dense product walks through together, so that its tiles meet in the L2 cache
-  __host__ __device__ int tile_rows() const { return ceil_div(p.m, rows * kBlock); }
-  __host__ __device__ int tile_cols() const { return ceil_div(p.n, cols * kBlock); }
-  // How many tile columns begin above tile row `i`.
-  __host__ __device__ int cols_above(int i) const { return i * rows >= tile_cols() * cols ? tile_cols() : ceil_div(i * rows, cols); }
-
-  // How many tiles a group has, of one product of the batch; 0: there is no such group.
-  __host__ __device__ int size(int group) const {
-    const int left = tile_rows() - group * (p.triangular ? 1 : kBand);   // tile rows
-    if (left <= 0) return 0;
-    if (!p.triangular) return (left < kBand ? left : kBand) * tile_cols();
-    return p.contraction == kNT ? (cols_above(left) - cols_above(left - 1)) * (group + 1) : cols_above(group + 1);
-  }
-  __host__ int64_t count() const {
-    int64_t sum = 0;
-    for (int g = 0; size(g) > 0 || g < tile_rows(); ++g) sum += size(g);
-    return sum * p.batches;
-  }
-
-  // The work tile of a number; the numbers asked for must rise. row = -1: there is none.
-  __device__ WorkTile find(int number) {
-    const int batches = static_cast<int>(p.batches), side = tile_rows();
-    int count;
-    for (;; ++group, base += count) {
-      count = size(group) * batches;
-      if (number - base < count) break;
-      if (group > side) return {-1};
-    }
-    const int batch = (number - base) % batches, place = (number - base) / batches;
-    int i, j;
-    if (!p.triangular) {
-      const int band = min(kBand, side - group * kBand);
-      i = group * kBand + place % band, j = place / band;
-    } else if (p.contraction == kNN) {
-      j = place, i = j * cols / rows + side - 1 - group;
-    } else if (p.contraction == kTN) {
-      i = group, j = place;
-    } else {
-      i = side - 1 - group + place % (group + 1), j = cols_above(side - 1 - group) + place / (group + 1);
-    }
-    const Side x = side_of_x(p), y = side_of_y(p);
-    const int row = i * rows, col = j * cols, all = ceil_div(p.k, kBlockK);
-    return {row, col, max(x == kFromLine ? row : 0, y == kFromLine ? col : 0),
-            min(min(all, x == kUpToLine ? row + rows : all), y == kUpToLine ? col + cols : all), batch};
-  }
-};
 
 // One warp hands the CTA's work tiles to its other roles. Every cluster plays through the same list scheduling: the next tile goes to the
 // cluster that has been given the fewest k-blocks so far. So no counter in memory has to be cleared beforehand.
@@ -4085,7 +4119,7 @@ static cudaError_t launch_sized(HalfProduct& h, bool major_x, bool major_y, cons
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   HalfProduct h = {};
   h.p = p;
-  h.x_side = side_of_x(p), h.y_side = side_of_y(p);
+  h.x_side = side_of(kX, p), h.y_side = side_of(kY, p);
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8), c = {p.c, p.c_row, p.c_col, p.m, p.n, 8};
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);

@@ -241,11 +241,48 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
   std::printf("%d items, ", count);
 }
 
+// ---- The half-precision kernel's work tiles, of rows x cols blocks.
+
+void check_half(Contraction contraction, int m, int n, int k, int triangular, int rows, int cols) {
+  const int batches = 2, m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock);
+  Product p = {};
+  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction, p.batches = batches;
+  half_precision::Scheduler scheduler = {p, rows, cols};
+  std::map<std::tuple<int, int, int>, int> seen;   // by product and block of C
+  int count = 0, least = 1 << 30;
+  for (;; ++count) {
+    const half_precision::WorkTile tile = scheduler.find(count), same = half_precision::Scheduler{p, rows, cols}.find(count);
+    CHECK(tile.row == same.row && tile.col == same.col && tile.batch == same.batch, "work tile %d differs from a new walk's", count);
+    if (tile.row < 0) break;
+    CHECK(tile.row % rows == 0 && tile.row < m_blocks && tile.col >= 0 && tile.col % cols == 0 && tile.col < n_blocks,
+          "work tile %d: row %d, column %d", count, tile.row, tile.col);
+    CHECK(tile.batch >= 0 && tile.batch < batches, "work tile %d: product %d", count, tile.batch);
+    const int length = tile.k_end - tile.k_begin;
+    CHECK(tile.k_begin >= 0 && tile.k_end <= k_blocks && length > 0, "work tile %d: k-blocks %d .. %d", count, tile.k_begin,
+          tile.k_end - 1);
+    CHECK(length < least + rows + cols, "work tile %d is %d long, after one of %d", count, length, least);
+    least = min(least, length);
+    for (int i = tile.row; i < min(m_blocks, tile.row + rows); ++i)
+      for (int j = tile.col; j < min(n_blocks, tile.col + cols); ++j) {
+        if (triangular && j > i) continue;
+        CHECK(!seen[std::make_tuple(tile.batch, i, j)]++, "block %d, %d comes twice", i, j);
+        int begin, end;
+        range_of_k(p, i * kBlock, min(m, (i + 1) * kBlock), j * kBlock, min(n, (j + 1) * kBlock), begin, end);
+        CHECK(tile.k_begin * kBlock <= begin && tile.k_end * kBlock >= end,
+              "block %d, %d sums k-blocks %d .. %d, but has k = %d .. %d", i, j, tile.k_begin, tile.k_end - 1, begin, end - 1);
+      }
+  }
+  CHECK(count == (half_precision::Scheduler{p, rows, cols}.count()), "%d work tiles, not as many as counted", count);
+  const int64_t blocks = triangular ? triangle(m_blocks) : static_cast<int64_t>(m_blocks) * n_blocks;
+  CHECK(static_cast<int64_t>(seen.size()) == batches * blocks, "%zu blocks of C, not %lld", seen.size(), (long long)(batches * blocks));
+}
+
 int main(int, char** arguments) {
   int a[7] = {};
   for (int i = 0; i < 7 && arguments[2 + i]; ++i) a[i] = std::atoi(arguments[2 + i]);
   const Contraction contraction = static_cast<Contraction>(a[0]);
   switch (arguments[1][0]) {
+    case 'b': check_half(contraction, a[1], a[2], a[3], a[4], a[5], a[6]); break;
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
     case 'n': check_no_plan(a[1], a[2]); break;
@@ -262,7 +299,7 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
-    """run('tiles', 'plan', 'no plan', 'hopper' or 'roots', numbers ...): fails with what the program found wrong."""
+    """run('tiles', 'plan', 'no plan', 'hopper', 'blocks' or 'roots', numbers ...): fails with what the program found wrong."""
     parts = [
         PRELUDE,
         model._CUDA_TYPES,
@@ -326,3 +363,12 @@ def test_items_of_triangles(program, contraction, longest_split):
 def test_items_of_rectangles(program, contraction, longest_split):
     for sizes in RECTANGLES:
         program("hopper", CONTRACTIONS[contraction], *sizes, 0, longest_split)
+
+
+@pytest.mark.parametrize("rows, cols", [(2, 2), (4, 2), (4, 3), (4, 4)])
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
+def test_the_half_precision_kernel_takes_each_tile_once_about_the_longest_first(program, contraction, rows, cols):
+    for N in (1, 64, 65, 129, 200, 320, 449, 640, 1000, 1280, 2080, 4096):
+        program("blocks", CONTRACTIONS[contraction], N, N, N, 1, rows, cols)
+    for sizes in RECTANGLES:
+        program("blocks", CONTRACTIONS[contraction], *sizes, 0, rows, cols)
