@@ -769,8 +769,8 @@ __device__ inline void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// mma: one warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32.
-// Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
+// mma: one warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or
+// four of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -786,6 +786,23 @@ __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32
   else
     MMA_OF_TYPE("m16n8k16", "bf16");
 #undef MMA_OF_TYPE
+#endif
+}
+template <typename T>
+__device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const double upper = __hiloint2double(a[1], a[0]), lower = __hiloint2double(a[3], a[2]), b = __hiloint2double(b1, b0);
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3])
+               : "d"(upper), "d"(lower), "d"(b));
+#else
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(s[2 * half]), "+d"(s[2 * half + 1])
+                 : "d"(half ? lower : upper), "d"(b));
+#endif
 #endif
 }
 
@@ -2570,7 +2587,7 @@ static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDi
 
 int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
   if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
-  const int unit = type == kFloat32 ? 4 : 8;
+  const int unit = type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
   const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
   const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
   return (x ? 0 : 1) | (y ? 0 : 2);
@@ -2579,28 +2596,33 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
 #
-# Enters: a Product of float32, float16 or bfloat16 operands, each with neighbours in memory along k or along its lines and multiples of 16
-# bytes for all other strides (operands_to_copy tells which have not). Leaves: all of C. One CTA a tile, the longest first; or, where tiles
-# are few, the CTAs of a cluster share the k of one.
+# Enters: a Product whose operands have neighbours in memory along k or along their lines and multiples of 16 bytes for all other strides
+# (operands_to_copy tells which have not). Leaves: all of C. One CTA a tile, the longest first; or, where tiles are few, the CTAs of a
+# cluster share the k of one.
 #
-# cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit operands
-# take one product. A float32 is split in registers into two tf32, of which three products count; they have float32's exponents, so that
-# any block of any matrix can be multiplied so, and what makes sums that are not finite is summed again: see "Element types".
+# cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
+# float64 operands take one product. A float32 is split in registers into two tf32, of which three products count; they have float32's
+# exponents, so that any block of any matrix can be multiplied so, and what makes sums that are not finite is summed again: see "Element
+# types".
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
 template <typename T, int kEdge>
 struct MmaShape {
+  using Acc = typename AccumulatorOf<T>::type;
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
   static constexpr int kRowBytes = 64;             // of k, in a stage, for each line
   static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 2, kStages = kEdge == 128 ? 3 : 4;
-  static constexpr int kWarpM = kEdge / 2, kWarpN = kSplit && kEdge == 128 ? 32 : kEdge / 2;   // of C, a warp
+  static constexpr int kWarpM = kEdge / 2, kWarpN = sizeof(T) >= 4 && kEdge == 128 ? 32 : kEdge / 2;   // of C, a warp
   static constexpr int kThreads = 2 * (kEdge / kWarpN) * 32;
-  static constexpr int kTilesM = kWarpM / 16, kTilesN = kWarpN / 8, kSums = kTilesM * kTilesN * 4;   // sums of a thread
-  static constexpr int kBlocks = kEdge == 64 ? 3 : kSplit ? 1 : 2;                                   // CTAs an SM
+  static constexpr int kTilesM = kWarpM / 16, kTilesN = kWarpN / 8, kSums = kTilesM * kTilesN * 4;
+  static constexpr int kBlocks = kEdge == 64 ? 3 : sizeof(T) >= 4 ? 1 : 2;                           // CTAs an SM
   static constexpr int kAttempts = kSplit ? 3 : 2;   // of which the last does without tensor cores
   static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
 };
+
+template <typename T, int kEdge>
+using MmaSums = typename MmaShape<T, kEdge>::Acc[MmaShape<T, kEdge>::kSums];   // of a thread
 
 // What a CTA computes.
 template <typename T>
@@ -2620,13 +2642,13 @@ struct alignas(256) MmaMemory {   // the permutations go by bits of the address 
   MmaWork<T> work;
 };
 
-// Where in its part of a stage an element lies. The permutation is such that what a warp reads at once meets no bank conflict: eight rows
-// of 16 bytes; or, of MN-major float32, eight lines at four k.
+// Where in its part of a stage an element lies. The permutation is such that what is read at once meets no bank conflict: eight rows of 16
+// bytes; or, of MN-major float32 and of float64, eight lines at four k, a word or (half a warp) two at a time.
 template <typename T, int kEdge, bool kKMajor>
 __device__ constexpr int mma_at(int line, int k) {
   constexpr int kSize = sizeof(T);
-  if (kKMajor) return line * MmaShape<T, kEdge>::kRowBytes + ((k * kSize) ^ (line / 2 % 4 * 16));
-  return k * kEdge * kSize + ((line * kSize) ^ (kSize == 4 ? k % 4 * 32 : k % 8 * 16));
+  if (kKMajor) return line * MmaShape<T, kEdge>::kRowBytes + ((k * kSize) ^ (kSize == 8 ? line / 2 % 2 * 32 : line / 2 % 4 * 16));
+  return k * kEdge * kSize + ((line * kSize) ^ (kSize >= 4 ? k % 4 * 32 : k % 8 * 16));
 }
 
 // ---- mma kernel: k-blocks on their way to shared memory.
@@ -2637,7 +2659,8 @@ struct MmaCopier {
   using S = MmaShape<T, kEdge>;
   static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : kEdge * int(sizeof(T))) / 16;
   static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // a thread's, and between them
-  static_assert(kFarStep % 8 == 0 && kChunks * kFarStep * kInRow * 16 == S::kOperandBytes, "all of a thread's chunks are permuted alike");
+  static_assert(kFarStep % (kKMajor || sizeof(T) == 2 ? 8 : 4) == 0, "all of a thread's chunks are permuted alike");
+  static_assert(kChunks * kFarStep * kInRow * 16 == S::kOperandBytes, "threads share the chunks evenly");
   const T* next;    // this thread's first chunk of the k-block that is copied next
   uint32_t to;      // where it goes in the first stage
   int64_t stride;   // the one that is not 1: the far one
@@ -2704,17 +2727,24 @@ struct MmaReader {
   uint32_t at;   // in the first stage
   __device__ MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
-    if (kKMajor)
+    if (sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor))
+      at = operand + mma_at<T, kEdge, kKMajor>(first_line + lane / 4, lane % 4);
+    else if (kKMajor)
       at = operand + mma_at<T, kEdge, true>(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
-    else if (sizeof(T) == 2)
-      at = operand + mma_at<T, kEdge, false>(first_line + line_half * 8, k_half * 8 + lane % 8);
     else
-      at = operand + mma_at<T, kEdge, false>(first_line + lane / 4, lane % 4);
+      at = operand + mma_at<T, kEdge, false>(first_line + line_half * 8, k_half * 8 + lane % 8);
   }
   // Lines 16 u to 16 u + 15 of the warp's.
   __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
     const uint32_t from = at + stage;
-    if constexpr (kKMajor) {
+    if constexpr (sizeof(T) == 8) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {   // eight lines at a time
+        const float2 two = load_shared_two(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * MmaShape<T, kEdge>::kRowBytes
+                                                   : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
+        w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
+      }
+    } else if constexpr (kKMajor) {
       load_matrices<false>((from ^ step * 32) + u * 16 * MmaShape<T, kEdge>::kRowBytes, w);
     } else if constexpr (sizeof(T) == 2) {
       load_matrices<true>((from ^ u * 32) + step * 16 * kKRow, w);
@@ -2733,10 +2763,10 @@ struct MmaReader {
 // sums += X Y of one k-block, of float32 operands times `scale`. Tensor cores truncate what they add: so the sums of split operands go no
 // further than a k-block, and the small terms of each step come first.
 template <typename T, int kEdge, typename X, typename Y>
-__device__ inline void mma_multiply(const X& x, const Y& y, int stage, float scale, float (&sum)[MmaShape<T, kEdge>::kSums]) {
+__device__ inline void mma_multiply(const X& x, const Y& y, int stage, float scale, MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   if constexpr (S::kSplit) {
-    float part[S::kSums];
+    MmaSums<T, kEdge> part;
 #pragma unroll
     for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
 #pragma unroll
@@ -2788,12 +2818,12 @@ __device__ inline void mma_multiply(const X& x, const Y& y, int stage, float sca
 // first of C, which are lines line_x and line_y of the stage. Rare.
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, Side x_side, Side y_side, int row, int col, int line_x,
-                                            int line_y, int k0, float (&sum)[MmaShape<T, kEdge>::kSums]) {
+                                            int line_y, int k0, MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll 1
   for (int k = 0; k < S::kBlockK; ++k) {
-    float a[2 * S::kTilesM];
+    typename S::Acc a[2 * S::kTilesM];
     uint32_t has_a = 0;
 #pragma unroll
     for (int r = 0; r < 2 * S::kTilesM; ++r) {
@@ -2804,12 +2834,12 @@ __device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, 
 #pragma unroll
     for (int c = 0; c < 2 * S::kTilesN; ++c) {
       const int line = c / 2 * 8 + 2 * t + c % 2;
-      const float b = widen(*reinterpret_cast<const T*>(y + mma_at<T, kEdge, kYKMajor>(line_y + line, k)));
+      const auto b = widen(*reinterpret_cast<const T*>(y + mma_at<T, kEdge, kYKMajor>(line_y + line, k)));
       if (!on_side(y_side, col + line, k0 + k)) continue;
 #pragma unroll
       for (int r = 0; r < 2 * S::kTilesM; ++r) {
-        float& s = sum[(r / 2 * S::kTilesN + c / 2) * 4 + r % 2 * 2 + c % 2];
-        if (has_a >> r & 1) s = fmaf(a[r], b, s);
+        auto& s = sum[(r / 2 * S::kTilesN + c / 2) * 4 + r % 2 * 2 + c % 2];
+        if (has_a >> r & 1) s = fma(a[r], b, s);
       }
     }
   }
@@ -2820,7 +2850,7 @@ __device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, 
 // Sums the k-blocks of a CTA, each while later ones are being copied.
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, bool exactly,
-                               float (&sum)[MmaShape<T, kEdge>::kSums]) {
+                               MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   const MmaWork<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpM, warp_col = warp / 2 * S::kWarpN;
@@ -2835,7 +2865,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   const int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
   const int terms_to = end_of_k(x_side, y_side, row + S::kWarpM, col + S::kWarpN, p.k);
 #pragma unroll
-  for (int u = 0; u < S::kSums; ++u) sum[u] = 0.0f;
+  for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
   constexpr int kAhead = S::kStages - 1;
   int k0 = k_begin - kAhead * S::kBlockK;   // of k-block `number`
   int later = 0;                            // the stage of the one that is kAhead after it; its own comes next in the ring
@@ -2865,7 +2895,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
 
 // Writes a warp's sums, whose first element is (row, col) of C. inside: all of them exist.
 template <typename T, int kEdge>
-__device__ inline void mma_write(const Product& p, T* c, int row, int col, bool inside, const float (&sum)[MmaShape<T, kEdge>::kSums]) {
+__device__ inline void mma_write(const Product& p, T* c, int row, int col, bool inside, const MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   struct alignas(2 * sizeof(T)) Pair {
     T v[2];
@@ -2877,7 +2907,7 @@ __device__ inline void mma_write(const Product& p, T* c, int row, int col, bool 
   for (int r = 0; r < 2 * S::kTilesM; ++r, at = next_address(at, 8 * p.c_row))
 #pragma unroll
     for (int n = 0; n < S::kTilesN; ++n) {
-      const float* const v = sum + (r / 2 * S::kTilesN + n) * 4 + r % 2 * 2;
+      const auto* const v = sum + (r / 2 * S::kTilesN + n) * 4 + r % 2 * 2;
       T* const to = at + 8 * n * p.c_col;
       if (pairs) {
         Pair pair;
@@ -2887,7 +2917,8 @@ __device__ inline void mma_write(const Product& p, T* c, int row, int col, bool 
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int this_row = row + 8 * r, this_col = col + 8 * n + e;
-          if (inside || (this_row < p.m && this_col < p.n)) narrow(p.triangular && this_col > this_row ? 0.0f : v[e], to[e * p.c_col]);
+          const bool above = p.triangular && this_col > this_row;
+          if (inside || (this_row < p.m && this_col < p.n)) narrow(above ? typename S::Acc(0) : v[e], to[e * p.c_col]);
         }
       }
     }
@@ -2897,6 +2928,7 @@ __device__ inline void mma_write(const Product& p, T* c, int row, int col, bool 
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T, kEdge>& memory) {
   using S = MmaShape<T, kEdge>;
+  using Acc = typename S::Acc;
   if (threadIdx.x == 0) {
     const int split = number % splits, batches = static_cast<int>(p.batches), batch = number / splits % batches;
     const Tile tile = tile_at(p, kEdge, number / splits / batches);
@@ -2911,7 +2943,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   }
   __syncthreads();
 
-  float sum[S::kSums];
+  MmaSums<T, kEdge> sum;
   volatile float before[S::kSplit ? S::kSums : 1];   // where they are rarely needed, they shall not take registers
 #pragma unroll 1
   for (int attempt = 0;; ++attempt) {
@@ -2935,8 +2967,8 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   // Each CTA leaves its sums in its shared memory, and the first one adds them
   if (splits > 1) {
-    static_assert(kEdge > 64 || S::kSums * S::kThreads * 4 <= S::kStages * S::kStageBytes, "a CTA's sums must fit its stages");
-    float* const sums = reinterpret_cast<float*>(memory.stage);
+    static_assert(kEdge > 64 || S::kSums * S::kThreads * sizeof(Acc) <= S::kStages * S::kStageBytes, "a CTA's sums must fit its stages");
+    Acc* const sums = reinterpret_cast<Acc*>(memory.stage);
     __syncthreads();
     if (work.split != 0)
 #pragma unroll
@@ -2947,7 +2979,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
       for (int other = 1; other < splits; ++other) {
         const uint32_t from = address_in_peer(shared_address(sums + threadIdx.x), other);
 #pragma unroll
-        for (int u = 0; u < S::kSums; ++u) sum[u] += load_in_peer<float>(from + u * S::kThreads * 4);
+        for (int u = 0; u < S::kSums; ++u) sum[u] += load_in_peer<Acc>(from + u * S::kThreads * static_cast<int>(sizeof(Acc)));
       }
     cluster_sync();   // nobody may leave while his sums are being read
     if (work.split != 0) return;
@@ -3011,6 +3043,7 @@ static cudaError_t launch_mma_sized(const Product& p, const Gpu& gpu, cudaStream
 
 cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   if (type == kFloat32) return launch_mma_sized<float>(p, gpu, stream);
+  if (type == kFloat64) return launch_mma_sized<double>(p, gpu, stream);
   return type == kFloat16 ? launch_mma_sized<__half>(p, gpu, stream) : launch_mma_sized<__nv_bfloat16>(p, gpu, stream);
 }
 #else
@@ -4308,16 +4341,16 @@ static bool hopper_serves(const Product& p) {
 //
 //   asked for    capability    element type         size                      kernel
 //   portable     any           any                  any                       portable
-//   any          any           float64              any                       portable
-//   mma          8.0 on        the others           any                       mma
+//   mma          8.0 on        any                  any                       mma
+//   auto         9.0           float64              any                       portable
 //   auto         9.0           float16, bfloat16    any                       half
 //   auto         9.0           float32              small, see tf32_serves    tf32
 //   auto         9.0           float32              large, hopper_serves      hopper
 //   auto         all else                                                     portable
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
-  if (path == kPortablePath || type == kFloat64 || p.k == 0) return kPortableKernel;
+  if (path == kPortablePath || p.k == 0) return kPortableKernel;
   if (path == kMmaPath) return kMmaKernel;
-  if (gpu.capability != 90 || gpu.sms < 4) return kPortableKernel;   // less than two clusters, for two gradients
+  if (type == kFloat64 || gpu.capability != 90 || gpu.sms < 4) return kPortableKernel;   // 4: two clusters, for two gradients
   if (type != kFloat32) return kHalfKernel;
   return tf32_serves(p, gpu) ? kTf32Kernel : hopper_serves(p) ? kHopperKernel : kPortableKernel;
 }
@@ -4657,7 +4690,7 @@ _PATHS = {"auto": _AUTOMATIC, "portable": _PORTABLE, "mma": _MMA}
 
 def _requested_path():
     """The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); 'portable', to run every CUDA product on the portable kernel; or 'mma',
-    to run all but float64 on the mma kernel, which is compiled only then."""
+    to run it on the mma kernel, which is compiled only then."""
     value = os.environ.get("TRIL_MATMUL_PATH", "auto")
     if value not in _PATHS:
         raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'portable' or 'mma', but is {value!r}")

@@ -441,7 +441,7 @@ def suite_portable(bench, record):
 def suite_mma(bench, record):
     """With TRIL_MATMUL_PATH=mma set before the file is imported; see in_forced_process."""
     print(HEADER)
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         for N in bench.sizes or HALF_SIZES:
             measure_forward(bench, record, "sizes", "lower", N, dtype, path="mma")
     for inputs in HARD_INPUTS:

@@ -231,10 +231,6 @@ inline float4 load_shared_four(uint32_t at) {
   if (at >> kRankShift != cluster_rank() || at % 16) fail("four that are not aligned, or not here");
   return *reinterpret_cast<float4*>(at_address(at));
 }
-inline float2 load_shared_two(uint32_t at) {
-  if (at >> kRankShift != cluster_rank() || at % 8) fail("two that are not aligned, or not here");
-  return *reinterpret_cast<float2*>(at_address(at));
-}
 inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   if (at >> kRankShift != cluster_rank() || at % 16) fail("four that are not aligned, or not here");
   const uint32_t words[4] = {a, b, c, d};
@@ -290,6 +286,13 @@ inline int load_shared(uint32_t at) {
   no_conflict(brought, 0, 32, 4);
   return *reinterpret_cast<int*>(at_address(at));
 }
+inline float2 load_shared_two(uint32_t at) {
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[current->x % 32][0] = at;
+  meet(warp().meeting, 32);
+  for (int first : {0, 16}) no_conflict(brought, first, 16, 8);
+  return *reinterpret_cast<float2*>(at_address(at));
+}
 template <bool kTransposed>
 void load_matrices(uint32_t at, uint32_t (&w)[4]) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
@@ -307,18 +310,24 @@ void load_matrices(uint32_t at, uint32_t (&w)[4]) {
 
 float widen(float), widen(__half), widen(__nv_bfloat16);
 
-// s += A B, 16 x 8, by 16 k of a 16-bit type or eight of float32, whose last bits the tensor cores do not see.
-template <typename T>
-void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+// s += A B, 16 x 8, by 16 k of a 16-bit type, eight of float32, whose last bits the tensor cores do not see, or four of float64.
+template <typename T, typename Sum>
+void mma(Sum* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
   auto& brought = warp().brought[warp().meeting.turn % 2];
   std::memcpy(brought[lane], a, sizeof(a));
   brought[lane][4] = b0, brought[lane][5] = b1;
   meet(warp().meeting, 32);
-  constexpr int kPer = 4 / sizeof(T);   // elements of a register
+  if constexpr (sizeof(T) == 8) {
+    auto number = [&](int of, int word) { return bits_as<double>(static_cast<uint64_t>(brought[of][word + 1]) << 32 | brought[of][word]); };
+    for (int u = 0; u < 4; ++u)
+      for (int k = 0; k < 4; ++k) s[u] = std::fma(number(g * 4 + k, u / 2 * 2), number((2 * t + u % 2) * 4 + k, 4), s[u]);
+    return;
+  }
+  constexpr int kPer = sizeof(T) < 8 ? 4 / sizeof(T) : 1;   // elements of a register
   auto element = [&](int of, int word, int k) -> double {   // k: of the 4 * kPer that the registers of one word hold
     const uint32_t bits = brought[of * 4 + k / kPer][word];
-    if constexpr (sizeof(T) == 4)
+    if constexpr (sizeof(T) >= 4)
       return __uint_as_float(bits & 0xFFFFE000);
     else
       return widen(T{static_cast<uint16_t>(bits >> k % kPer * 16)});
@@ -327,7 +336,7 @@ void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     double all = s[u];
     for (int half = 0; half < 2; ++half)
       for (int k = 0; k < 4 * kPer; ++k) all += element(g, u / 2 + 2 * half, k) * element(2 * t + u % 2, 4 + half, k);
-    s[u] = static_cast<float>(all);
+    s[u] = static_cast<Sum>(all);
   }
 }
 
@@ -488,7 +497,8 @@ int run_product(char** arguments, const Compute& compute) {
   compute(p);
 
   // The result is rounded once
-  const double half_ulp = sizeof(T) == 4 ? 0 : std::is_same_v<T, __half> ? 0x1p-11 : 0x1p-8;
+  const double half_ulp = sizeof(T) >= 4 ? 0 : std::is_same_v<T, __half> ? 0x1p-11 : 0x1p-8;
+  const double per_term = sizeof(T) == 8 ? (k + 1) * 0x1p-52 : 1e-6;
   const double least = std::is_same_v<T, __half> ? 0x1p-25 : 1e-44;
 
   for (int batch = 0; batch < batches; ++batch)
@@ -502,11 +512,11 @@ int run_product(char** arguments, const Compute& compute) {
           const double term = static_cast<double>(widen(x.at(batch, x_row, x_col))) * widen(y.at(batch, y_row, y_col));
           exact += term, magnitude += std::fabs(term);
         }
-        const float got = widen(c.at(batch, row, col));
+        const double got = widen(c.at(batch, row, col));
         const bool right = !has(row, col)          ? got == 0
                            : std::isnan(exact)     ? std::isnan(got)
                            : !std::isfinite(exact) ? got == exact
-                                                   : std::fabs(got - exact) <= 1e-6 * magnitude + half_ulp * std::fabs(exact) + least;
+                                                   : std::fabs(got - exact) <= per_term * magnitude + half_ulp * std::fabs(exact) + least;
         if (!right) {
           std::printf("product %d, element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", batch, row, col, got, exact, magnitude);
           return 1;

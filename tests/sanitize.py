@@ -119,9 +119,9 @@ def half(torch, module):
 
 
 def mma(torch, module):
-    """Every contraction and structure of the three types, large tiles and small ones, a copy, a batch, and what is summed again."""
+    """Every contraction and structure of all four types, large tiles and small ones, a copy, a batch, and what is summed again."""
     module._PATH = module._MMA
-    for N, dtype in itertools.product(MMA_SIZES, (torch.float32, torch.float16, torch.bfloat16)):
+    for N, dtype in itertools.product(MMA_SIZES, (torch.float32, torch.float64, torch.float16, torch.bfloat16)):
         X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
         assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)

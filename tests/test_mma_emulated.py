@@ -34,12 +34,13 @@ int run_type(char** arguments) {
 int main(int, char** arguments) {
   const int type = std::atoi(arguments[13]);
   if (type == kFloat32) return run_type<float>(arguments);
+  if (type == kFloat64) return run_type<double>(arguments);
   return type == kFloat16 ? run_type<__half>(arguments) : run_type<__nv_bfloat16>(arguments);
 }
 """
 
-FLOAT32, FLOAT16, BFLOAT16 = 0, 2, 3
-TYPES = pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16], ids=["float32", "float16", "bfloat16"])
+FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
+TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "float16", "bfloat16"])
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_what_is_summed_again_of_float32(run, contraction, structure, kind):
     run(FLOAT32, 64, contraction, structure, (80, 80, 80), kind=kind, late=1)
 
 
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [FLOAT64, FLOAT16, BFLOAT16], ids=["float64", "float16", "bfloat16"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_infinity_stays_where_the_sum_has_it(run, dtype, contraction, structure):
     run(dtype, 64, contraction, structure, (72, 72, 72), kind=4)
