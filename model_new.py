@@ -467,21 +467,15 @@ __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   return there;
 }
 
-template <typename T>
-__device__ T load_in_peer(uint32_t at);   // at: as address_in_peer gives it
-template <>
-__device__ inline float load_in_peer<float>(uint32_t at) {
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+template <typename T>   // float or double
+__device__ inline T load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
+  T value;
+  if constexpr (sizeof(T) == 4)
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+  else
+    asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(value) : "r"(at) : "memory");
   return value;
 }
-template <>
-__device__ inline double load_in_peer<double>(uint32_t at) {
-  double value;
-  asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(value) : "r"(at) : "memory");
-  return value;
-}
-
 __device__ inline void store_in_peer(uint32_t at, int value) {
   asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
@@ -867,9 +861,9 @@ struct Packed {
   uint32_t* wide_by_col;   // and for each column
 };
 
-__host__ __device__ inline int mask_words(int blocks) { return (blocks + 31) / 32; }
+__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32); }
 
-__host__ __device__ inline int blocks_in(int n) { return (n + kBlock - 1) / kBlock; }
+__host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
 
 __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
@@ -1205,13 +1199,7 @@ _CUDA_PORTABLE = r"""
 // What each element type is accumulated in, and the way there and back (rounding to nearest). The 16-bit conversions serve tensors
 // of those types; no float32 element goes through them here.
 template <typename T>
-struct AccumulatorOf {
-  using type = float;
-};
-template <>
-struct AccumulatorOf<double> {
-  using type = double;
-};
+using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 __device__ inline float widen(float v) { return v; }
 __device__ inline double widen(double v) { return v; }
 __device__ inline float widen(__half v) { return __half2float(v); }
@@ -1257,7 +1245,7 @@ struct Panel {
 // begin() reads into registers and finish() stores them.
 template <typename T, int kEdge, int kDepth, int kThreads>
 struct StageCopier {
-  using Acc = typename AccumulatorOf<T>::type;
+  using Acc = AccumulatorOf<T>;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   static constexpr bool kAsync = sizeof(T) >= 4;
 #else
@@ -1531,7 +1519,7 @@ __device__ __noinline__ void correct_tile(const Product& p, const Place& place, 
 // The sizes of the kernel: tiles of 128, 64 or 32, always 256 threads, with more teams to a smaller tile.
 template <typename T, int kEdge>
 struct Portable {
-  using Acc = typename AccumulatorOf<T>::type;
+  using Acc = AccumulatorOf<T>;
   using L = Layout<Acc, kEdge>;
   static constexpr int kThreads = 256, kStages = kEdge >= 64 ? 2 : 3;
   // CTAs an SM: while one waits the other multiplies. One where the registers of two would not hold the sums.
@@ -1833,7 +1821,13 @@ static Cut cut_of(const Product& p, int element_bytes, const Gpu& gpu) {
   return {32, gpu.capability >= 90 ? splits : 1};
 }
 
-// Calls f with the edge of the tiles as a constant.
+// Call f with two conditions, or with the edge of the tiles, as constants.
+template <typename F>
+static cudaError_t with_constants(bool a, bool b, const F& f) {
+  using std::false_type, std::true_type;
+  if (a) return b ? f(true_type(), true_type()) : f(true_type(), false_type());
+  return b ? f(false_type(), true_type()) : f(false_type(), false_type());
+}
 template <typename F>
 static cudaError_t with_edge(int edge, const F& f) {
   if (edge == 128) return f(std::integral_constant<int, 128>());
@@ -2420,6 +2414,8 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
 """
 
 _CUDA_TF32_LAUNCH = r"""
+#include <array>
+
 // ---- tf32 kernel: launching.
 
 template <bool kXAlongK, bool kYAlongK>
@@ -2468,26 +2464,23 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   const cudaError_t error = clusters_at_once<kKernel>(at_once);
   if (error != cudaSuccess) return error;
   // The same again and again takes no planning.
-  static thread_local struct {
-    int triangular = -1, m, n, k, at_once;
-    int64_t batches;
-    Tf32Plan plan;
-  } last;
-  if (last.triangular != p.triangular || last.m != p.m || last.n != p.n || last.k != p.k || last.batches != p.batches ||
-      last.at_once != at_once) {
-    last.triangular = -1;   // should there be no plan
-    if (!tf32_plan(p, at_once, last.plan)) return cudaErrorInvalidConfiguration;
-    last.triangular = p.triangular, last.m = p.m, last.n = p.n, last.k = p.k, last.batches = p.batches, last.at_once = at_once;
+  static thread_local Tf32Plan plan;
+  static thread_local std::array<int64_t, 6> planned = {-1};
+  const std::array<int64_t, 6> wanted = {p.triangular, p.m, p.n, p.k, p.batches, at_once};
+  if (planned != wanted) {
+    planned = {-1};   // should there be no plan
+    if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
+    planned = wanted;
   }
-  const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
-  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size, false, stream);
-  return launch_kernel<kKernel>(launch, p, last.plan);
+  const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
+  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream);
+  return launch_kernel<kKernel>(launch, p, plan);
 }
 
 cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
-  const bool y_along_k = p.y_row == 1;
-  if (p.x_col == 1) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, stream);
-  return (y_along_k ? launch_tf32_as<false, true> : launch_tf32_as<false, false>)(p, stream);
+  return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
+    return launch_tf32_as<x_along_k, y_along_k>(p, stream);
+  });
 }
 """
 
@@ -3583,19 +3576,14 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
+template <typename T, int kBlockN, Cooperation kCooperation>
+static cudaError_t launch_as(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
   constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
   static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
-  const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
-  return launch_kernel<half_product<T, kMajorX, kMajorY, kBlockN, kCooperation>>(launch, h);
-}
-
-template <typename T, int kBlockN, Cooperation kCooperation>
-static cudaError_t launch_majors(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
-  if (major_x && major_y) return launch_as<T, 1, 1, kBlockN, kCooperation>(h, ctas, stream);
-  if (major_x) return launch_as<T, 1, 0, kBlockN, kCooperation>(h, ctas, stream);
-  return major_y ? launch_as<T, 0, 1, kBlockN, kCooperation>(h, ctas, stream) : launch_as<T, 0, 0, kBlockN, kCooperation>(h, ctas, stream);
+  return with_constants(major_x, major_y, [&](auto x, auto y) {
+    const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
+    return launch_kernel<half_product<T, x, y, kBlockN, kCooperation>>(launch, h);
+  });
 }
 
 // Which tiles, and how many CTAs share one; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
@@ -3606,12 +3594,12 @@ static cudaError_t launch_sized(HalfProduct& h, bool major_x, bool major_y, cons
   const int split = 4 * tiles <= sms && length >= 64 ? 4 : 2 * tiles <= sms && length >= 8 ? 2 : 1;
   if (split > 1) {
     h.clusters = static_cast<int>(tiles);
-    return launch_majors<T, 128, kSplit>(h, major_x, major_y, split, stream);
+    return launch_as<T, 128, kSplit>(h, major_x, major_y, split, stream);
   }
   h.clusters = static_cast<int>(std::min<int64_t>(sms / 2, kMostClusters));
-  if (tiles < 2 * sms) return launch_majors<T, 128, kMulticast>(h, major_x, major_y, 2, stream);
-  return h.p.triangular ? launch_majors<T, 192, kMulticast>(h, major_x, major_y, 2, stream)
-                        : launch_majors<T, kDenseN, kMulticast>(h, major_x, major_y, 2, stream);
+  if (tiles < 2 * sms) return launch_as<T, 128, kMulticast>(h, major_x, major_y, 2, stream);
+  return h.p.triangular ? launch_as<T, 192, kMulticast>(h, major_x, major_y, 2, stream)
+                        : launch_as<T, kDenseN, kMulticast>(h, major_x, major_y, 2, stream);
 }
 
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
@@ -3690,6 +3678,9 @@ Stored stored_y(const Product& p) {
 
 // ---- Launching: the workspace.
 
+// The words of a product, or gradient, that count: the queues of work tiles, of zeros and of portable_behind, then splits_done.
+enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
+
 // Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
 class Workspace {
  public:
@@ -3699,7 +3690,7 @@ class Workspace {
     const Stored first = stored_x(p), second = stored_y(p);
     const int products = gradients == 2 ? 2 : 1;
     constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
-    queue_words_ = 3 + kTileEdge / 64 * tiles_of(p);
+    queue_words_ = kSplitsDone + kTileEdge / 64 * tiles_of(p);
     int64_t at = kControlWords;
     masks_[0] = at, at += first.masks();
     masks_[1] = at, at += gradients ? 0 : second.masks();
@@ -3722,7 +3713,7 @@ class Workspace {
   void use_words_of(const Workspace& product, void* base) { words_elsewhere_ = static_cast<int*>(base) + product.gradient_words_; }
 
   Control* control(void* base) const { return reinterpret_cast<Control*>(words_at(base)); }
-  int* queue(void* base, int product) const { return words_at(base) + queue_ + product * queue_words_; }
+  int* queue(void* base, int product, QueueWord word) const { return words_at(base) + queue_ + product * queue_words_ + word; }
   float* partial_sums(void* base, int product) const {
     return reinterpret_cast<float*>(static_cast<uint8_t*>(base) + partial_sums_ + product * partial_bytes_);
   }
@@ -3785,7 +3776,8 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
   p.contraction = product.contraction, p.triangular = product.triangular;
   p.longest_split = at.longest;
   p.control = at.control(workspace);
-  p.next_tile = at.queue(workspace, which), p.next_strip = p.next_tile + 1, p.splits_done = p.next_tile + 3;
+  p.next_tile = at.queue(workspace, which, kNextTile), p.next_strip = at.queue(workspace, which, kNextStrip);
+  p.splits_done = at.queue(workspace, which, kSplitsDone);
   p.partial_sums = at.partial_sums(workspace, which);
   return p;
 }
@@ -3804,7 +3796,7 @@ cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gp
   if (error == cudaSuccess)
     error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr, false, most_outliers(product)}, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, workspace, 0)}, 1}, clusters, stream);
-  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control(workspace), at.queue(workspace, 0) + 2, x, y}, stream);
+  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control(workspace), at.queue(workspace, 0, kNextBehind), x, y}, stream);
   return error;
 }
 
@@ -3860,10 +3852,9 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, workspace, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, workspace, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  int* const queue = at.queue(workspace, 0) + 2;
-  int* const queue_of_dy = at.queue(workspace, dx.c != nullptr) + 2;
-  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, {at.control(workspace), queue, g, y}, stream);
-  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, {at.control(workspace), queue_of_dy, x, g}, stream);
+  auto next = [&](int which) { return at.queue(workspace, which, kNextBehind); };
+  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, {at.control(workspace), next(0), g, y}, stream);
+  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, {at.control(workspace), next(dx.c != nullptr), x, g}, stream);
   return error;
 }
 """
