@@ -3656,24 +3656,20 @@ int longest_split(const Product& p, int clusters, int products) {
 
 int64_t tiles_of(const Product& p) { return static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge); }
 
-// A matrix that is to be packed, as it is stored.
-struct Stored {
-  const void* source;
-  int64_t row_stride, col_stride;
-  int rows, cols, triangular;
-  int64_t blocks() const { return triangular ? triangle(blocks_in(rows)) : static_cast<int64_t>(blocks_in(rows)) * blocks_in(cols); }
-  int64_t masks() const {
-    const int64_t r = blocks_in(rows), c = blocks_in(cols);
-    return r * mask_words(blocks_in(cols)) + c * mask_words(blocks_in(rows));
-  }
-};
-Stored stored_x(const Product& p) {
-  if (p.contraction == kTN) return {p.x, p.x_col, p.x_row, p.k, p.m, p.triangular};
-  return {p.x, p.x_row, p.x_col, p.m, p.k, p.triangular};
+// The matrices that are to be packed, as they are stored; the Workspace says where they go.
+static Packed to_pack(const void* source, int64_t row_stride, int64_t col_stride, int rows, int cols, int triangular) {
+  return {static_cast<const float*>(source), row_stride, col_stride, rows, cols, triangular, blocks_in(cols)};
 }
-Stored stored_y(const Product& p) {
-  if (p.contraction == kNT) return {p.y, p.y_col, p.y_row, p.n, p.k, p.triangular};
-  return {p.y, p.y_row, p.y_col, p.k, p.n, p.triangular};
+static Packed x_to_pack(const Product& p) {
+  if (p.contraction == kTN) return to_pack(p.x, p.x_col, p.x_row, p.k, p.m, p.triangular);
+  return to_pack(p.x, p.x_row, p.x_col, p.m, p.k, p.triangular);
+}
+static Packed y_to_pack(const Product& p) {
+  if (p.contraction == kNT) return to_pack(p.y, p.y_col, p.y_row, p.n, p.k, p.triangular);
+  return to_pack(p.y, p.y_row, p.y_col, p.k, p.n, p.triangular);
+}
+static int block_count(const Packed& p) {
+  return static_cast<int>(p.triangular ? triangle(p.block_cols) : static_cast<int64_t>(blocks_in(p.rows)) * p.block_cols);
 }
 
 // ---- Launching: the workspace.
@@ -3682,58 +3678,55 @@ Stored stored_y(const Product& p) {
 enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
-class Workspace {
- public:
-  // Of a product; or of its gradients, one or two, which share the packed gradient of the result. A triangular product has words for its
-  // gradients, too, and clears them with its own: that saves a launch.
-  Workspace(const Product& p, int clusters, int gradients) : longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
-    const Stored first = stored_x(p), second = stored_y(p);
-    const int products = gradients == 2 ? 2 : 1;
-    constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
-    queue_words_ = kSplitsDone + kTileEdge / 64 * tiles_of(p);
-    int64_t at = kControlWords;
-    masks_[0] = at, at += first.masks();
-    masks_[1] = at, at += gradients ? 0 : second.masks();
-    queue_ = at, at += products * queue_words_;
-    gradient_words_ = at, at += gradients || !p.triangular ? 0 : kControlWords + first.masks() + 2 * queue_words_;   // as above, for two
-    words = static_cast<int>(at);
-    at = (at * 4 + 127) / 128 * 128;
-    metadata_[0] = at, at += first.blocks() * sizeof(BlockMetadata);
-    metadata_[1] = at, at += gradients ? 0 : second.blocks() * sizeof(BlockMetadata);
-    blocks_[0] = at, at += first.blocks() * kBlockBytes;
-    blocks_[1] = at, at += gradients ? 0 : second.blocks() * kBlockBytes;
-    partial_sums_ = at;
-    partial_bytes_ = WorkTiles::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge * sizeof(float);
-    bytes = at + products * partial_bytes_;
-  }
-
-  int words, longest;
+struct Workspace {
+  Control* control;
+  Packed x, y;               // what is packed; of gradients only x, the gradient of the result
+  int* queue[2];             // of each product, by QueueWord
+  float* partial_sums[2];
+  int* gradient_words;       // a triangular product has the words of its gradients, too, and clears them with its own: that saves a launch
+  int words, longest;        // how many there are; longest_split
   int64_t bytes;
 
-  void use_words_of(const Workspace& product, void* base) { words_elsewhere_ = static_cast<int*>(base) + product.gradient_words_; }
-
-  Control* control(void* base) const { return reinterpret_cast<Control*>(words_at(base)); }
-  int* queue(void* base, int product, QueueWord word) const { return words_at(base) + queue_ + product * queue_words_ + word; }
-  float* partial_sums(void* base, int product) const {
-    return reinterpret_cast<float*>(static_cast<uint8_t*>(base) + partial_sums_ + product * partial_bytes_);
+  // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
+  // have their words elsewhere.
+  Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
+      : x(x_to_pack(p)), y(y_to_pack(p)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
+    const int products = gradients == 2 ? 2 : 1;
+    constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
+    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles_of(p);
+    int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
+    int64_t at = 0;   // in words
+    auto take_words = [&](int64_t count) {
+      at += count;
+      return first_word + at - count;
+    };
+    auto take_masks = [&](Packed& packed) {
+      const int rows = blocks_in(packed.rows), cols = packed.block_cols;
+      packed.wide_by_row = reinterpret_cast<uint32_t*>(take_words(static_cast<int64_t>(rows) * mask_words(cols)));
+      packed.wide_by_col = reinterpret_cast<uint32_t*>(take_words(static_cast<int64_t>(cols) * mask_words(rows)));
+    };
+    control = reinterpret_cast<Control*>(take_words(kControlWords));
+    take_masks(x);
+    const int64_t masks_of_x = at - kControlWords;
+    if (!gradients) take_masks(y);
+    for (int product = 0; product < products; ++product) queue[product] = take_words(queue_words);
+    gradient_words = take_words(gradients || !p.triangular ? 0 : kControlWords + masks_of_x + 2 * queue_words);   // as above, for two
+    words = static_cast<int>(at);
+    bytes = (at * 4 + 127) / 128 * 128;
+    auto take = [&](int64_t count) {
+      bytes += count;
+      return static_cast<uint8_t*>(base) + bytes - count;
+    };
+    auto take_metadata = [&](Packed& packed) {
+      packed.metadata = reinterpret_cast<BlockMetadata*>(take(block_count(packed) * sizeof(BlockMetadata)));
+    };
+    take_metadata(x);
+    if (!gradients) take_metadata(y);
+    x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
+    if (!gradients) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
+    const int64_t sums = WorkTiles::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge;
+    for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
   }
-
-  Packed packed(void* base, int which, const Stored& s) const {
-    uint8_t* bytes = static_cast<uint8_t*>(base);
-    uint32_t* by_row = reinterpret_cast<uint32_t*>(words_at(base)) + masks_[which];
-    Packed p;
-    p.source = static_cast<const float*>(s.source), p.row_stride = s.row_stride, p.col_stride = s.col_stride;
-    p.rows = s.rows, p.cols = s.cols, p.triangular = s.triangular, p.block_cols = blocks_in(s.cols);
-    p.blocks = bytes + blocks_[which], p.metadata = reinterpret_cast<BlockMetadata*>(bytes + metadata_[which]);
-    p.wide_by_row = by_row, p.wide_by_col = by_row + static_cast<int64_t>(blocks_in(s.rows)) * mask_words(p.block_cols);
-    return p;
-  }
-
- private:
-  int* words_at(void* base) const { return words_elsewhere_ ? words_elsewhere_ : static_cast<int*>(base); }
-
-  int64_t masks_[2], metadata_[2], blocks_[2], queue_, queue_words_, gradient_words_, partial_sums_, partial_bytes_;
-  int* words_elsewhere_ = nullptr;
 };
 
 // ---- Launching: one kernel each.
@@ -3767,7 +3760,7 @@ cudaError_t launch_products(const HopperProducts& p, int clusters, cudaStream_t 
   }
 }
 
-HopperProduct describe_hopper(const Product& product, const Packed& x, const Packed& y, const Workspace& at, void* workspace, int which) {
+HopperProduct describe_hopper(const Product& product, const Packed& x, const Packed& y, const Workspace& at, int which) {
   HopperProduct p;
   p.x = x, p.y = y;
   p.c = static_cast<float*>(product.c), p.c_row = product.c_row, p.c_col = product.c_col;
@@ -3775,10 +3768,9 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
   p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.k_blocks = blocks_in(product.k);
   p.contraction = product.contraction, p.triangular = product.triangular;
   p.longest_split = at.longest;
-  p.control = at.control(workspace);
-  p.next_tile = at.queue(workspace, which, kNextTile), p.next_strip = at.queue(workspace, which, kNextStrip);
-  p.splits_done = at.queue(workspace, which, kSplitsDone);
-  p.partial_sums = at.partial_sums(workspace, which);
+  p.control = at.control;
+  p.next_tile = at.queue[which] + kNextTile, p.next_strip = at.queue[which] + kNextStrip, p.splits_done = at.queue[which] + kSplitsDone;
+  p.partial_sums = at.partial_sums[which];
   return p;
 }
 
@@ -3788,15 +3780,13 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
 // not hold an operand.
 cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
-  const Workspace at(product, clusters, 0);
-  const Stored stored_as_x = stored_x(product), stored_as_y = stored_y(product);
-  const Packed x = at.packed(workspace, 0, stored_as_x), y = at.packed(workspace, 1, stored_as_y);
-  const int x_blocks = static_cast<int>(stored_as_x.blocks()), y_blocks = static_cast<int>(stored_as_y.blocks());
+  const Workspace at(product, clusters, 0, workspace);
+  const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr, false, most_outliers(product)}, stream);
-  if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, workspace, 0)}, 1}, clusters, stream);
-  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control(workspace), at.queue(workspace, 0, kNextBehind), x, y}, stream);
+    error = launch_packing({x, y, block_count(x), block_count(y), at.control, nullptr, false, most_outliers(product)}, stream);
+  if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
+  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
 }
 
@@ -3812,7 +3802,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu) {
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients).bytes : 0;
+  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients, nullptr).bytes : 0;
 }
 
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
@@ -3838,23 +3828,19 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
-  const Workspace before(product, clusters, 0);
-  Workspace at(product, clusters, (dx.c != nullptr) + (dy.c != nullptr));
-  if (first) at.use_words_of(before, kept);
-  const Stored stored_g = stored_x(dx);
-  const Packed x = before.packed(kept, 0, stored_x(product)), y = before.packed(kept, 1, stored_y(product));
-  const Packed g = at.packed(workspace, 0, stored_g);
+  const Workspace before(product, clusters, 0, kept);
+  const Workspace at(dx, clusters, (dx.c != nullptr) + (dy.c != nullptr), workspace, first ? before.gradient_words : nullptr);
+  const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing(
-        {g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept), first, most_outliers(product)}, stream);
+    error = launch_packing({g, g, block_count(g), 0, at.control, before.control, first, most_outliers(product)}, stream);
   HopperProducts products = {};
-  if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, workspace, 0);
-  if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, workspace, products.count), ++products.count;
+  if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
+  if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  auto next = [&](int which) { return at.queue(workspace, which, kNextBehind); };
-  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, {at.control(workspace), next(0), g, y}, stream);
-  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, {at.control(workspace), next(dx.c != nullptr), x, g}, stream);
+  auto behind = [&](int which, const Packed& x, const Packed& y) { return Behind{at.control, at.queue[which] + kNextBehind, x, y}; };
+  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, behind(0, g, y), stream);
+  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, behind(dx.c != nullptr, x, g), stream);
   return error;
 }
 """
