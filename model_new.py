@@ -468,21 +468,15 @@ __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   return there;
 }
 
-template <typename T>
-__device__ T load_in_peer(uint32_t at);   // at: as address_in_peer gives it
-template <>
-__device__ inline float load_in_peer<float>(uint32_t at) {
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+template <typename T>   // float or double
+__device__ inline T load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
+  T value;
+  if constexpr (sizeof(T) == 4)
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+  else
+    asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(value) : "r"(at) : "memory");
   return value;
 }
-template <>
-__device__ inline double load_in_peer<double>(uint32_t at) {
-  double value;
-  asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(value) : "r"(at) : "memory");
-  return value;
-}
-
 __device__ inline void store_in_peer(uint32_t at, int value) {
   asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
@@ -885,13 +879,7 @@ _CUDA_ELEMENTS = r"""
 // And the way there and back, rounding to nearest. The 16-bit conversions serve tensors of those types; no float32 element goes through
 // them here.
 template <typename T>
-struct AccumulatorOf {
-  using type = float;
-};
-template <>
-struct AccumulatorOf<double> {
-  using type = double;
-};
+using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 __device__ inline float widen(float v) { return v; }
 __device__ inline double widen(double v) { return v; }
 __device__ inline float widen(__half v) { return __half2float(v); }
@@ -983,9 +971,9 @@ struct Packed {
   uint32_t* wide_by_col;   // and for each column
 };
 
-__host__ __device__ inline int mask_words(int blocks) { return (blocks + 31) / 32; }
+__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32); }
 
-__host__ __device__ inline int blocks_in(int n) { return (n + kBlock - 1) / kBlock; }
+__host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
 
 __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
@@ -1354,7 +1342,7 @@ struct Panel {
 // begin() reads into registers and finish() stores them.
 template <typename T, int kEdge, int kDepth, int kThreads>
 struct StageCopier {
-  using Acc = typename AccumulatorOf<T>::type;
+  using Acc = AccumulatorOf<T>;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   static constexpr bool kAsync = sizeof(T) >= 4;
 #else
@@ -1628,7 +1616,7 @@ __device__ __noinline__ void correct_tile(const Product& p, const Place& place, 
 // The sizes of the kernel: tiles of 128, 64 or 32, always 256 threads, with more teams to a smaller tile.
 template <typename T, int kEdge>
 struct Portable {
-  using Acc = typename AccumulatorOf<T>::type;
+  using Acc = AccumulatorOf<T>;
   using L = Layout<Acc, kEdge>;
   static constexpr int kThreads = 256, kStages = kEdge >= 64 ? 2 : 3;
   // CTAs an SM: while one waits the other multiplies. One where the registers of two would not hold the sums.
@@ -1930,7 +1918,13 @@ static Cut cut_of(const Product& p, int element_bytes, const Gpu& gpu) {
   return {32, gpu.capability >= 90 ? splits : 1};
 }
 
-// Calls f with the edge of the tiles as a constant.
+// Call f with two conditions, or with the edge of the tiles, as constants.
+template <typename F>
+static cudaError_t with_constants(bool a, bool b, const F& f) {
+  using std::false_type, std::true_type;
+  if (a) return b ? f(true_type(), true_type()) : f(true_type(), false_type());
+  return b ? f(false_type(), true_type()) : f(false_type(), false_type());
+}
 template <typename F>
 static cudaError_t with_edge(int edge, const F& f) {
   if (edge == 128) return f(std::integral_constant<int, 128>());
@@ -2484,6 +2478,8 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
 """
 
 _CUDA_TF32_LAUNCH = r"""
+#include <array>
+
 // ---- tf32 kernel: launching.
 
 template <bool kXAlongK, bool kYAlongK>
@@ -2531,26 +2527,23 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   const cudaError_t error = clusters_at_once<kKernel>(at_once);
   if (error != cudaSuccess) return error;
   // The same again and again takes no planning.
-  static thread_local struct {
-    int triangular = -1, m, n, k, at_once;
-    int64_t batches;
-    Tf32Plan plan;
-  } last;
-  if (last.triangular != p.triangular || last.m != p.m || last.n != p.n || last.k != p.k || last.batches != p.batches ||
-      last.at_once != at_once) {
-    last.triangular = -1;   // should there be no plan
-    if (!tf32_plan(p, at_once, last.plan)) return cudaErrorInvalidConfiguration;
-    last.triangular = p.triangular, last.m = p.m, last.n = p.n, last.k = p.k, last.batches = p.batches, last.at_once = at_once;
+  static thread_local Tf32Plan plan;
+  static thread_local std::array<int64_t, 6> planned = {-1};
+  const std::array<int64_t, 6> wanted = {p.triangular, p.m, p.n, p.k, p.batches, at_once};
+  if (planned != wanted) {
+    planned = {-1};   // should there be no plan
+    if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
+    planned = wanted;
   }
-  const int64_t blocks = last.plan.clusters * p.batches * last.plan.cluster_size;
-  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), last.plan.cluster_size, false, stream);
-  return launch_kernel<kKernel>(launch, p, last.plan);
+  const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
+  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream);
+  return launch_kernel<kKernel>(launch, p, plan);
 }
 
 cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
-  const bool y_along_k = p.y_row == 1;
-  if (p.x_col == 1) return (y_along_k ? launch_tf32_as<true, true> : launch_tf32_as<true, false>)(p, stream);
-  return (y_along_k ? launch_tf32_as<false, true> : launch_tf32_as<false, false>)(p, stream);
+  return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
+    return launch_tf32_as<x_along_k, y_along_k>(p, stream);
+  });
 }
 """
 
@@ -2609,7 +2602,7 @@ _CUDA_MMA = r"""
 
 template <typename T, int kEdge>
 struct MmaShape {
-  using Acc = typename AccumulatorOf<T>::type;
+  using Acc = AccumulatorOf<T>;
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
   static constexpr int kRowBytes = 64;             // of k, in a stage, for each line
   static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 2, kStages = kEdge == 128 ? 3 : 4;
@@ -3008,17 +3001,6 @@ __global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdg
 #endif
 }
 
-template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-static cudaError_t launch_mma_as(const Product& p, int splits, cudaStream_t stream) {
-  constexpr auto kKernel = mma_product<T, kEdge, kXKMajor, kYKMajor>;
-  const int64_t blocks = tile_count(p, kEdge) * p.batches * splits;
-  if (blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  const cudaError_t error = allow_shared_memory<kKernel>(sizeof(MmaMemory<T, kEdge>));
-  if (error != cudaSuccess) return error;
-  const Launch launch(blocks, MmaShape<T, kEdge>::kThreads, sizeof(MmaMemory<T, kEdge>), splits, false, stream);
-  return cudaLaunchKernelEx(&launch.config, kKernel, p, splits);
-}
-
 // As cut_of: large tiles read least, and many tiles keep every SM busy. The limits are guesses, to be measured.
 static Cut mma_cut_of(const Product& p, int block_k, const Gpu& gpu) {
   if (tile_count(p, 128) * p.batches >= 2 * gpu.sms) return {128, 1};
@@ -3029,22 +3011,33 @@ static Cut mma_cut_of(const Product& p, int block_k, const Gpu& gpu) {
 }
 
 template <typename T>
-static cudaError_t launch_mma_sized(const Product& p, const Gpu& gpu, cudaStream_t stream) {
+static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   constexpr int kUnit = 16 / sizeof(T);
-  const bool x_k_major = !layout_of_x(p, kUnit).lines_first, y_k_major = !layout_of_y(p, kUnit).lines_first;
   const Cut cut = mma_cut_of(p, MmaShape<T, 64>::kBlockK, gpu);
-  auto of_edge = [&](auto edge) {
-    constexpr int kEdge = decltype(edge)::value;
-    if (x_k_major) return (y_k_major ? launch_mma_as<T, kEdge, true, true> : launch_mma_as<T, kEdge, true, false>)(p, cut.splits, stream);
-    return (y_k_major ? launch_mma_as<T, kEdge, false, true> : launch_mma_as<T, kEdge, false, false>)(p, cut.splits, stream);
+  auto of_layout = [&](auto x_k_major, auto y_k_major) {
+    auto of_edge = [&](auto large, auto) {
+      constexpr int kEdge = large ? 128 : 64;
+      const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, MmaShape<T, kEdge>::kThreads, sizeof(MmaMemory<T, kEdge>),
+                          cut.splits, false, stream);
+      return launch_kernel<mma_product<T, kEdge, x_k_major, y_k_major>>(launch, p, cut.splits);
+    };
+    return with_constants(cut.edge == 128, false, of_edge);
   };
-  return cut.edge == 128 ? of_edge(std::integral_constant<int, 128>()) : of_edge(std::integral_constant<int, 64>());
+  return with_constants(!layout_of_x(p, kUnit).lines_first, !layout_of_y(p, kUnit).lines_first, of_layout);
 }
 
 cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  if (type == kFloat32) return launch_mma_sized<float>(p, gpu, stream);
-  if (type == kFloat64) return launch_mma_sized<double>(p, gpu, stream);
-  return type == kFloat16 ? launch_mma_sized<__half>(p, gpu, stream) : launch_mma_sized<__nv_bfloat16>(p, gpu, stream);
+  switch (type) {
+    case kFloat32:
+      return launch_mma_as<float>(p, gpu, stream);
+    case kFloat64:
+      return launch_mma_as<double>(p, gpu, stream);
+    case kFloat16:
+      return launch_mma_as<__half>(p, gpu, stream);
+    case kBFloat16:
+      return launch_mma_as<__nv_bfloat16>(p, gpu, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 #else
 cudaError_t launch_mma(const Product&, ElementType, const Gpu&, cudaStream_t) { return cudaErrorNotSupported; }
@@ -4118,19 +4111,14 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
+template <typename T, int kBlockN, Cooperation kCooperation>
+static cudaError_t launch_as(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
   constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
   static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
-  const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
-  return launch_kernel<half_product<T, kMajorX, kMajorY, kBlockN, kCooperation>>(launch, h);
-}
-
-template <typename T, int kBlockN, Cooperation kCooperation>
-static cudaError_t launch_majors(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
-  if (major_x && major_y) return launch_as<T, 1, 1, kBlockN, kCooperation>(h, ctas, stream);
-  if (major_x) return launch_as<T, 1, 0, kBlockN, kCooperation>(h, ctas, stream);
-  return major_y ? launch_as<T, 0, 1, kBlockN, kCooperation>(h, ctas, stream) : launch_as<T, 0, 0, kBlockN, kCooperation>(h, ctas, stream);
+  return with_constants(major_x, major_y, [&](auto x, auto y) {
+    const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
+    return launch_kernel<half_product<T, x, y, kBlockN, kCooperation>>(launch, h);
+  });
 }
 
 // Which tiles, and how many CTAs share one; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
@@ -4141,12 +4129,12 @@ static cudaError_t launch_sized(HalfProduct& h, bool major_x, bool major_y, cons
   const int split = 4 * tiles <= sms && length >= 64 ? 4 : 2 * tiles <= sms && length >= 8 ? 2 : 1;
   if (split > 1) {
     h.clusters = static_cast<int>(tiles);
-    return launch_majors<T, 128, kSplit>(h, major_x, major_y, split, stream);
+    return launch_as<T, 128, kSplit>(h, major_x, major_y, split, stream);
   }
   h.clusters = static_cast<int>(std::min<int64_t>(sms / 2, kMostClusters));
-  if (tiles < 2 * sms) return launch_majors<T, 128, kMulticast>(h, major_x, major_y, 2, stream);
-  return h.p.triangular ? launch_majors<T, 192, kMulticast>(h, major_x, major_y, 2, stream)
-                        : launch_majors<T, kDenseN, kMulticast>(h, major_x, major_y, 2, stream);
+  if (tiles < 2 * sms) return launch_as<T, 128, kMulticast>(h, major_x, major_y, 2, stream);
+  return h.p.triangular ? launch_as<T, 192, kMulticast>(h, major_x, major_y, 2, stream)
+                        : launch_as<T, kDenseN, kMulticast>(h, major_x, major_y, 2, stream);
 }
 
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
@@ -4192,81 +4180,77 @@ int longest_split(const Product& p, int clusters, int products) {
 
 int64_t tiles_of(const Product& p) { return static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge); }
 
-// A matrix that is to be packed, as it is stored.
-struct Stored {
-  const void* source;
-  int64_t row_stride, col_stride;
-  int rows, cols, triangular;
-  int64_t blocks() const { return triangular ? triangle(blocks_in(rows)) : static_cast<int64_t>(blocks_in(rows)) * blocks_in(cols); }
-  int64_t masks() const {
-    const int64_t r = blocks_in(rows), c = blocks_in(cols);
-    return r * mask_words(blocks_in(cols)) + c * mask_words(blocks_in(rows));
-  }
-};
-Stored stored_x(const Product& p) {
-  if (p.contraction == kTN) return {p.x, p.x_col, p.x_row, p.k, p.m, p.triangular};
-  return {p.x, p.x_row, p.x_col, p.m, p.k, p.triangular};
+// The matrices that are to be packed, as they are stored; the Workspace says where they go.
+static Packed to_pack(const void* source, int64_t row_stride, int64_t col_stride, int rows, int cols, int triangular) {
+  return {static_cast<const float*>(source), row_stride, col_stride, rows, cols, triangular, blocks_in(cols)};
 }
-Stored stored_y(const Product& p) {
-  if (p.contraction == kNT) return {p.y, p.y_col, p.y_row, p.n, p.k, p.triangular};
-  return {p.y, p.y_row, p.y_col, p.k, p.n, p.triangular};
+static Packed x_to_pack(const Product& p) {
+  if (p.contraction == kTN) return to_pack(p.x, p.x_col, p.x_row, p.k, p.m, p.triangular);
+  return to_pack(p.x, p.x_row, p.x_col, p.m, p.k, p.triangular);
+}
+static Packed y_to_pack(const Product& p) {
+  if (p.contraction == kNT) return to_pack(p.y, p.y_col, p.y_row, p.n, p.k, p.triangular);
+  return to_pack(p.y, p.y_row, p.y_col, p.k, p.n, p.triangular);
+}
+static int block_count(const Packed& p) {
+  return static_cast<int>(p.triangular ? triangle(p.block_cols) : static_cast<int64_t>(blocks_in(p.rows)) * p.block_cols);
 }
 
 // ---- Launching: the workspace.
 
-// Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
-class Workspace {
- public:
-  // Of a product; or of its gradients, one or two, which share the packed gradient of the result. A triangular product has words for its
-  // gradients, too, and clears them with its own: that saves a launch.
-  Workspace(const Product& p, int clusters, int gradients) : longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
-    const Stored first = stored_x(p), second = stored_y(p);
-    const int products = gradients == 2 ? 2 : 1;
-    constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
-    queue_words_ = 3 + kTileEdge / 64 * tiles_of(p);
-    int64_t at = kControlWords;
-    masks_[0] = at, at += first.masks();
-    masks_[1] = at, at += gradients ? 0 : second.masks();
-    queue_ = at, at += products * queue_words_;
-    gradient_words_ = at, at += gradients || !p.triangular ? 0 : kControlWords + first.masks() + 2 * queue_words_;   // as above, for two
-    words = static_cast<int>(at);
-    at = (at * 4 + 127) / 128 * 128;
-    metadata_[0] = at, at += first.blocks() * sizeof(BlockMetadata);
-    metadata_[1] = at, at += gradients ? 0 : second.blocks() * sizeof(BlockMetadata);
-    blocks_[0] = at, at += first.blocks() * kBlockBytes;
-    blocks_[1] = at, at += gradients ? 0 : second.blocks() * kBlockBytes;
-    partial_sums_ = at;
-    partial_bytes_ = WorkTiles::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge * sizeof(float);
-    bytes = at + products * partial_bytes_;
-  }
+// The words of a product, or gradient, that count: the queues of work tiles, of zeros and of portable_behind, then splits_done.
+enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
 
-  int words, longest;
+// Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
+struct Workspace {
+  Control* control;
+  Packed x, y;               // what is packed; of gradients only x, the gradient of the result
+  int* queue[2];             // of each product, by QueueWord
+  float* partial_sums[2];
+  int* gradient_words;       // a triangular product has the words of its gradients, too, and clears them with its own: that saves a launch
+  int words, longest;        // how many there are; longest_split
   int64_t bytes;
 
-  void use_words_of(const Workspace& product, void* base) { words_elsewhere_ = static_cast<int*>(base) + product.gradient_words_; }
-
-  Control* control(void* base) const { return reinterpret_cast<Control*>(words_at(base)); }
-  int* queue(void* base, int product) const { return words_at(base) + queue_ + product * queue_words_; }
-  float* partial_sums(void* base, int product) const {
-    return reinterpret_cast<float*>(static_cast<uint8_t*>(base) + partial_sums_ + product * partial_bytes_);
+  // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
+  // have their words elsewhere.
+  Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
+      : x(x_to_pack(p)), y(y_to_pack(p)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
+    const int products = gradients == 2 ? 2 : 1;
+    constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
+    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles_of(p);
+    int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
+    int64_t at = 0;   // in words
+    auto take_words = [&](int64_t count) {
+      at += count;
+      return first_word + at - count;
+    };
+    auto take_masks = [&](Packed& packed) {
+      const int rows = blocks_in(packed.rows), cols = packed.block_cols;
+      packed.wide_by_row = reinterpret_cast<uint32_t*>(take_words(static_cast<int64_t>(rows) * mask_words(cols)));
+      packed.wide_by_col = reinterpret_cast<uint32_t*>(take_words(static_cast<int64_t>(cols) * mask_words(rows)));
+    };
+    control = reinterpret_cast<Control*>(take_words(kControlWords));
+    take_masks(x);
+    const int64_t masks_of_x = at - kControlWords;
+    if (!gradients) take_masks(y);
+    for (int product = 0; product < products; ++product) queue[product] = take_words(queue_words);
+    gradient_words = take_words(gradients || !p.triangular ? 0 : kControlWords + masks_of_x + 2 * queue_words);   // as above, for two
+    words = static_cast<int>(at);
+    bytes = (at * 4 + 127) / 128 * 128;
+    auto take = [&](int64_t count) {
+      bytes += count;
+      return static_cast<uint8_t*>(base) + bytes - count;
+    };
+    auto take_metadata = [&](Packed& packed) {
+      packed.metadata = reinterpret_cast<BlockMetadata*>(take(block_count(packed) * sizeof(BlockMetadata)));
+    };
+    take_metadata(x);
+    if (!gradients) take_metadata(y);
+    x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
+    if (!gradients) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
+    const int64_t sums = WorkTiles::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge;
+    for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
   }
-
-  Packed packed(void* base, int which, const Stored& s) const {
-    uint8_t* bytes = static_cast<uint8_t*>(base);
-    uint32_t* by_row = reinterpret_cast<uint32_t*>(words_at(base)) + masks_[which];
-    Packed p;
-    p.source = static_cast<const float*>(s.source), p.row_stride = s.row_stride, p.col_stride = s.col_stride;
-    p.rows = s.rows, p.cols = s.cols, p.triangular = s.triangular, p.block_cols = blocks_in(s.cols);
-    p.blocks = bytes + blocks_[which], p.metadata = reinterpret_cast<BlockMetadata*>(bytes + metadata_[which]);
-    p.wide_by_row = by_row, p.wide_by_col = by_row + static_cast<int64_t>(blocks_in(s.rows)) * mask_words(p.block_cols);
-    return p;
-  }
-
- private:
-  int* words_at(void* base) const { return words_elsewhere_ ? words_elsewhere_ : static_cast<int*>(base); }
-
-  int64_t masks_[2], metadata_[2], blocks_[2], queue_, queue_words_, gradient_words_, partial_sums_, partial_bytes_;
-  int* words_elsewhere_ = nullptr;
 };
 
 // ---- Launching: one kernel each.
@@ -4300,7 +4284,7 @@ cudaError_t launch_products(const HopperProducts& p, int clusters, cudaStream_t 
   }
 }
 
-HopperProduct describe_hopper(const Product& product, const Packed& x, const Packed& y, const Workspace& at, void* workspace, int which) {
+HopperProduct describe_hopper(const Product& product, const Packed& x, const Packed& y, const Workspace& at, int which) {
   HopperProduct p;
   p.x = x, p.y = y;
   p.c = static_cast<float*>(product.c), p.c_row = product.c_row, p.c_col = product.c_col;
@@ -4308,9 +4292,9 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
   p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.k_blocks = blocks_in(product.k);
   p.contraction = product.contraction, p.triangular = product.triangular;
   p.longest_split = at.longest;
-  p.control = at.control(workspace);
-  p.next_tile = at.queue(workspace, which), p.next_strip = p.next_tile + 1, p.splits_done = p.next_tile + 3;
-  p.partial_sums = at.partial_sums(workspace, which);
+  p.control = at.control;
+  p.next_tile = at.queue[which] + kNextTile, p.next_strip = at.queue[which] + kNextStrip, p.splits_done = at.queue[which] + kSplitsDone;
+  p.partial_sums = at.partial_sums[which];
   return p;
 }
 
@@ -4320,15 +4304,13 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
 // not hold an operand.
 cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
-  const Workspace at(product, clusters, 0);
-  const Stored stored_as_x = stored_x(product), stored_as_y = stored_y(product);
-  const Packed x = at.packed(workspace, 0, stored_as_x), y = at.packed(workspace, 1, stored_as_y);
-  const int x_blocks = static_cast<int>(stored_as_x.blocks()), y_blocks = static_cast<int>(stored_as_y.blocks());
+  const Workspace at(product, clusters, 0, workspace);
+  const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({x, y, x_blocks, y_blocks, at.control(workspace), nullptr, false, most_outliers(product)}, stream);
-  if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, workspace, 0)}, 1}, clusters, stream);
-  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control(workspace), at.queue(workspace, 0) + 2, x, y}, stream);
+    error = launch_packing({x, y, block_count(x), block_count(y), at.control, nullptr, false, most_outliers(product)}, stream);
+  if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
+  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
 }
 
@@ -4356,7 +4338,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients).bytes : 0;
+  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients, nullptr).bytes : 0;
 }
 
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
@@ -4383,24 +4365,19 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
-  const Workspace before(product, clusters, 0);
-  Workspace at(product, clusters, (dx.c != nullptr) + (dy.c != nullptr));
-  if (first) at.use_words_of(before, kept);
-  const Stored stored_g = stored_x(dx);
-  const Packed x = before.packed(kept, 0, stored_x(product)), y = before.packed(kept, 1, stored_y(product));
-  const Packed g = at.packed(workspace, 0, stored_g);
+  const Workspace before(product, clusters, 0, kept);
+  const Workspace at(dx, clusters, (dx.c != nullptr) + (dy.c != nullptr), workspace, first ? before.gradient_words : nullptr);
+  const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing(
-        {g, g, static_cast<int>(stored_g.blocks()), 0, at.control(workspace), before.control(kept), first, most_outliers(product)}, stream);
+    error = launch_packing({g, g, block_count(g), 0, at.control, before.control, first, most_outliers(product)}, stream);
   HopperProducts products = {};
-  if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, workspace, 0);
-  if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, workspace, products.count), ++products.count;
+  if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
+  if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  int* const queue = at.queue(workspace, 0) + 2;
-  int* const queue_of_dy = at.queue(workspace, dx.c != nullptr) + 2;
-  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, {at.control(workspace), queue, g, y}, stream);
-  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, {at.control(workspace), queue_of_dy, x, g}, stream);
+  auto behind = [&](int which, const Packed& x, const Packed& y) { return Behind{at.control, at.queue[which] + kNextBehind, x, y}; };
+  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, behind(0, g, y), stream);
+  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, behind(dx.c != nullptr, x, g), stream);
   return error;
 }
 """
