@@ -207,6 +207,11 @@ __host__ __device__ constexpr Side side_of(Operand operand, const P& p) {
                          : (p.contraction == kNT ? kUpToLine : kFromLine);
 }
 
+// Whether the rows of an operand as it is stored, A, B or G, are its k, and the columns its lines; else it is the other way round.
+__host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contraction) {
+  return operand == kX ? contraction == kTN : contraction != kNT;
+}
+
 // The range of k that elements of C sum, those in rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1, by the sides of X and Y:
 // in elements, or in blocks of one size.
 __host__ __device__ inline int first_k(Side x, Side y, int row, int col) {
@@ -2532,37 +2537,30 @@ struct KBlockInfo {
   int split, splits, place;   // place: of the partial sums of the tile's first split
 };
 
-// ---- Hopper kernel: geometry of blocks. Lines are row blocks of X and column blocks of Y.
+// ---- Hopper kernel: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
-template <Contraction kC>
-__device__ inline bool has_x(const HopperProduct& p, int line, int k) {
-  return line < p.lines_x && on_side(side_of(kX, Masks{kC, p.triangular}), line, k);
+template <Operand kOperand>
+__device__ inline int lines_of(const HopperProduct& p) {
+  return kOperand == kX ? p.lines_x : p.lines_y;
 }
 
-template <Contraction kC>
-__device__ inline bool has_y(const HopperProduct& p, int line, int k) {
-  return line < p.lines_y && on_side(side_of(kY, Masks{kC, p.triangular}), line, k);
+template <Operand kOperand, Contraction kC>
+__device__ inline bool has_block(const HopperProduct& p, int line, int k) {
+  return line < lines_of<kOperand>(p) && on_side(side_of(kOperand, Masks{kC, p.triangular}), line, k);
 }
 
-template <Contraction kC>
-__device__ inline int x_block(const HopperProduct& p, int line, int k) {
-  return kC == kTN ? block_index(p.x, k, line) : block_index(p.x, line, k);
+template <Operand kOperand, Contraction kC>
+__device__ inline int block_of(const HopperProduct& p, int line, int k) {
+  const Packed& packed = kOperand == kX ? p.x : p.y;
+  return k_is_row(kOperand, kC) ? block_index(packed, k, line) : block_index(packed, line, k);
 }
 
 // Which of the 32 blocks of a line around k are wide; none of one that does not exist.
-template <Contraction kC>
-__device__ inline uint32_t wide_x(const HopperProduct& p, int line, int k) {
-  return line < p.lines_x ? (kC == kTN ? p.x.wide_by_col : p.x.wide_by_row)[line * mask_words(p.k_blocks) + k / 32] : 0;
-}
-
-template <Contraction kC>
-__device__ inline uint32_t wide_y(const HopperProduct& p, int line, int k) {
-  return line < p.lines_y ? (kC == kNT ? p.y.wide_by_row : p.y.wide_by_col)[line * mask_words(p.k_blocks) + k / 32] : 0;
-}
-
-template <Contraction kC>
-__device__ inline int y_block(const HopperProduct& p, int line, int k) {
-  return kC == kNT ? block_index(p.y, line, k) : block_index(p.y, k, line);
+template <Operand kOperand, Contraction kC>
+__device__ inline uint32_t wide_blocks(const HopperProduct& p, int line, int k) {
+  const Packed& packed = kOperand == kX ? p.x : p.y;
+  const uint32_t* words = k_is_row(kOperand, kC) ? packed.wide_by_col : packed.wide_by_row;
+  return line < lines_of<kOperand>(p) ? words[line * mask_words(p.k_blocks) + k / 32] : 0;
 }
 """
 
@@ -2620,14 +2618,14 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
       int flags = k == end - 1 ? kLast : 0;
 #pragma unroll
       for (int u = 0; u < 2; ++u)
-        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+        if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
 #pragma unroll
       for (int u = 0; u < 4; ++u)
-        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u;
+        if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
       constexpr int kOne = kBlockBytes + sizeof(BlockHead);
       auto copy_y = [&](int half) {
         if (flags & kHasY << 2 * half << rank) {
-          const int block = y_block<kContraction>(p, first_col + 2 * half + rank, k);
+          const int block = block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
           uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
           copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
@@ -2645,7 +2643,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         if (flags & kHasX << u) {
-          const int block = x_block<kContraction>(p, first_row + u, k);
+          const int block = block_of<kX, kContraction>(p, first_row + u, k);
           const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
           copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[pipeline.stage]);
           copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
@@ -2653,8 +2651,9 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
       if (k == begin || k % 32 == 0)
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
-          shared.wide[u] = wide_x<kContraction>(p, first_row + u, k);
-          shared.wide[2 + u] = wide_y<kContraction>(p, first_col + 2 * u, k) | wide_y<kContraction>(p, first_col + 2 * u + 1, k);
+          const int col = first_col + 2 * u;
+          shared.wide[u] = wide_blocks<kX, kContraction>(p, first_row + u, k);
+          shared.wide[2 + u] = wide_blocks<kY, kContraction>(p, col, k) | wide_blocks<kY, kContraction>(p, col + 1, k);
         }
 #pragma unroll
       for (int u = 0; u < 2; ++u)
@@ -2684,7 +2683,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
 // Issues the wgmma of one k-block, 64 rows and 128 columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
 template <Contraction kContraction>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bool add) {
-  constexpr int kMajorX = kContraction == kTN, kMajorY = kContraction != kNT;
+  constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
@@ -3089,7 +3088,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
     }
     ++published;
     if (kBlockN == kDenseN || !h.p.triangular || tile.row < 0) return;
-    // Zeros for the mirror image of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
+    // Zeros for the transposed place of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
     const int share = kCooperation == kSplit ? rank : 0, shares = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
 #pragma unroll 1
     for (int u = share; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += shares) {
@@ -3148,9 +3147,9 @@ __device__ inline WorkTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
 template <int kBlockN, Cooperation kCooperation>
 __device__ inline bool to_be_masked(const HalfProduct& h, const WorkTile& tile, int rank, int k) {
   if (kBlockN == kDenseN) return false;
-  return kCooperation == kMulticast ? on_diagonal(h.x_side, tile.row - kBlocksM * rank, 2 * kBlocksM, k) ||
-                                          on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k)
-                                    : on_diagonal(h.x_side, tile.row, kBlocksM, k) || on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
+  const int first = kCooperation == kMulticast ? tile.row - kBlocksM * rank : tile.row;
+  return on_diagonal(h.x_side, first, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, k) ||
+         on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
 }
 
 // ---- Half precision: the producer, one warp, of which one lane starts the copies.
@@ -3657,16 +3656,12 @@ int longest_split(const Product& p, int clusters, int products) {
 int64_t tiles_of(const Product& p) { return static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge); }
 
 // The matrices that are to be packed, as they are stored; the Workspace says where they go.
-static Packed to_pack(const void* source, int64_t row_stride, int64_t col_stride, int rows, int cols, int triangular) {
-  return {static_cast<const float*>(source), row_stride, col_stride, rows, cols, triangular, blocks_in(cols)};
-}
-static Packed x_to_pack(const Product& p) {
-  if (p.contraction == kTN) return to_pack(p.x, p.x_col, p.x_row, p.k, p.m, p.triangular);
-  return to_pack(p.x, p.x_row, p.x_col, p.m, p.k, p.triangular);
-}
-static Packed y_to_pack(const Product& p) {
-  if (p.contraction == kNT) return to_pack(p.y, p.y_col, p.y_row, p.n, p.k, p.triangular);
-  return to_pack(p.y, p.y_row, p.y_col, p.k, p.n, p.triangular);
+static Packed to_pack(const Product& p, Operand operand) {
+  const float* source = static_cast<const float*>(operand == kX ? p.x : p.y);
+  const int64_t line_stride = operand == kX ? p.x_row : p.y_col, k_stride = operand == kX ? p.x_col : p.y_row;
+  const int lines = operand == kX ? p.m : p.n;
+  if (k_is_row(operand, p.contraction)) return {source, k_stride, line_stride, p.k, lines, p.triangular, blocks_in(lines)};
+  return {source, line_stride, k_stride, lines, p.k, p.triangular, blocks_in(p.k)};
 }
 static int block_count(const Packed& p) {
   return static_cast<int>(p.triangular ? triangle(p.block_cols) : static_cast<int64_t>(blocks_in(p.rows)) * p.block_cols);
@@ -3690,7 +3685,7 @@ struct Workspace {
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
   // have their words elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(x_to_pack(p)), y(y_to_pack(p)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
     const int products = gradients == 2 ? 2 : 1;
     constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
     const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles_of(p);

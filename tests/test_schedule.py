@@ -174,14 +174,14 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
       for (int k_block = 0; k_block < p.k_blocks; ++k_block) {
-        if (!(of_x ? has_x<kC>(p, line, k_block) : has_y<kC>(p, line, k_block))) continue;
-        const int64_t place = of_x ? x_block<kC>(p, line, k_block) : y_block<kC>(p, line, k_block);
+        if (!(of_x ? has_block<kX, kC>(p, line, k_block) : has_block<kY, kC>(p, line, k_block))) continue;
+        const int64_t place = of_x ? block_of<kX, kC>(p, line, k_block) : block_of<kY, kC>(p, line, k_block);
         CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
               (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
-    CHECK(!(of_x ? has_x<kC>(p, lines, 0) : has_y<kC>(p, lines, 0)), "there is a block beyond the last line");
+    CHECK(!(of_x ? has_block<kX, kC>(p, lines, 0) : has_block<kY, kC>(p, lines, 0)), "there is a block beyond the last line");
   }
 
   // WorkTiles: every k_block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
@@ -234,7 +234,7 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
         bool needed = false;
         for (int u = 0; u < kTileBlocks; ++u)
           for (int v = 0; v < kTileBlocks; ++v)
-            needed |= has_x<kC>(p, kTileBlocks * i + u, k_block) && has_y<kC>(p, kTileBlocks * j + v, k_block);
+            needed |= has_block<kX, kC>(p, kTileBlocks * i + u, k_block) && has_block<kY, kC>(p, kTileBlocks * j + v, k_block);
         CHECK(!needed || summed[key][k_block], "row %d, column %d lacks k_block %d", i, j, k_block);
       }
     }
