@@ -685,7 +685,7 @@ __device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.as
 
 // Waits for the threads of one team, of several that a CTA consists of: 15 at most.
 template <int kThreads>
-__device__ inline void team_sync(int team) {
+__device__ inline void named_barrier_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
@@ -1236,7 +1236,7 @@ struct Layout<double, kEdge> {
 
 // One operand as a CTA sees it: lines from first_line on, and what exists of them.
 template <typename T>
-struct Panel {
+struct OperandView {
   const T* data;   // line 0, k = 0: on the diagonal, an element that may always be read
   int64_t line_stride, k_stride;
   Side side;
@@ -1245,7 +1245,7 @@ struct Panel {
 
 // ---- Portable kernel: k-blocks on their way to shared memory.
 
-// Copies a panel's part of each k-block of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
+// Copies an operand's part of each k-block of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
 // finish() ends it. Where the GPU can copy elements of this type by itself (sm_80 on, 4 or 8 bytes), all happens in between; elsewhere
 // begin() reads into registers and finish() stores them.
 template <typename T, int kEdge, int kDepth, int kThreads>
@@ -1280,29 +1280,29 @@ struct StageCopier {
   int way;         // a Way
   int clear;       // the k-block nearest to the diagonal that lies wholly in the operand begins here
   const T* next;   // this thread's first element of the k-block that is to be copied next
-  int place;       // of the first element in the k-block
+  int offset;       // of the first element in the k-block
   T held[kAsync ? 1 : kLoads];
 
-  __device__ StageCopier(const Panel<T>& panel, int thread, int k0) {
+  __device__ StageCopier(const OperandView<T>& view, int thread, int k0) {
     const bool aligned =
-        panel.line_stride == 1 && panel.k_stride * int64_t(sizeof(T)) % 16 == 0 && reinterpret_cast<uintptr_t>(panel.data) % 16 == 0;
-    const Way chosen = panel.k_stride <= panel.line_stride ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
-    const int last_line = panel.first_line + kEdge - 1;
-    if (panel.side == kFromLine)
-      clear = last_line < panel.lines ? last_line : panel.depth;
+        view.line_stride == 1 && view.k_stride * int64_t(sizeof(T)) % 16 == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+    const Way chosen = view.k_stride <= view.line_stride ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
+    const int last_line = view.first_line + kEdge - 1;
+    if (view.side == kFromLine)
+      clear = last_line < view.lines ? last_line : view.depth;
     else
-      clear = last_line >= panel.lines ? -1 : panel.side == kUpToLine ? panel.first_line + 1 - kDepth : panel.depth;
+      clear = last_line >= view.lines ? -1 : view.side == kUpToLine ? view.first_line + 1 - kDepth : view.depth;
     const int l = line(chosen, thread), kk = k(chosen, thread);
-    next = panel.data + (panel.first_line + l) * panel.line_stride + (k0 + kk) * panel.k_stride;
-    place = kk * kPitch + l;
+    next = view.data + (view.first_line + l) * view.line_stride + (k0 + kk) * view.k_stride;
+    offset = kk * kPitch + l;
     way = chosen;
-    keep(way), keep(clear), keep(place);
+    keep(way), keep(clear), keep(offset);
   }
 
   // Copies the thread's elements of a k-block, all or those numbered number .. number + count - 1.
   template <Way kWay, bool kMasked>
-  __device__ void copy(const Panel<T>& panel, const T* at, uint32_t to, int number = 0, int count = 0) {
-    const int64_t at_step = steps(kWay) * (kWay == kAlongK ? panel.line_stride : panel.k_stride);
+  __device__ void copy(const OperandView<T>& view, const T* at, uint32_t to, int number = 0, int count = 0) {
+    const int64_t at_step = steps(kWay) * (kWay == kAlongK ? view.line_stride : view.k_stride);
     constexpr int kToStep = steps(kWay) * (kWay == kAlongK ? 1 : kPitch) * int(sizeof(Acc));
 #pragma unroll
     for (int i = 0; i < loads(kWay); ++i, at = next_address(at, at_step)) {
@@ -1310,7 +1310,7 @@ struct StageCopier {
       if constexpr (kAsync) {
         cp_async<width(kWay) * int(sizeof(T))>(to + i * kToStep, at, exists);
       } else {
-        const T value = *(exists ? at : panel.data);   // an address that may be read in any case, so that no load waits behind a branch
+        const T value = *(exists ? at : view.data);   // an address that may be read in any case, so that no load waits behind a branch
         held[i] = exists ? value : T();
       }
     }
@@ -1318,48 +1318,48 @@ struct StageCopier {
 
   // Copies a k-block of which only a part exists. Such k-blocks are few: what they need shall take no registers elsewhere.
   template <Way kWay>
-  __device__ void copy_existing(const Panel<T>& panel, int k0, Acc* buffer) {
+  __device__ void copy_existing(const OperandView<T>& view, int k0, Acc* buffer) {
     const int t = static_cast<uint32_t>(fresh_thread_index()) % kThreads, l = line(kWay, t), kk = k(kWay, t);
-    const int this_line = panel.first_line + l, this_k = k0 + kk;
-    const bool up_to_line = panel.side == kUpToLine, from_line = panel.side == kFromLine;
+    const int this_line = view.first_line + l, this_k = k0 + kk;
+    const bool up_to_line = view.side == kUpToLine, from_line = view.side == kFromLine;
     int from, to, at;   // along the direction in which the elements are numbered
     if (kWay == kAlongK)
       at = this_line, from = up_to_line ? this_k : 0,
-      to = this_k >= panel.depth ? 0
-           : from_line           ? min(panel.lines, this_k + 1)
-                                 : panel.lines;
+      to = this_k >= view.depth ? 0
+           : from_line           ? min(view.lines, this_k + 1)
+                                 : view.lines;
     else
       at = this_k, from = from_line ? this_line : 0,
-      to = this_line >= panel.lines ? 0
-           : up_to_line             ? min(panel.depth, this_line + 1)
-                                    : panel.depth;
+      to = this_line >= view.lines ? 0
+           : up_to_line             ? min(view.depth, this_line + 1)
+                                    : view.depth;
     const int number = ceil_div(max(from - at, 0), steps(kWay)), count = max(ceil_div(max(to - at, 0), steps(kWay)) - number, 0);
-    copy<kWay, true>(panel, panel.data + this_line * panel.line_stride + this_k * panel.k_stride, shared_address(buffer + kk * kPitch + l),
+    copy<kWay, true>(view, view.data + this_line * view.line_stride + this_k * view.k_stride, shared_address(buffer + kk * kPitch + l),
                      number, count);
   }
 
   // The k-block at k0; the one after it will be at k0 + kStep.
   template <int kStep>
-  __device__ void begin(const Panel<T>& panel, int k0, Acc* buffer) {
+  __device__ void begin(const OperandView<T>& view, int k0, Acc* buffer) {
     const T* const at = next;
-    next += kStep * panel.k_stride;
-    const uint32_t to = shared_address(buffer + place);
-    const bool inside = k0 + kDepth <= panel.depth && (panel.side == kFromLine ? k0 >= clear : k0 <= clear);
+    next += kStep * view.k_stride;
+    const uint32_t to = shared_address(buffer + offset);
+    const bool inside = k0 + kDepth <= view.depth && (view.side == kFromLine ? k0 >= clear : k0 <= clear);
     if constexpr (kAsync)
-      if (inside && way == kBy16Bytes) return copy<kBy16Bytes, false>(panel, at, to);
+      if (inside && way == kBy16Bytes) return copy<kBy16Bytes, false>(view, at, to);
     if (inside && way == kAlongK)
-      copy<kAlongK, false>(panel, at, to);
+      copy<kAlongK, false>(view, at, to);
     else if (inside)
-      copy<kAlongLines, false>(panel, at, to);
+      copy<kAlongLines, false>(view, at, to);
     else if (way == kAlongK)
-      copy_existing<kAlongK>(panel, k0, buffer);
+      copy_existing<kAlongK>(view, k0, buffer);
     else
-      copy_existing<kAlongLines>(panel, k0, buffer);
+      copy_existing<kAlongLines>(view, k0, buffer);
   }
 
   __device__ void finish(Acc* buffer) {
     if constexpr (!kAsync) {
-      Acc* const to = buffer + place;
+      Acc* const to = buffer + offset;
       const int to_step = way == kAlongK ? steps(kAlongK) : steps(kAlongLines) * kPitch;
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) to[i * to_step] = widen(held[i]);
@@ -1461,7 +1461,7 @@ __device__ inline bool any_nan(const Acc (&sum)[kRows][kCols]) {
 // ---- Portable kernel: the kernel.
 
 // What a CTA computes.
-struct Place {
+struct PortableWorkTile {
   Tile tile;
   int batch;   // which product of the batch
   int split;   // which split of the tile's k
@@ -1497,11 +1497,11 @@ __device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
 // X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
 template <int kEdge, int kThreads>
-__device__ __noinline__ void correct_tile(const Product& p, const Place& place, const Packed& packed_x, const Packed& packed_y) {
-  const float *const x = static_cast<const float*>(place.x), *const y = static_cast<const float*>(place.y);
+__device__ __noinline__ void correct_tile(const Product& p, const PortableWorkTile& work, const Packed& packed_x, const Packed& packed_y) {
+  const float *const x = static_cast<const float*>(work.x), *const y = static_cast<const float*>(work.y);
   float* const c = static_cast<float*>(p.c);
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  const int first_row = place.tile.i * kEdge, first_col = place.tile.j * kEdge;
+  const int first_row = work.tile.i * kEdge, first_col = work.tile.j * kEdge;
   constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
   const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
   auto add = [&](int m, int n, float a, float b) {
@@ -1529,9 +1529,9 @@ struct Portable {
   static constexpr int kThreads = 256, kStages = kEdge >= 64 ? 2 : 3;
   // CTAs an SM: while one waits the other multiplies. One where the registers of two would not hold the sums.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000)
-  static constexpr int kBlocks = 1;
+  static constexpr int kCtasPerSm = 1;
 #else
-  static constexpr int kBlocks = sizeof(T) == 4 && kEdge <= 64 ? 2 : 1;
+  static constexpr int kCtasPerSm = sizeof(T) == 4 && kEdge <= 64 ? 2 : 1;
 #endif
   static constexpr int kTeamThreads = kEdge / L::kWarpRows * (kEdge / L::kWarpCols) * 32, kTeams = kThreads / kTeamThreads;
   static constexpr int kDepth = (kEdge >= 64 ? 16384 : 8192) / (kTeams * kEdge * static_cast<int>(sizeof(Acc)));   // of a team's k-block
@@ -1545,10 +1545,10 @@ struct Portable {
 
 //   buffers:  | team 0: X, Y | team 1: X, Y | ... | the next stage: team 0: X, Y | ...      X, Y: kDepth rows of kEdge + 4 elements
 //
-// Sums and writes one tile, or `splits` CTAs of a cluster together do. place: in shared memory, and not in registers, because the
+// Sums and writes one tile, or `splits` CTAs of a cluster together do. work: in shared memory, and not in registers, because the
 // loop over the k-blocks rarely needs it.
 template <typename T, int kEdge>
-__device__ inline void compute_tile(const Product& p, int splits, const Place& place, typename Portable<T, kEdge>::Acc* buffers) {
+__device__ inline void compute_tile(const Product& p, int splits, const PortableWorkTile& work, typename Portable<T, kEdge>::Acc* buffers) {
   using P = Portable<T, kEdge>;
   using L = typename P::L;
   using Acc = typename P::Acc;
@@ -1560,27 +1560,27 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   auto buffer_y = [&](int stage) { return buffer_x(stage) + P::kBufferElements; };
 
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  auto panel_x = [&] { return Panel<T>{static_cast<const T*>(place.x), p.x_row, p.x_col, x_side, place.tile.i * kEdge, p.m, p.k}; };
-  auto panel_y = [&] { return Panel<T>{static_cast<const T*>(place.y), p.y_col, p.y_row, y_side, place.tile.j * kEdge, p.n, p.k}; };
+  auto view_x = [&] { return OperandView<T>{static_cast<const T*>(work.x), p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k}; };
+  auto view_y = [&] { return OperandView<T>{static_cast<const T*>(work.y), p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k}; };
 
   constexpr int kWarpsDown = kEdge / L::kWarpRows;
   const int warp_row = warp % kWarpsDown * L::kWarpRows, warp_col = warp / kWarpsDown * L::kWarpCols;
-  auto first_row = [&] { return place.tile.i * kEdge + warp_row; };
-  auto first_col = [&] { return place.tile.j * kEdge + warp_col; };
+  auto first_row = [&] { return work.tile.i * kEdge + warp_row; };
+  auto first_col = [&] { return work.tile.j * kEdge + warp_col; };
   // The k-blocks in which the warp's part of the tile has terms; in the blocks on the diagonals half of them have none.
   int terms_from = max(x_side == kFromLine ? first_row() : 0, y_side == kFromLine ? first_col() : 0) - kDepth;
   int terms_to = min(x_side == kUpToLine ? first_row() + L::kWarpRows : p.k, y_side == kUpToLine ? first_col() + L::kWarpCols : p.k);
 
   Acc sum[L::kRows][L::kCols];
-  const int all_steps = ceil_div(place.tile.k_end - place.tile.k_begin, kStep);
-  const int first_step = all_steps / splits * place.split + min(place.split, all_steps % splits);   // the first splits may have one more
-  int k_blocks_of_team = all_steps / splits + (place.split < all_steps % splits);   // each takes every kTeams-th
-  const int k_begin = place.tile.k_begin + first_step * kStep + team * kDepth;
+  const int all_steps = ceil_div(work.tile.k_end - work.tile.k_begin, kStep);
+  const int first_step = all_steps / splits * work.split + min(work.split, all_steps % splits);   // the first splits may have one more
+  int k_blocks_of_team = all_steps / splits + (work.split < all_steps % splits);   // each takes every kTeams-th
+  const int k_begin = work.tile.k_begin + first_step * kStep + team * kDepth;
   keep(terms_from), keep(terms_to), keep(k_blocks_of_team);
   // Asynchronous copies run kStages - 1 k-blocks ahead; those through registers one k-block, which is what the registers hold.
   constexpr int kAhead = Copier::kAsync ? kStages - 1 : 1;
   for (bool careful = false;; careful = true) {
-    Copier copier_x(panel_x(), in_team, k_begin), copier_y(panel_y(), in_team, k_begin);
+    Copier copier_x(view_x(), in_team, k_begin), copier_y(view_y(), in_team, k_begin);
 #pragma unroll
     for (int r = 0; r < L::kRows; ++r)
 #pragma unroll
@@ -1593,7 +1593,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
         copier_x.finish(buffer_x(stage));
         copier_y.finish(buffer_y(stage));
         cp_async_wait_group<kAhead - 1>();
-        team_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
+        named_barrier_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
       }
       const int k_next = k0 + kAhead * kStep, stage_next = stage + kAhead < kStages ? stage + kAhead : stage + kAhead - kStages;
 #pragma unroll 1
@@ -1601,8 +1601,8 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
         // Start the copies of a later stage
         if (part == warp / 4 % P::kParts) {
           if (number + kAhead < k_blocks_of_team) {
-            copier_x.template begin<kStep>(panel_x(), k_next, buffer_x(stage_next));
-            copier_y.template begin<kStep>(panel_y(), k_next, buffer_y(stage_next));
+            copier_x.template begin<kStep>(view_x(), k_next, buffer_x(stage_next));
+            copier_y.template begin<kStep>(view_y(), k_next, buffer_y(stage_next));
           }
           cp_async_commit_group();
         }
@@ -1617,9 +1617,9 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
           multiply<L, kPart, kPitch>(x_of_warp, y_of_warp, lane, sum);
       }
       // While the first k-blocks are on their way.
-      if (number == -1 && !careful && p.triangular && place.tile.i != place.tile.j && place.split == splits - 1)
-        write_zeros<kEdge, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch), place.tile.j * kEdge,
-                                  place.tile.i * kEdge, 0, kEdge, threadIdx.x, P::kThreads);
+      if (number == -1 && !careful && p.triangular && work.tile.i != work.tile.j && work.split == splits - 1)
+        write_zeros<kEdge, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, work.batch), work.tile.j * kEdge,
+                                  work.tile.i * kEdge, 0, kEdge, threadIdx.x, P::kThreads);
       stage = stage + 1 < kStages ? stage + 1 : 0;
     }
     // A term that the product does not have, zero times Inf, can only have made a NaN. Then the tile is summed again, with care.
@@ -1648,11 +1648,11 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   // The splits of the CTAs of a cluster, likewise: each leaves its sums in its shared memory, and the first one adds them.
   if (splits > 1) {
     __syncthreads();
-    if (place.split != 0 && team == 0)
+    if (work.split != 0 && team == 0)
 #pragma unroll
       for (int e = 0; e < kElements; ++e) buffers[e * P::kTeamThreads + in_team] = flat[e];
     cluster_sync();
-    if (place.split == 0 && team == 0)
+    if (work.split == 0 && team == 0)
 #pragma unroll 1
       for (int other = 1; other < splits; ++other) {
         const uint32_t from = address_in_peer(shared_address(buffers + in_team), other);
@@ -1663,16 +1663,16 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   }
 #endif
 
-  // The first team of the first share writes the tile, neighbours together where it can.
+  // The first team of the first split writes the tile, neighbours together where it can.
   constexpr int kGroup = sizeof(Acc) == 4 ? 4 : 2;
   struct alignas(kGroup * sizeof(T)) Group {
     T v[kGroup];
   };
   const int row = first_row(), col = first_col();
-  T* const corner = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch) + row * p.c_row + col * p.c_col;
+  T* const corner = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, work.batch) + row * p.c_row + col * p.c_col;
   const bool whole =
-      (place.tile.i + 1) * kEdge <= p.m && (place.tile.j + 1) * kEdge <= p.n && !(p.triangular && place.tile.i == place.tile.j);
-  if (team != 0 || place.split != 0) return;
+      (work.tile.i + 1) * kEdge <= p.m && (work.tile.j + 1) * kEdge <= p.n && !(p.triangular && work.tile.i == work.tile.j);
+  if (team != 0 || work.split != 0) return;
   if (whole && p.c_col == 1 && p.c_row % kGroup == 0 && reinterpret_cast<uintptr_t>(corner) % sizeof(Group) == 0) {
 #pragma unroll
     for (int r = 0; r < L::kRows; ++r)
@@ -1706,28 +1706,28 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   }
 }
 
-// The place of a CTA that is a split of tile `number`.
+// The work tile of a CTA that is a split of tile `number`.
 template <typename T, int kEdge>
-__device__ inline Place place_of(const Product& p, int number, int split) {
+__device__ inline PortableWorkTile work_tile_of(const Product& p, int number, int split) {
   const int batch = number % static_cast<int>(p.batches);
   return {tile_at(p, kEdge, number / static_cast<int>(p.batches)), batch, split,
           static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch), static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
 }
 
 template <typename T, int kEdge>
-__global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kBlocks)
+__global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kCtasPerSm)
     portable_product(const Product p, int splits) {
   extern __shared__ __align__(16) unsigned char stage_memory[];
-  __shared__ Place place;
-  if (threadIdx.x == 0) place = place_of<T, kEdge>(p, blockIdx.x / splits, blockIdx.x % splits);
+  __shared__ PortableWorkTile work;
+  if (threadIdx.x == 0) work = work_tile_of<T, kEdge>(p, blockIdx.x / splits, blockIdx.x % splits);
   __syncthreads();
-  compute_tile<T, kEdge>(p, splits, place, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(stage_memory));
+  compute_tile<T, kEdge>(p, splits, work, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(stage_memory));
 }
 
 // Behind a product of the Hopper kernel: computes it as the fallback, or corrects what has outliers, or does nothing. That is so common
 // that no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
 template <int kEdge>
-__global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kBlocks)
+__global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kCtasPerSm)
     portable_behind(const __grid_constant__ Product p, int requested, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const int splits = kEdge == 32 ? requested : 1;   // larger tiles are never split
@@ -1738,19 +1738,19 @@ __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<flo
   grid_dependency_wait();
   if (!control->fallback && (!control->outliers || blockIdx.x % splits)) return;
   extern __shared__ __align__(16) unsigned char stage_memory[];
-  __shared__ Place place;
+  __shared__ PortableWorkTile work;
   do {
     if (threadIdx.x == 0) {
       const int number = splits > 1 ? blockIdx.x / splits : atomicAdd(behind.next_tile, 1);
-      place.tile.i = -1;
-      if (number < tile_count(p, kEdge)) place = place_of<float, kEdge>(p, number, blockIdx.x % splits);
+      work.tile.i = -1;
+      if (number < tile_count(p, kEdge)) work = work_tile_of<float, kEdge>(p, number, blockIdx.x % splits);
     }
     __syncthreads();
-    if (place.tile.i < 0) return;
+    if (work.tile.i < 0) return;
     if (control->fallback)
-      compute_tile<float, kEdge>(p, splits, place, reinterpret_cast<float*>(stage_memory));
+      compute_tile<float, kEdge>(p, splits, work, reinterpret_cast<float*>(stage_memory));
     else
-      correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, place, behind.x, behind.y);
+      correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, work, behind.x, behind.y);
     __syncthreads();
   } while (splits == 1);
 #endif
@@ -1888,7 +1888,7 @@ _CUDA_TF32_PLAN = r"""
 
 constexpr int kTfBlockMN = 64, kTfBlockK = 32;    // of a tile; of a k-block, the k that are copied together
 constexpr int kTfThreads = 128;               // a warpgroup
-constexpr int kTfStages = 2, kTfBlocks = 3;   // k-blocks in shared memory; CTAs an SM
+constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 constexpr int kTfMostSplits = 4;              // of a tile, and CTAs of a cluster
 constexpr int kTfFragments = 32;                  // of a tile's sums, which are added by different warps: four neighbours of each lane
 
@@ -1956,20 +1956,20 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   // The clusters that come first are spread over all SMs, one CTA each; then those that join them fall in length. So
   // let the first ones rise.
   if (plan.cluster_size < kTfMostSplits) return true;
-  for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfBlocks) - 1; a < b; ++a, --b)
+  for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
       std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
   return true;
 }
 
 // What a CTA does.
-struct Tf32Place {
+struct Tf32WorkTile {
   const float *x, *y;   // of one product of the batch
   float* c;
   Tile tile;            // i = -1: there is nothing to do
   int splits, split_index;    // of the tile: this CTA's
   int k_begin, k_blocks;   // of the split
-  __device__ Tf32Place(const Product& p, const Tf32Plan& plan, int cluster, int rank)
+  __device__ Tf32WorkTile(const Product& p, const Tf32Plan& plan, int cluster, int rank)
       : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
     if (p.batches > 1) {
       const int batch = cluster % static_cast<int>(p.batches);
@@ -1990,7 +1990,7 @@ struct Tf32Place {
     const int all = ceil_div(tile.k_end - tile.k_begin, kTfBlockK), first = divided(all * split_index);
     k_blocks = divided(all * (split_index + 1)) - first, k_begin = tile.k_begin + first * kTfBlockK;
   }
-  // The first part of the tile's sums that the CTA of some split adds.
+  // The first fragment of the tile's sums that the CTA of some split adds.
   __device__ int first_fragment(int split_index) const { return divided(kTfFragments * split_index + splits - 1); }
 
  private:
@@ -2012,9 +2012,9 @@ constexpr int kTfTileElements = kTfBlockMN * kTfBlockK;   // elements of an oper
 struct alignas(1024) Tf32Memory {
   float stage_tiles[kTfStages][2][kTfTileElements];   // of X, and of Y
   float y[2][kTfTileElements];                 // the k-block of Y that is multiplied, split: large, small
-  float4 sums[kTfFragments + 1][32];       // parts from all that share the tile, to be added; three splits have 11, 11 and 10
+  float4 sums[kTfFragments + 1][32];       // fragments from all splits of the tile, to be added; three splits have 11, 11 and 10
   uint64_t sums_are_here;
-  Tf32Place place;   // kept there, and not in registers, while k-blocks are multiplied
+  Tf32WorkTile work;   // kept there, and not in registers, while k-blocks are multiplied
 };
 
 // Where an element stands in its k-block: four neighbours together, as they lie in memory, and the fours so permuted that a warp reads
@@ -2026,7 +2026,7 @@ __device__ constexpr int tf32_at(int line, int k) {
 
 // An operand of which one stride, that along k or that along the lines, is 1. Four neighbours are copied together.
 template <bool kAlongK>
-struct Tf32Panel {
+struct Tf32Copier {
   // Fours in a row of the k-block; how far from each of a thread's fours to the next; how many it has.
   static constexpr int kInRow = (kAlongK ? kTfBlockK : kTfBlockMN) / 4, kFarStep = kTfThreads / kInRow;
   static constexpr int kFours = kTfTileElements / 4 / kTfThreads;
@@ -2039,7 +2039,7 @@ struct Tf32Panel {
   bool aligned;               // fours that exist can be
 
   // data: line 0, k = 0.
-  __device__ Tf32Panel(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
+  __device__ Tf32Copier(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
       : stride(kAlongK ? line_stride : k_stride), side(side), first_line(first_line), lines(lines), depth(depth) {
     aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
     whole_from = side == kFromLine ? first_line + kTfBlockMN - 1 : 0;
@@ -2221,8 +2221,8 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
 // The same from k-blocks as they lie in shared memory, without tensor cores; if kMasked, without terms that one of the operands does not
 // have.
 template <bool kMasked, bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_multiply_exactly(const float* tile_x, const float* tile_y, const Tf32Panel<kXAlongK>& of_x,
-                                             const Tf32Panel<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
+__device__ inline void tf32_multiply_exactly(const float* tile_x, const float* tile_y, const Tf32Copier<kXAlongK>& of_x,
+                                             const Tf32Copier<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
   for (int k = 0; k < kTfBlockK; ++k) {
@@ -2250,14 +2250,14 @@ __device__ inline void tf32_multiply_exactly(const float* tile_x, const float* t
   }
 }
 
-// ---- tf32 kernel: summing a share of a tile.
+// ---- tf32 kernel: summing a split of a tile.
 
-// Sums the k-blocks of a share, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
+// Sums the k-blocks of a split, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
 template <bool kExactly, bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float scale, Tf32Memory& memory, Tf32Sums& sum) {
-  const int k_begin = place.k_begin, k_blocks = place.k_blocks;
-  Tf32Panel<kXAlongK> x(place.x, p.x_row, p.x_col, side_of(kX, p), place.tile.i * kTfBlockMN, p.m, p.k, k_begin);
-  Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of(kY, p), place.tile.j * kTfBlockMN, p.n, p.k, k_begin);
+__device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, float scale, Tf32Memory& memory, Tf32Sums& sum) {
+  const int k_begin = work.k_begin, k_blocks = work.k_blocks;
+  Tf32Copier<kXAlongK> x(work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kTfBlockMN, p.m, p.k, k_begin);
+  Tf32Copier<kYAlongK> y(work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kTfBlockMN, p.n, p.k, k_begin);
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage_tiles[0][0]);
@@ -2349,66 +2349,66 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     barrier_init_fence();
   }
   cluster_arrive();
-  const Tf32Place here(p, plan, static_cast<int>(cluster_number()), static_cast<int>(cluster_rank()));
+  const Tf32WorkTile here(p, plan, static_cast<int>(cluster_number()), static_cast<int>(cluster_rank()));
   if (here.tile.i < 0) return;
-  if (threadIdx.x == 0) memory.place = here;
+  if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
   tf32_sum<false, kXAlongK, kYAlongK>(p, here, kTf32Scale, memory, sum);
   if (__builtin_expect(!tf32_finite(nullptr, 0.0f, sum), false)) {
     Tf32SumsInMemory before;
     put_aside(sum, before);
-    tf32_sum<false, kXAlongK, kYAlongK>(p, memory.place, kTf32ScaleOfLarge, memory, sum);
+    tf32_sum<false, kXAlongK, kYAlongK>(p, memory.work, kTf32ScaleOfLarge, memory, sum);
     if (!tf32_finite(&before, kTf32LeastOfLarge, sum)) {
       put_aside(sum, before);
-      tf32_sum<true, kXAlongK, kYAlongK>(p, memory.place, 1.0f, memory, sum);
+      tf32_sum<true, kXAlongK, kYAlongK>(p, memory.work, 1.0f, memory, sum);
       tf32_finite(&before, 0.0f, sum);
     }
   }
 
-  // The sums go, in parts, to the CTAs that add them. Part 8 w + u: those that the lanes of warp w have in row u % 2 of their
+  // The sums go, in fragments, to the CTAs that add them. Fragment 8 w + u: those that the lanes of warp w have in row u % 2 of their
   // two, and in the four columns from u / 2 * 16 on.
-  const Tf32Place& mine = memory.place;
+  const Tf32WorkTile& mine = memory.work;
   const Tile& tile = mine.tile;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_fragment = mine.first_fragment(mine.split_index);
-  const int parts = mine.first_fragment(mine.split_index + 1) - first_fragment;
+  const int fragments = mine.first_fragment(mine.split_index + 1) - first_fragment;
   const uint32_t first_rank = cluster_rank() - mine.split_index;
   float* const c = mine.c;
   const bool alone = mine.splits == 1;   // nothing is sent; nor could it be, in a cluster of one
-  if (threadIdx.x == 0 && !alone) barrier_arrive_expect_tx(&memory.sums_are_here, parts * mine.splits * sizeof(memory.sums[0]));
+  if (threadIdx.x == 0 && !alone) barrier_arrive_expect_tx(&memory.sums_are_here, fragments * mine.splits * sizeof(memory.sums[0]));
   cluster_wait();   // all have begun
-  // Each lane finds out where one part goes.
+  // Each lane finds out where one fragment goes.
   const int owner = lane * mine.splits / kTfFragments;
   const float4* const their_sums = memory.sums[(lane - mine.first_fragment(owner)) * mine.splits + mine.split_index];
   const uint32_t to = address_in_peer(shared_address(their_sums), first_rank + owner);
   const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
-    const int part = 8 * warp + u;
+    const int fragment = 8 * warp + u;
     auto bits = [&](int c) { return __float_as_int(sum[tf32_sum_at(u / 2, u % 2, c)]); };
-    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, part) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, part);
+    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, fragment) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, fragment);
     if (alone)
-      store_shared_four(shared_address(&memory.sums[part][lane]), bits(0), bits(1), bits(2), bits(3));
+      store_shared_four(shared_address(&memory.sums[fragment][lane]), bits(0), bits(1), bits(2), bits(3));
     else
       store_async(there, bits(0), bits(1), bits(2), bits(3), barrier_there);
   }
   const bool fours = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
-  if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each part that this CTA adds
-    write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, 2 * first_fragment, 2 * (first_fragment + parts),
+  if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each fragment that this CTA adds
+    write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, 2 * first_fragment, 2 * (first_fragment + fragments),
                                    threadIdx.x, kTfThreads);
   if (alone)
     __syncthreads();
   else
     barrier_wait(&memory.sums_are_here, 0);
 #pragma unroll 1
-  for (int at = warp; at < parts; at += 4) {
-    float4 part[kTfMostSplits];
+  for (int at = warp; at < fragments; at += 4) {
+    float4 of_split[kTfMostSplits];
 #pragma unroll
     for (int s = 0; s < kTfMostSplits; ++s)
-      if (s < mine.splits) part[s] = memory.sums[at * mine.splits + s][lane];
-    float4 total = part[0];
+      if (s < mine.splits) of_split[s] = memory.sums[at * mine.splits + s][lane];
+    float4 total = of_split[0];
 #pragma unroll
     for (int s = 1; s < kTfMostSplits; ++s)
-      if (s < mine.splits) total.x += part[s].x, total.y += part[s].y, total.z += part[s].z, total.w += part[s].w;
+      if (s < mine.splits) total.x += of_split[s].x, total.y += of_split[s].y, total.z += of_split[s].z, total.w += of_split[s].w;
     const int w = (first_fragment + at) / 8, u = (first_fragment + at) % 8;   // as above
     const int row = tile.i * kTfBlockMN + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
     const int col = tile.j * kTfBlockMN + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
@@ -2424,7 +2424,7 @@ _CUDA_TF32_LAUNCH = r"""
 // ---- tf32 kernel: launching.
 
 template <bool kXAlongK, bool kYAlongK>
-__global__ void __launch_bounds__(kTfThreads, kTfBlocks)
+__global__ void __launch_bounds__(kTfThreads, kTfCtasPerSm)
     tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
   extern __shared__ __align__(1024) unsigned char tf32_memory[];
@@ -2744,13 +2744,13 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
 #pragma unroll
       for (int u = 0; u < 128; u += 4)
         at[u * 32] = make_float4(total[u / 64][u % 64], total[u / 64][u % 64 + 1], total[u / 64][u % 64 + 2], total[u / 64][u % 64 + 3]);
-      team_sync<128>(group);
+      named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
     }
     if (thread == 0)
       while (load_acquire(done) != info.splits - 1) __nanosleep(32);
-    team_sync<128>(group);
+    named_barrier_sync<128>(group);
 #pragma unroll 1
     for (int split = 0; split < info.splits - 1; ++split, at += kAPart)
 #pragma unroll
@@ -3393,11 +3393,11 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     auto store = [&](int row, int col, float* box, auto count) {
       constexpr int kCount = decltype(count)::value;
       bulk_wait_group_read();   // those before
-      team_sync<128>(kConsumerTeam + group);
+      named_barrier_sync<128>(kConsumerTeam + group);
 #pragma unroll
       for (int u = 0; u < kCount; ++u) sign += store_sums<T>(h, shared.stored[group][u], row, col + u, box + 32 * u);
       fence_proxy_async_shared();   // the copy engine reads them
-      team_sync<128>(kConsumerTeam + group);
+      named_barrier_sync<128>(kConsumerTeam + group);
 #pragma unroll 1
       for (int u = 0; u < kCount; ++u) send_box<128>(h, shared.stored[group][u], row, col + u, tile.batch);
       bulk_commit_group();
@@ -3411,7 +3411,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* sums = reinterpret_cast<float*>(shared.stage);
       static_assert(sizeof(shared.stage) >= 256 * kBlockN / 2 * sizeof(float), "the sums must fit the stages");
-      team_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
+      named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
 #pragma unroll
       for (int u = 0; u < kBlockN / 2; ++u) sums[u * 256 + threadIdx.x] = sum[u];
       cluster_sync();

@@ -117,7 +117,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   std::map<std::tuple<int64_t, int, int>, int> seen;   // by product and tile
   for (int cluster = 0; cluster < plan.clusters * batches; ++cluster)
     for (int rank = 0; rank < size;) {
-      const Tf32Place first(p, plan, cluster, rank);
+      const Tf32WorkTile first(p, plan, cluster, rank);
       if (first.tile.i < 0) {
         ++rank;
         continue;
@@ -132,7 +132,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
       range_of_k(p, i * kTfBlockMN, min(m, (i + 1) * kTfBlockMN), j * kTfBlockMN, min(n, (j + 1) * kTfBlockMN), begin, end);
       CHECK(first.splits >= 1 && rank + first.splits <= size, "%d splits from rank %d of %d on", first.splits, rank, size);
       for (int split_index = 0; split_index < first.splits; ++split_index, ++rank) {
-        const Tf32Place place(p, plan, cluster, rank);
+        const Tf32WorkTile place(p, plan, cluster, rank);
         CHECK(place.tile.i == i && place.tile.j == j && place.x == first.x && place.splits == first.splits &&
                   place.split_index == split_index,
               "rank %d has split %d of %d of tile %d, %d, not split %d of %d of %d, %d", rank, place.split_index, place.splits,
