@@ -403,7 +403,7 @@ struct Scheduler {
 
 # ---- Epilogue: what every kernel writes in the same way. --------------------------------------------------------------
 _CUDA_EPILOGUE = r"""
-// ---- Epilogue: zeros above the diagonal.
+// ---- Epilogue: zeros above the diagonal, and fours.
 
 // Zeros in lines `from` to `to` of the tile kEdge x kEdge whose first element is (row, col), as far as C goes. Lines are rows, or columns
 // if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the zeros shall not
@@ -428,6 +428,19 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 #pragma unroll 1
     for (int e = from * kEdge + thread; e < lines * kEdge; e += threads)
       if (e % kEdge < length) c[e / kEdge * line_stride + e % kEdge * stride] = T();
+  }
+}
+
+// Writes four neighbours in a row of C, as far as they exist. `fours`: whether they can be written at once.
+__device__ inline void write_four(const Product& p, float* c, bool fours, int row, int col, const float (&v)[4]) {
+  if (row >= p.m) return;
+  float* const to = c + row * p.c_row + col * p.c_col;
+  if (fours && col + 4 <= p.n) {
+    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
+  } else {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (col + e < p.n) to[e * p.c_col] = v[e];
   }
 }
 """
@@ -959,9 +972,7 @@ struct Quads {
 };
 
 // One block in registers, or on its way there.
-struct BlockInFlight {
-  float v[kQuads][4];
-};
+using BlockInFlight = float[kQuads][4];
 
 // Starts the loads of a block. Nothing waits for them here: where an element does not exist another one is read, and `inspect` puts a
 // zero in its place.
@@ -974,14 +985,14 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.col + e < source.cols ? at : source.at));
-      block.v[0][e] = q.x, block.v[1][e] = q.y, block.v[2][e] = q.z, block.v[3][e] = q.w;
+      block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
       at = next_address(at, p.col_stride);
     }
   } else if (source.vectorized) {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.row + i * quad.row_step < source.rows ? at : source.at));
-      block.v[i][0] = q.x, block.v[i][1] = q.y, block.v[i][2] = q.z, block.v[i][3] = q.w;
+      block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
       at = next_address(at, step);
     }
   } else {
@@ -991,7 +1002,7 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
       const float* from = at;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        block.v[i][e] = __ldcs(e < cols ? from : source.at);
+        block[i][e] = __ldcs(e < cols ? from : source.at);
         from = next_address(from, p.col_stride);
       }
       at = next_address(at, step);
@@ -1002,7 +1013,6 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
 // Waits for the loads. Zeros for elements that do not exist; then the largest magnitude among this warp's elements and the least one
 // that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
 __device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
-  float (&v)[kQuads][4] = block.v;
   if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
     const Quads quad(source.along_rows, fresh_thread_index());
 #pragma unroll
@@ -1012,7 +1022,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
       const int here = cols - quad.col;
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        if (e >= here) v[i][e] = 0.0f;
+        if (e >= here) block[i][e] = 0.0f;
     }
   }
   largest = 0, least = 0xFFFFFFFFu;
@@ -1020,7 +1030,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
   for (int i = 0; i < kQuads; ++i)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const uint32_t magnitude = __float_as_uint(v[i][e]) & 0x7FFFFFFFu;
+      const uint32_t magnitude = __float_as_uint(block[i][e]) & 0x7FFFFFFFu;
       largest = max(largest, magnitude), least = min(least, magnitude - 1);
     }
   largest = warp_max(largest);
@@ -1041,8 +1051,8 @@ __device__ inline void split_block(const Source& source, int t, float scale, con
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
-    split_two<kWide>(block.v[i][0], block.v[i][1], scale, hi.x, lo.x);
-    split_two<kWide>(block.v[i][2], block.v[i][3], scale, hi.y, lo.y);
+    split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
+    split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tile + swizzled(quad.row + i * quad.row_step, quad.col);
     *reinterpret_cast<uint2*>(at) = hi;
     *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
@@ -1057,7 +1067,7 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
   uint32_t mine = 0;
 #pragma unroll
   for (int e = 0; e < 4 * kQuads; ++e)
-    if (is_outlier(block.v[e / 4][e % 4], scale)) mine |= 1u << e;
+    if (is_outlier(block[e / 4][e % 4], scale)) mine |= 1u << e;
   if (__syncthreads_count(mine != 0) == 0) return 0;
   int before = __popc(mine);   // in this warp, up to this thread
 #pragma unroll
@@ -1080,9 +1090,9 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
   for (int e = 0; e < 4 * kQuads; ++e)
     if (mine >> e & 1) {
       *to = {static_cast<uint16_t>(quad.row + e / 4 * quad.row_step), static_cast<uint16_t>(quad.col + e % 4),
-             block.v[e / 4][e % 4]};
+             block[e / 4][e % 4]};
       to = next_address(to, 1);
-      block.v[e / 4][e % 4] = 0.0f;
+      block[e / 4][e % 4] = 0.0f;
     }
   return total;
 }
@@ -1155,7 +1165,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
     bool loses = false;
 #pragma unroll
-    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block.v[e / 4][e % 4], scale);
+    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     wide = __syncthreads_or(loses);
   }
   int outliers = 0;
@@ -2328,19 +2338,6 @@ __device__ inline bool tf32_finite(const Tf32SumsInMemory* before, float least, 
 
 // ---- tf32 kernel: the kernel.
 
-// Writes four neighbours in a row of C, as far as they exist. `fours`: whether they can be written at once.
-__device__ inline void write_four(const Product& p, float* c, bool fours, int row, int col, const float (&v)[4]) {
-  if (row >= p.m) return;
-  float* const to = c + row * p.c_row + col * p.c_col;
-  if (fours && col + 4 <= p.n) {
-    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
-  } else {
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (col + e < p.n) to[e * p.c_col] = v[e];
-  }
-}
-
 // What a CTA does.
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
@@ -2793,14 +2790,11 @@ struct ConsumerView {
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
-  __device__ float unscale(int stage, int block) const {
-    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + sizeof(BlockHead) * (2 * stage + block)));
+  __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
+    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + offset + sizeof(BlockHead) * (2 * stage + block)));
   }
-
-  __device__ float residual(int stage, int block) const {
-    return __int_as_float(
-        load_shared(base + offsetof(SharedMemory, head) + offsetof(BlockHead, residual) + sizeof(BlockHead) * (2 * stage + block)));
-  }
+  __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
+  __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
   // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
   __device__ void next_k_block(Pipeline<kStages>& pipeline, KBlock& k_block, Half& first) const {
@@ -3642,18 +3636,12 @@ _CUDA_HOPPER_LAUNCH = r"""
 // product and for two in one launch, which share the clusters.
 int longest_split(const Product& p, int clusters, int products) {
   const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), k_blocks = blocks_in(p.k);
-  int64_t work = rows * cols * k_blocks;
-  if (p.triangular) {
-    work = 0;
-    for (int64_t r = rows; r > 0; --r) work += kTileBlocks * triangle(r);
-  }
+  const int64_t work = p.triangular ? kTileBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
   int64_t longest = work * products / clusters;   // what each cluster has to do on average
   if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
   if (longest < 4) longest = 4;
   return static_cast<int>(k_blocks < longest ? k_blocks : longest);
 }
-
-int64_t tiles_of(const Product& p) { return static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge); }
 
 // The matrices that are to be packed, as they are stored; the Workspace says where they go.
 static Packed to_pack(const Product& p, Operand operand) {
@@ -3688,7 +3676,8 @@ struct Workspace {
       : x(to_pack(p, kX)), y(to_pack(p, kY)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
     const int products = gradients == 2 ? 2 : 1;
     constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
-    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles_of(p);
+    const int64_t tiles = static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge);
+    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles;
     int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
     int64_t at = 0;   // in words
     auto take_words = [&](int64_t count) {
