@@ -208,6 +208,11 @@ __host__ __device__ constexpr Side side_of(Operand operand, const P& p) {
                          : (p.contraction == kNT ? kUpToLine : kFromLine);
 }
 
+// Whether the rows of an operand as it is stored, A, B or G, are its k, and the columns its lines; else it is the other way round.
+__host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contraction) {
+  return operand == kX ? contraction == kTN : contraction != kNT;
+}
+
 // The range of k that elements of C sum, those in rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1, by the sides of X and Y:
 // in elements, or in blocks of one size.
 __host__ __device__ inline int first_k(Side x, Side y, int row, int col) {
@@ -399,7 +404,7 @@ struct Scheduler {
 
 # ---- Epilogue: what every kernel writes in the same way. --------------------------------------------------------------
 _CUDA_EPILOGUE = r"""
-// ---- Epilogue: zeros above the diagonal.
+// ---- Epilogue: zeros above the diagonal, and fours.
 
 // Zeros in lines `from` to `to` of the tile kEdge x kEdge whose first element is (row, col), as far as C goes. Lines are rows, or columns
 // if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the zeros shall not
@@ -424,6 +429,19 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 #pragma unroll 1
     for (int e = from * kEdge + thread; e < lines * kEdge; e += threads)
       if (e % kEdge < length) c[e / kEdge * line_stride + e % kEdge * stride] = T();
+  }
+}
+
+// Writes four neighbours in a row of C, as far as they exist. `fours`: whether they can be written at once.
+__device__ inline void write_four(const Product& p, float* c, bool fours, int row, int col, const float (&v)[4]) {
+  if (row >= p.m) return;
+  float* const to = c + row * p.c_row + col * p.c_col;
+  if (fours && col + 4 <= p.n) {
+    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
+  } else {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (col + e < p.n) to[e * p.c_col] = v[e];
   }
 }
 """
@@ -681,7 +699,7 @@ __device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.as
 
 // Waits for the threads of one team, of several that a CTA consists of: 15 at most.
 template <int kThreads>
-__device__ inline void team_sync(int team) {
+__device__ inline void named_barrier_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
@@ -1064,9 +1082,7 @@ struct Quads {
 };
 
 // One block in registers, or on its way there.
-struct BlockInFlight {
-  float v[kQuads][4];
-};
+using BlockInFlight = float[kQuads][4];
 
 // Starts the loads of a block. Nothing waits for them here: where an element does not exist another one is read, and `inspect` puts a
 // zero in its place.
@@ -1079,14 +1095,14 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.col + e < source.cols ? at : source.at));
-      block.v[0][e] = q.x, block.v[1][e] = q.y, block.v[2][e] = q.z, block.v[3][e] = q.w;
+      block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
       at = next_address(at, p.col_stride);
     }
   } else if (source.vectorized) {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.row + i * quad.row_step < source.rows ? at : source.at));
-      block.v[i][0] = q.x, block.v[i][1] = q.y, block.v[i][2] = q.z, block.v[i][3] = q.w;
+      block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
       at = next_address(at, step);
     }
   } else {
@@ -1096,7 +1112,7 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
       const float* from = at;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        block.v[i][e] = __ldcs(e < cols ? from : source.at);
+        block[i][e] = __ldcs(e < cols ? from : source.at);
         from = next_address(from, p.col_stride);
       }
       at = next_address(at, step);
@@ -1107,7 +1123,6 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
 // Waits for the loads. Zeros for elements that do not exist; then the largest magnitude among this warp's elements and the least one
 // that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
 __device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
-  float (&v)[kQuads][4] = block.v;
   if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
     const Quads quad(source.along_rows, fresh_thread_index());
 #pragma unroll
@@ -1117,7 +1132,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
       const int here = cols - quad.col;
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        if (e >= here) v[i][e] = 0.0f;
+        if (e >= here) block[i][e] = 0.0f;
     }
   }
   largest = 0, least = 0xFFFFFFFFu;
@@ -1125,7 +1140,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
   for (int i = 0; i < kQuads; ++i)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const uint32_t magnitude = __float_as_uint(v[i][e]) & 0x7FFFFFFFu;
+      const uint32_t magnitude = __float_as_uint(block[i][e]) & 0x7FFFFFFFu;
       largest = max(largest, magnitude), least = min(least, magnitude - 1);
     }
   largest = warp_max(largest);
@@ -1146,8 +1161,8 @@ __device__ inline void split_block(const Source& source, int t, float scale, con
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
-    split_two<kWide>(block.v[i][0], block.v[i][1], scale, hi.x, lo.x);
-    split_two<kWide>(block.v[i][2], block.v[i][3], scale, hi.y, lo.y);
+    split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
+    split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tile + swizzled(quad.row + i * quad.row_step, quad.col);
     *reinterpret_cast<uint2*>(at) = hi;
     *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
@@ -1162,7 +1177,7 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
   uint32_t mine = 0;
 #pragma unroll
   for (int e = 0; e < 4 * kQuads; ++e)
-    if (is_outlier(block.v[e / 4][e % 4], scale)) mine |= 1u << e;
+    if (is_outlier(block[e / 4][e % 4], scale)) mine |= 1u << e;
   if (__syncthreads_count(mine != 0) == 0) return 0;
   int before = __popc(mine);   // in this warp, up to this thread
 #pragma unroll
@@ -1185,9 +1200,9 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
   for (int e = 0; e < 4 * kQuads; ++e)
     if (mine >> e & 1) {
       *to = {static_cast<uint16_t>(quad.row + e / 4 * quad.row_step), static_cast<uint16_t>(quad.col + e % 4),
-             block.v[e / 4][e % 4]};
+             block[e / 4][e % 4]};
       to = next_address(to, 1);
-      block.v[e / 4][e % 4] = 0.0f;
+      block[e / 4][e % 4] = 0.0f;
     }
   return total;
 }
@@ -1260,7 +1275,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
     bool loses = false;
 #pragma unroll
-    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block.v[e / 4][e % 4], scale);
+    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     wide = __syncthreads_or(loses);
   }
   int outliers = 0;
@@ -1328,7 +1343,7 @@ struct Layout<double, kEdge> {
 
 // One operand as a CTA sees it: lines from first_line on, and what exists of them.
 template <typename T>
-struct Panel {
+struct OperandView {
   const T* data;   // line 0, k = 0: on the diagonal, an element that may always be read
   int64_t line_stride, k_stride;
   Side side;
@@ -1337,7 +1352,7 @@ struct Panel {
 
 // ---- Portable kernel: k-blocks on their way to shared memory.
 
-// Copies a panel's part of each k-block of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
+// Copies an operand's part of each k-block of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
 // finish() ends it. Where the GPU can copy elements of this type by itself (sm_80 on, 4 or 8 bytes), all happens in between; elsewhere
 // begin() reads into registers and finish() stores them.
 template <typename T, int kEdge, int kDepth, int kThreads>
@@ -1372,29 +1387,29 @@ struct StageCopier {
   int way;         // a Way
   int clear;       // the k-block nearest to the diagonal that lies wholly in the operand begins here
   const T* next;   // this thread's first element of the k-block that is to be copied next
-  int place;       // of the first element in the k-block
+  int offset;       // of the first element in the k-block
   T held[kAsync ? 1 : kLoads];
 
-  __device__ StageCopier(const Panel<T>& panel, int thread, int k0) {
+  __device__ StageCopier(const OperandView<T>& view, int thread, int k0) {
     const bool aligned =
-        panel.line_stride == 1 && panel.k_stride * int64_t(sizeof(T)) % 16 == 0 && reinterpret_cast<uintptr_t>(panel.data) % 16 == 0;
-    const Way chosen = panel.k_stride <= panel.line_stride ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
-    const int last_line = panel.first_line + kEdge - 1;
-    if (panel.side == kFromLine)
-      clear = last_line < panel.lines ? last_line : panel.depth;
+        view.line_stride == 1 && view.k_stride * int64_t(sizeof(T)) % 16 == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+    const Way chosen = view.k_stride <= view.line_stride ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
+    const int last_line = view.first_line + kEdge - 1;
+    if (view.side == kFromLine)
+      clear = last_line < view.lines ? last_line : view.depth;
     else
-      clear = last_line >= panel.lines ? -1 : panel.side == kUpToLine ? panel.first_line + 1 - kDepth : panel.depth;
+      clear = last_line >= view.lines ? -1 : view.side == kUpToLine ? view.first_line + 1 - kDepth : view.depth;
     const int l = line(chosen, thread), kk = k(chosen, thread);
-    next = panel.data + (panel.first_line + l) * panel.line_stride + (k0 + kk) * panel.k_stride;
-    place = kk * kPitch + l;
+    next = view.data + (view.first_line + l) * view.line_stride + (k0 + kk) * view.k_stride;
+    offset = kk * kPitch + l;
     way = chosen;
-    keep(way), keep(clear), keep(place);
+    keep(way), keep(clear), keep(offset);
   }
 
   // Copies the thread's elements of a k-block, all or those numbered number .. number + count - 1.
   template <Way kWay, bool kMasked>
-  __device__ void copy(const Panel<T>& panel, const T* at, uint32_t to, int number = 0, int count = 0) {
-    const int64_t at_step = steps(kWay) * (kWay == kAlongK ? panel.line_stride : panel.k_stride);
+  __device__ void copy(const OperandView<T>& view, const T* at, uint32_t to, int number = 0, int count = 0) {
+    const int64_t at_step = steps(kWay) * (kWay == kAlongK ? view.line_stride : view.k_stride);
     constexpr int kToStep = steps(kWay) * (kWay == kAlongK ? 1 : kPitch) * int(sizeof(Acc));
 #pragma unroll
     for (int i = 0; i < loads(kWay); ++i, at = next_address(at, at_step)) {
@@ -1402,7 +1417,7 @@ struct StageCopier {
       if constexpr (kAsync) {
         cp_async<width(kWay) * int(sizeof(T))>(to + i * kToStep, at, exists);
       } else {
-        const T value = *(exists ? at : panel.data);   // an address that may be read in any case, so that no load waits behind a branch
+        const T value = *(exists ? at : view.data);   // an address that may be read in any case, so that no load waits behind a branch
         held[i] = exists ? value : T();
       }
     }
@@ -1410,48 +1425,48 @@ struct StageCopier {
 
   // Copies a k-block of which only a part exists. Such k-blocks are few: what they need shall take no registers elsewhere.
   template <Way kWay>
-  __device__ void copy_existing(const Panel<T>& panel, int k0, Acc* buffer) {
+  __device__ void copy_existing(const OperandView<T>& view, int k0, Acc* buffer) {
     const int t = static_cast<uint32_t>(fresh_thread_index()) % kThreads, l = line(kWay, t), kk = k(kWay, t);
-    const int this_line = panel.first_line + l, this_k = k0 + kk;
-    const bool up_to_line = panel.side == kUpToLine, from_line = panel.side == kFromLine;
+    const int this_line = view.first_line + l, this_k = k0 + kk;
+    const bool up_to_line = view.side == kUpToLine, from_line = view.side == kFromLine;
     int from, to, at;   // along the direction in which the elements are numbered
     if (kWay == kAlongK)
       at = this_line, from = up_to_line ? this_k : 0,
-      to = this_k >= panel.depth ? 0
-           : from_line           ? min(panel.lines, this_k + 1)
-                                 : panel.lines;
+      to = this_k >= view.depth ? 0
+           : from_line           ? min(view.lines, this_k + 1)
+                                 : view.lines;
     else
       at = this_k, from = from_line ? this_line : 0,
-      to = this_line >= panel.lines ? 0
-           : up_to_line             ? min(panel.depth, this_line + 1)
-                                    : panel.depth;
+      to = this_line >= view.lines ? 0
+           : up_to_line             ? min(view.depth, this_line + 1)
+                                    : view.depth;
     const int number = ceil_div(max(from - at, 0), steps(kWay)), count = max(ceil_div(max(to - at, 0), steps(kWay)) - number, 0);
-    copy<kWay, true>(panel, panel.data + this_line * panel.line_stride + this_k * panel.k_stride, shared_address(buffer + kk * kPitch + l),
+    copy<kWay, true>(view, view.data + this_line * view.line_stride + this_k * view.k_stride, shared_address(buffer + kk * kPitch + l),
                      number, count);
   }
 
   // The k-block at k0; the one after it will be at k0 + kStep.
   template <int kStep>
-  __device__ void begin(const Panel<T>& panel, int k0, Acc* buffer) {
+  __device__ void begin(const OperandView<T>& view, int k0, Acc* buffer) {
     const T* const at = next;
-    next += kStep * panel.k_stride;
-    const uint32_t to = shared_address(buffer + place);
-    const bool inside = k0 + kDepth <= panel.depth && (panel.side == kFromLine ? k0 >= clear : k0 <= clear);
+    next += kStep * view.k_stride;
+    const uint32_t to = shared_address(buffer + offset);
+    const bool inside = k0 + kDepth <= view.depth && (view.side == kFromLine ? k0 >= clear : k0 <= clear);
     if constexpr (kAsync)
-      if (inside && way == kBy16Bytes) return copy<kBy16Bytes, false>(panel, at, to);
+      if (inside && way == kBy16Bytes) return copy<kBy16Bytes, false>(view, at, to);
     if (inside && way == kAlongK)
-      copy<kAlongK, false>(panel, at, to);
+      copy<kAlongK, false>(view, at, to);
     else if (inside)
-      copy<kAlongLines, false>(panel, at, to);
+      copy<kAlongLines, false>(view, at, to);
     else if (way == kAlongK)
-      copy_existing<kAlongK>(panel, k0, buffer);
+      copy_existing<kAlongK>(view, k0, buffer);
     else
-      copy_existing<kAlongLines>(panel, k0, buffer);
+      copy_existing<kAlongLines>(view, k0, buffer);
   }
 
   __device__ void finish(Acc* buffer) {
     if constexpr (!kAsync) {
-      Acc* const to = buffer + place;
+      Acc* const to = buffer + offset;
       const int to_step = way == kAlongK ? steps(kAlongK) : steps(kAlongLines) * kPitch;
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) to[i * to_step] = widen(held[i]);
@@ -1553,7 +1568,7 @@ __device__ inline bool any_nan(const Acc (&sum)[kRows][kCols]) {
 // ---- Portable kernel: the kernel.
 
 // What a CTA computes.
-struct Place {
+struct PortableWorkTile {
   Tile tile;
   int batch;   // which product of the batch
   int split;   // which split of the tile's k
@@ -1589,11 +1604,11 @@ __device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
 // X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
 template <int kEdge, int kThreads>
-__device__ __noinline__ void correct_tile(const Product& p, const Place& place, const Packed& packed_x, const Packed& packed_y) {
-  const float *const x = static_cast<const float*>(place.x), *const y = static_cast<const float*>(place.y);
+__device__ __noinline__ void correct_tile(const Product& p, const PortableWorkTile& work, const Packed& packed_x, const Packed& packed_y) {
+  const float *const x = static_cast<const float*>(work.x), *const y = static_cast<const float*>(work.y);
   float* const c = static_cast<float*>(p.c);
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  const int first_row = place.tile.i * kEdge, first_col = place.tile.j * kEdge;
+  const int first_row = work.tile.i * kEdge, first_col = work.tile.j * kEdge;
   constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
   const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
   auto add = [&](int m, int n, float a, float b) {
@@ -1621,9 +1636,9 @@ struct Portable {
   static constexpr int kThreads = 256, kStages = kEdge >= 64 ? 2 : 3;
   // CTAs an SM: while one waits the other multiplies. One where the registers of two would not hold the sums.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000)
-  static constexpr int kBlocks = 1;
+  static constexpr int kCtasPerSm = 1;
 #else
-  static constexpr int kBlocks = sizeof(T) == 4 && kEdge <= 64 ? 2 : 1;
+  static constexpr int kCtasPerSm = sizeof(T) == 4 && kEdge <= 64 ? 2 : 1;
 #endif
   static constexpr int kTeamThreads = kEdge / L::kWarpRows * (kEdge / L::kWarpCols) * 32, kTeams = kThreads / kTeamThreads;
   static constexpr int kDepth = (kEdge >= 64 ? 16384 : 8192) / (kTeams * kEdge * static_cast<int>(sizeof(Acc)));   // of a team's k-block
@@ -1637,10 +1652,10 @@ struct Portable {
 
 //   buffers:  | team 0: X, Y | team 1: X, Y | ... | the next stage: team 0: X, Y | ...      X, Y: kDepth rows of kEdge + 4 elements
 //
-// Sums and writes one tile, or `splits` CTAs of a cluster together do. place: in shared memory, and not in registers, because the
+// Sums and writes one tile, or `splits` CTAs of a cluster together do. work: in shared memory, and not in registers, because the
 // loop over the k-blocks rarely needs it.
 template <typename T, int kEdge>
-__device__ inline void compute_tile(const Product& p, int splits, const Place& place, typename Portable<T, kEdge>::Acc* buffers) {
+__device__ inline void compute_tile(const Product& p, int splits, const PortableWorkTile& work, typename Portable<T, kEdge>::Acc* buffers) {
   using P = Portable<T, kEdge>;
   using L = typename P::L;
   using Acc = typename P::Acc;
@@ -1652,27 +1667,27 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   auto buffer_y = [&](int stage) { return buffer_x(stage) + P::kBufferElements; };
 
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  auto panel_x = [&] { return Panel<T>{static_cast<const T*>(place.x), p.x_row, p.x_col, x_side, place.tile.i * kEdge, p.m, p.k}; };
-  auto panel_y = [&] { return Panel<T>{static_cast<const T*>(place.y), p.y_col, p.y_row, y_side, place.tile.j * kEdge, p.n, p.k}; };
+  auto view_x = [&] { return OperandView<T>{static_cast<const T*>(work.x), p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k}; };
+  auto view_y = [&] { return OperandView<T>{static_cast<const T*>(work.y), p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k}; };
 
   constexpr int kWarpsDown = kEdge / L::kWarpRows;
   const int warp_row = warp % kWarpsDown * L::kWarpRows, warp_col = warp / kWarpsDown * L::kWarpCols;
-  auto first_row = [&] { return place.tile.i * kEdge + warp_row; };
-  auto first_col = [&] { return place.tile.j * kEdge + warp_col; };
+  auto first_row = [&] { return work.tile.i * kEdge + warp_row; };
+  auto first_col = [&] { return work.tile.j * kEdge + warp_col; };
   // The k-blocks in which the warp's part of the tile has terms; in the blocks on the diagonals half of them have none.
   int terms_from = max(x_side == kFromLine ? first_row() : 0, y_side == kFromLine ? first_col() : 0) - kDepth;
   int terms_to = min(x_side == kUpToLine ? first_row() + L::kWarpRows : p.k, y_side == kUpToLine ? first_col() + L::kWarpCols : p.k);
 
   Acc sum[L::kRows][L::kCols];
-  const int all_steps = ceil_div(place.tile.k_end - place.tile.k_begin, kStep);
-  const int first_step = all_steps / splits * place.split + min(place.split, all_steps % splits);   // the first splits may have one more
-  int k_blocks_of_team = all_steps / splits + (place.split < all_steps % splits);   // each takes every kTeams-th
-  const int k_begin = place.tile.k_begin + first_step * kStep + team * kDepth;
+  const int all_steps = ceil_div(work.tile.k_end - work.tile.k_begin, kStep);
+  const int first_step = all_steps / splits * work.split + min(work.split, all_steps % splits);   // the first splits may have one more
+  int k_blocks_of_team = all_steps / splits + (work.split < all_steps % splits);   // each takes every kTeams-th
+  const int k_begin = work.tile.k_begin + first_step * kStep + team * kDepth;
   keep(terms_from), keep(terms_to), keep(k_blocks_of_team);
   // Asynchronous copies run kStages - 1 k-blocks ahead; those through registers one k-block, which is what the registers hold.
   constexpr int kAhead = Copier::kAsync ? kStages - 1 : 1;
   for (bool careful = false;; careful = true) {
-    Copier copier_x(panel_x(), in_team, k_begin), copier_y(panel_y(), in_team, k_begin);
+    Copier copier_x(view_x(), in_team, k_begin), copier_y(view_y(), in_team, k_begin);
 #pragma unroll
     for (int r = 0; r < L::kRows; ++r)
 #pragma unroll
@@ -1685,7 +1700,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
         copier_x.finish(buffer_x(stage));
         copier_y.finish(buffer_y(stage));
         cp_async_wait_group<kAhead - 1>();
-        team_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
+        named_barrier_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
       }
       const int k_next = k0 + kAhead * kStep, stage_next = stage + kAhead < kStages ? stage + kAhead : stage + kAhead - kStages;
 #pragma unroll 1
@@ -1693,8 +1708,8 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
         // Start the copies of a later stage
         if (part == warp / 4 % P::kParts) {
           if (number + kAhead < k_blocks_of_team) {
-            copier_x.template begin<kStep>(panel_x(), k_next, buffer_x(stage_next));
-            copier_y.template begin<kStep>(panel_y(), k_next, buffer_y(stage_next));
+            copier_x.template begin<kStep>(view_x(), k_next, buffer_x(stage_next));
+            copier_y.template begin<kStep>(view_y(), k_next, buffer_y(stage_next));
           }
           cp_async_commit_group();
         }
@@ -1709,9 +1724,9 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
           multiply<L, kPart, kPitch>(x_of_warp, y_of_warp, lane, sum);
       }
       // While the first k-blocks are on their way.
-      if (number == -1 && !careful && p.triangular && place.tile.i != place.tile.j && place.split == splits - 1)
-        write_zeros<kEdge, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch), place.tile.j * kEdge,
-                                  place.tile.i * kEdge, 0, kEdge, threadIdx.x, P::kThreads);
+      if (number == -1 && !careful && p.triangular && work.tile.i != work.tile.j && work.split == splits - 1)
+        write_zeros<kEdge, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, work.batch), work.tile.j * kEdge,
+                                  work.tile.i * kEdge, 0, kEdge, threadIdx.x, P::kThreads);
       stage = stage + 1 < kStages ? stage + 1 : 0;
     }
     // A term that the product does not have, zero times Inf, can only have made a NaN. Then the tile is summed again, with care.
@@ -1740,11 +1755,11 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   // The splits of the CTAs of a cluster, likewise: each leaves its sums in its shared memory, and the first one adds them.
   if (splits > 1) {
     __syncthreads();
-    if (place.split != 0 && team == 0)
+    if (work.split != 0 && team == 0)
 #pragma unroll
       for (int e = 0; e < kElements; ++e) buffers[e * P::kTeamThreads + in_team] = flat[e];
     cluster_sync();
-    if (place.split == 0 && team == 0)
+    if (work.split == 0 && team == 0)
 #pragma unroll 1
       for (int other = 1; other < splits; ++other) {
         const uint32_t from = address_in_peer(shared_address(buffers + in_team), other);
@@ -1755,16 +1770,16 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   }
 #endif
 
-  // The first team of the first share writes the tile, neighbours together where it can.
+  // The first team of the first split writes the tile, neighbours together where it can.
   constexpr int kGroup = sizeof(Acc) == 4 ? 4 : 2;
   struct alignas(kGroup * sizeof(T)) Group {
     T v[kGroup];
   };
   const int row = first_row(), col = first_col();
-  T* const corner = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, place.batch) + row * p.c_row + col * p.c_col;
+  T* const corner = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, work.batch) + row * p.c_row + col * p.c_col;
   const bool whole =
-      (place.tile.i + 1) * kEdge <= p.m && (place.tile.j + 1) * kEdge <= p.n && !(p.triangular && place.tile.i == place.tile.j);
-  if (team != 0 || place.split != 0) return;
+      (work.tile.i + 1) * kEdge <= p.m && (work.tile.j + 1) * kEdge <= p.n && !(p.triangular && work.tile.i == work.tile.j);
+  if (team != 0 || work.split != 0) return;
   if (whole && p.c_col == 1 && p.c_row % kGroup == 0 && reinterpret_cast<uintptr_t>(corner) % sizeof(Group) == 0) {
 #pragma unroll
     for (int r = 0; r < L::kRows; ++r)
@@ -1798,28 +1813,28 @@ __device__ inline void compute_tile(const Product& p, int splits, const Place& p
   }
 }
 
-// The place of a CTA that is a split of tile `number`.
+// The work tile of a CTA that is a split of tile `number`.
 template <typename T, int kEdge>
-__device__ inline Place place_of(const Product& p, int number, int split) {
+__device__ inline PortableWorkTile work_tile_of(const Product& p, int number, int split) {
   const int batch = number % static_cast<int>(p.batches);
   return {tile_at(p, kEdge, number / static_cast<int>(p.batches)), batch, split,
           static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch), static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
 }
 
 template <typename T, int kEdge>
-__global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kBlocks)
+__global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kCtasPerSm)
     portable_product(const Product p, int splits) {
   extern __shared__ __align__(16) unsigned char stage_memory[];
-  __shared__ Place place;
-  if (threadIdx.x == 0) place = place_of<T, kEdge>(p, blockIdx.x / splits, blockIdx.x % splits);
+  __shared__ PortableWorkTile work;
+  if (threadIdx.x == 0) work = work_tile_of<T, kEdge>(p, blockIdx.x / splits, blockIdx.x % splits);
   __syncthreads();
-  compute_tile<T, kEdge>(p, splits, place, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(stage_memory));
+  compute_tile<T, kEdge>(p, splits, work, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(stage_memory));
 }
 
 // Behind a product of the Hopper kernel: computes it as the fallback, or corrects what has outliers, or does nothing. That is so common
 // that no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
 template <int kEdge>
-__global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kBlocks)
+__global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kCtasPerSm)
     portable_behind(const __grid_constant__ Product p, int requested, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const int splits = kEdge == 32 ? requested : 1;   // larger tiles are never split
@@ -1830,19 +1845,19 @@ __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<flo
   grid_dependency_wait();
   if (!control->fallback && (!control->outliers || blockIdx.x % splits)) return;
   extern __shared__ __align__(16) unsigned char stage_memory[];
-  __shared__ Place place;
+  __shared__ PortableWorkTile work;
   do {
     if (threadIdx.x == 0) {
       const int number = splits > 1 ? blockIdx.x / splits : atomicAdd(behind.next_tile, 1);
-      place.tile.i = -1;
-      if (number < tile_count(p, kEdge)) place = place_of<float, kEdge>(p, number, blockIdx.x % splits);
+      work.tile.i = -1;
+      if (number < tile_count(p, kEdge)) work = work_tile_of<float, kEdge>(p, number, blockIdx.x % splits);
     }
     __syncthreads();
-    if (place.tile.i < 0) return;
+    if (work.tile.i < 0) return;
     if (control->fallback)
-      compute_tile<float, kEdge>(p, splits, place, reinterpret_cast<float*>(stage_memory));
+      compute_tile<float, kEdge>(p, splits, work, reinterpret_cast<float*>(stage_memory));
     else
-      correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, place, behind.x, behind.y);
+      correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, work, behind.x, behind.y);
     __syncthreads();
   } while (splits == 1);
 #endif
@@ -1980,7 +1995,7 @@ _CUDA_TF32_PLAN = r"""
 
 constexpr int kTfBlockMN = 64, kTfBlockK = 32;    // of a tile; of a k-block, the k that are copied together
 constexpr int kTfThreads = 128;               // a warpgroup
-constexpr int kTfStages = 2, kTfBlocks = 3;   // k-blocks in shared memory; CTAs an SM
+constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 constexpr int kTfMostSplits = 4;              // of a tile, and CTAs of a cluster
 constexpr int kTfFragments = 32;                  // of a tile's sums, which are added by different warps: four neighbours of each lane
 
@@ -2048,20 +2063,20 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   // The clusters that come first are spread over all SMs, one CTA each; then those that join them fall in length. So
   // let the first ones rise.
   if (plan.cluster_size < kTfMostSplits) return true;
-  for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfBlocks) - 1; a < b; ++a, --b)
+  for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
       std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
   return true;
 }
 
 // What a CTA does.
-struct Tf32Place {
+struct Tf32WorkTile {
   const float *x, *y;   // of one product of the batch
   float* c;
   Tile tile;            // i = -1: there is nothing to do
   int splits, split_index;    // of the tile: this CTA's
   int k_begin, k_blocks;   // of the split
-  __device__ Tf32Place(const Product& p, const Tf32Plan& plan, int cluster, int rank)
+  __device__ Tf32WorkTile(const Product& p, const Tf32Plan& plan, int cluster, int rank)
       : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
     if (p.batches > 1) {
       const int batch = cluster % static_cast<int>(p.batches);
@@ -2082,7 +2097,7 @@ struct Tf32Place {
     const int all = ceil_div(tile.k_end - tile.k_begin, kTfBlockK), first = divided(all * split_index);
     k_blocks = divided(all * (split_index + 1)) - first, k_begin = tile.k_begin + first * kTfBlockK;
   }
-  // The first part of the tile's sums that the CTA of some split adds.
+  // The first fragment of the tile's sums that the CTA of some split adds.
   __device__ int first_fragment(int split_index) const { return divided(kTfFragments * split_index + splits - 1); }
 
  private:
@@ -2104,9 +2119,9 @@ constexpr int kTfTileElements = kTfBlockMN * kTfBlockK;   // elements of an oper
 struct alignas(1024) Tf32Memory {
   float stage_tiles[kTfStages][2][kTfTileElements];   // of X, and of Y
   float y[2][kTfTileElements];                 // the k-block of Y that is multiplied, split: large, small
-  float4 sums[kTfFragments + 1][32];       // parts from all that share the tile, to be added; three splits have 11, 11 and 10
+  float4 sums[kTfFragments + 1][32];       // fragments from all splits of the tile, to be added; three splits have 11, 11 and 10
   uint64_t sums_are_here;
-  Tf32Place place;   // kept there, and not in registers, while k-blocks are multiplied
+  Tf32WorkTile work;   // kept there, and not in registers, while k-blocks are multiplied
 };
 
 // Where an element stands in its k-block: four neighbours together, as they lie in memory, and the fours so permuted that a warp reads
@@ -2118,7 +2133,7 @@ __device__ constexpr int tf32_at(int line, int k) {
 
 // An operand of which one stride, that along k or that along the lines, is 1. Four neighbours are copied together.
 template <bool kAlongK>
-struct Tf32Panel {
+struct Tf32Copier {
   // Fours in a row of the k-block; how far from each of a thread's fours to the next; how many it has.
   static constexpr int kInRow = (kAlongK ? kTfBlockK : kTfBlockMN) / 4, kFarStep = kTfThreads / kInRow;
   static constexpr int kFours = kTfTileElements / 4 / kTfThreads;
@@ -2131,7 +2146,7 @@ struct Tf32Panel {
   bool aligned;               // fours that exist can be
 
   // data: line 0, k = 0.
-  __device__ Tf32Panel(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
+  __device__ Tf32Copier(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
       : stride(kAlongK ? line_stride : k_stride), side(side), first_line(first_line), lines(lines), depth(depth) {
     aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
     whole_from = side == kFromLine ? first_line + kTfBlockMN - 1 : 0;
@@ -2301,8 +2316,8 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
 // The same from k-blocks as they lie in shared memory, without tensor cores; if kMasked, without terms that one of the operands does not
 // have.
 template <bool kMasked, bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_multiply_exactly(const float* tile_x, const float* tile_y, const Tf32Panel<kXAlongK>& of_x,
-                                             const Tf32Panel<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
+__device__ inline void tf32_multiply_exactly(const float* tile_x, const float* tile_y, const Tf32Copier<kXAlongK>& of_x,
+                                             const Tf32Copier<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
   for (int k = 0; k < kTfBlockK; ++k) {
@@ -2330,14 +2345,14 @@ __device__ inline void tf32_multiply_exactly(const float* tile_x, const float* t
   }
 }
 
-// ---- tf32 kernel: summing a share of a tile.
+// ---- tf32 kernel: summing a split of a tile.
 
-// Sums the k-blocks of a share, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
+// Sums the k-blocks of a split, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
 template <bool kExactly, bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float scale, Tf32Memory& memory, Tf32Sums& sum) {
-  const int k_begin = place.k_begin, k_blocks = place.k_blocks;
-  Tf32Panel<kXAlongK> x(place.x, p.x_row, p.x_col, side_of(kX, p), place.tile.i * kTfBlockMN, p.m, p.k, k_begin);
-  Tf32Panel<kYAlongK> y(place.y, p.y_col, p.y_row, side_of(kY, p), place.tile.j * kTfBlockMN, p.n, p.k, k_begin);
+__device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, float scale, Tf32Memory& memory, Tf32Sums& sum) {
+  const int k_begin = work.k_begin, k_blocks = work.k_blocks;
+  Tf32Copier<kXAlongK> x(work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kTfBlockMN, p.m, p.k, k_begin);
+  Tf32Copier<kYAlongK> y(work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kTfBlockMN, p.n, p.k, k_begin);
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage_tiles[0][0]);
@@ -2387,19 +2402,6 @@ __device__ inline void tf32_sum(const Product& p, const Tf32Place& place, float 
 
 // ---- tf32 kernel: the kernel.
 
-// Writes four neighbours in a row of C, as far as they exist. `fours`: whether they can be written at once.
-__device__ inline void write_four(const Product& p, float* c, bool fours, int row, int col, const float (&v)[4]) {
-  if (row >= p.m) return;
-  float* const to = c + row * p.c_row + col * p.c_col;
-  if (fours && col + 4 <= p.n) {
-    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
-  } else {
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (col + e < p.n) to[e * p.c_col] = v[e];
-  }
-}
-
 // What a CTA does.
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
@@ -2408,66 +2410,66 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     barrier_init_fence();
   }
   cluster_arrive();
-  const Tf32Place here(p, plan, static_cast<int>(cluster_number()), static_cast<int>(cluster_rank()));
+  const Tf32WorkTile here(p, plan, static_cast<int>(cluster_number()), static_cast<int>(cluster_rank()));
   if (here.tile.i < 0) return;
-  if (threadIdx.x == 0) memory.place = here;
+  if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
   tf32_sum<false, kXAlongK, kYAlongK>(p, here, kTf32Scale, memory, sum);
   if (__builtin_expect(!all_finite(nullptr, 0.0f, sum), false)) {
     volatile Tf32Sums before;   // in memory: where they are rarely needed, they shall not take registers
     put_aside(sum, before);
-    tf32_sum<false, kXAlongK, kYAlongK>(p, memory.place, kTf32ScaleOfLarge, memory, sum);
+    tf32_sum<false, kXAlongK, kYAlongK>(p, memory.work, kTf32ScaleOfLarge, memory, sum);
     if (!all_finite(before, kTf32LeastOfLarge, sum)) {
       put_aside(sum, before);
-      tf32_sum<true, kXAlongK, kYAlongK>(p, memory.place, 1.0f, memory, sum);
+      tf32_sum<true, kXAlongK, kYAlongK>(p, memory.work, 1.0f, memory, sum);
       all_finite(before, 0.0f, sum);
     }
   }
 
-  // The sums go, in parts, to the CTAs that add them. Part 8 w + u: those that the lanes of warp w have in row u % 2 of their
+  // The sums go, in fragments, to the CTAs that add them. Fragment 8 w + u: those that the lanes of warp w have in row u % 2 of their
   // two, and in the four columns from u / 2 * 16 on.
-  const Tf32Place& mine = memory.place;
+  const Tf32WorkTile& mine = memory.work;
   const Tile& tile = mine.tile;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_fragment = mine.first_fragment(mine.split_index);
-  const int parts = mine.first_fragment(mine.split_index + 1) - first_fragment;
+  const int fragments = mine.first_fragment(mine.split_index + 1) - first_fragment;
   const uint32_t first_rank = cluster_rank() - mine.split_index;
   float* const c = mine.c;
   const bool alone = mine.splits == 1;   // nothing is sent; nor could it be, in a cluster of one
-  if (threadIdx.x == 0 && !alone) barrier_arrive_expect_tx(&memory.sums_are_here, parts * mine.splits * sizeof(memory.sums[0]));
+  if (threadIdx.x == 0 && !alone) barrier_arrive_expect_tx(&memory.sums_are_here, fragments * mine.splits * sizeof(memory.sums[0]));
   cluster_wait();   // all have begun
-  // Each lane finds out where one part goes.
+  // Each lane finds out where one fragment goes.
   const int owner = lane * mine.splits / kTfFragments;
   const float4* const their_sums = memory.sums[(lane - mine.first_fragment(owner)) * mine.splits + mine.split_index];
   const uint32_t to = address_in_peer(shared_address(their_sums), first_rank + owner);
   const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
-    const int part = 8 * warp + u;
+    const int fragment = 8 * warp + u;
     auto bits = [&](int c) { return __float_as_int(sum[tf32_sum_at(u / 2, u % 2, c)]); };
-    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, part) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, part);
+    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, fragment) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, fragment);
     if (alone)
-      store_shared_four(shared_address(&memory.sums[part][lane]), bits(0), bits(1), bits(2), bits(3));
+      store_shared_four(shared_address(&memory.sums[fragment][lane]), bits(0), bits(1), bits(2), bits(3));
     else
       store_async(there, bits(0), bits(1), bits(2), bits(3), barrier_there);
   }
   const bool fours = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
-  if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each part that this CTA adds
-    write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, 2 * first_fragment, 2 * (first_fragment + parts),
+  if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each fragment that this CTA adds
+    write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, 2 * first_fragment, 2 * (first_fragment + fragments),
                                    threadIdx.x, kTfThreads);
   if (alone)
     __syncthreads();
   else
     barrier_wait(&memory.sums_are_here, 0);
 #pragma unroll 1
-  for (int at = warp; at < parts; at += 4) {
-    float4 part[kTfMostSplits];
+  for (int at = warp; at < fragments; at += 4) {
+    float4 of_split[kTfMostSplits];
 #pragma unroll
     for (int s = 0; s < kTfMostSplits; ++s)
-      if (s < mine.splits) part[s] = memory.sums[at * mine.splits + s][lane];
-    float4 total = part[0];
+      if (s < mine.splits) of_split[s] = memory.sums[at * mine.splits + s][lane];
+    float4 total = of_split[0];
 #pragma unroll
     for (int s = 1; s < kTfMostSplits; ++s)
-      if (s < mine.splits) total.x += part[s].x, total.y += part[s].y, total.z += part[s].z, total.w += part[s].w;
+      if (s < mine.splits) total.x += of_split[s].x, total.y += of_split[s].y, total.z += of_split[s].z, total.w += of_split[s].w;
     const int w = (first_fragment + at) / 8, u = (first_fragment + at) % 8;   // as above
     const int row = tile.i * kTfBlockMN + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
     const int col = tile.j * kTfBlockMN + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
@@ -2483,7 +2485,7 @@ _CUDA_TF32_LAUNCH = r"""
 // ---- tf32 kernel: launching.
 
 template <bool kXAlongK, bool kYAlongK>
-__global__ void __launch_bounds__(kTfThreads, kTfBlocks)
+__global__ void __launch_bounds__(kTfThreads, kTfCtasPerSm)
     tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
   extern __shared__ __align__(1024) unsigned char tf32_memory[];
@@ -3092,37 +3094,30 @@ struct KBlockInfo {
   int split, splits, place;   // place: of the partial sums of the tile's first split
 };
 
-// ---- Hopper kernel: geometry of blocks. Lines are row blocks of X and column blocks of Y.
+// ---- Hopper kernel: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
-template <Contraction kC>
-__device__ inline bool has_x(const HopperProduct& p, int line, int k) {
-  return line < p.lines_x && on_side(side_of(kX, Masks{kC, p.triangular}), line, k);
+template <Operand kOperand>
+__device__ inline int lines_of(const HopperProduct& p) {
+  return kOperand == kX ? p.lines_x : p.lines_y;
 }
 
-template <Contraction kC>
-__device__ inline bool has_y(const HopperProduct& p, int line, int k) {
-  return line < p.lines_y && on_side(side_of(kY, Masks{kC, p.triangular}), line, k);
+template <Operand kOperand, Contraction kC>
+__device__ inline bool has_block(const HopperProduct& p, int line, int k) {
+  return line < lines_of<kOperand>(p) && on_side(side_of(kOperand, Masks{kC, p.triangular}), line, k);
 }
 
-template <Contraction kC>
-__device__ inline int x_block(const HopperProduct& p, int line, int k) {
-  return kC == kTN ? block_index(p.x, k, line) : block_index(p.x, line, k);
+template <Operand kOperand, Contraction kC>
+__device__ inline int block_of(const HopperProduct& p, int line, int k) {
+  const Packed& packed = kOperand == kX ? p.x : p.y;
+  return k_is_row(kOperand, kC) ? block_index(packed, k, line) : block_index(packed, line, k);
 }
 
 // Which of the 32 blocks of a line around k are wide; none of one that does not exist.
-template <Contraction kC>
-__device__ inline uint32_t wide_x(const HopperProduct& p, int line, int k) {
-  return line < p.lines_x ? (kC == kTN ? p.x.wide_by_col : p.x.wide_by_row)[line * mask_words(p.k_blocks) + k / 32] : 0;
-}
-
-template <Contraction kC>
-__device__ inline uint32_t wide_y(const HopperProduct& p, int line, int k) {
-  return line < p.lines_y ? (kC == kNT ? p.y.wide_by_row : p.y.wide_by_col)[line * mask_words(p.k_blocks) + k / 32] : 0;
-}
-
-template <Contraction kC>
-__device__ inline int y_block(const HopperProduct& p, int line, int k) {
-  return kC == kNT ? block_index(p.y, line, k) : block_index(p.y, k, line);
+template <Operand kOperand, Contraction kC>
+__device__ inline uint32_t wide_blocks(const HopperProduct& p, int line, int k) {
+  const Packed& packed = kOperand == kX ? p.x : p.y;
+  const uint32_t* words = k_is_row(kOperand, kC) ? packed.wide_by_col : packed.wide_by_row;
+  return line < lines_of<kOperand>(p) ? words[line * mask_words(p.k_blocks) + k / 32] : 0;
 }
 """
 
@@ -3180,14 +3175,14 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
       int flags = k == end - 1 ? kLast : 0;
 #pragma unroll
       for (int u = 0; u < 2; ++u)
-        if (has_x<kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+        if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
 #pragma unroll
       for (int u = 0; u < 4; ++u)
-        if (has_y<kContraction>(p, first_col + u, k)) flags |= kHasY << u;
+        if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
       constexpr int kOne = kBlockBytes + sizeof(BlockHead);
       auto copy_y = [&](int half) {
         if (flags & kHasY << 2 * half << rank) {
-          const int block = y_block<kContraction>(p, first_col + 2 * half + rank, k);
+          const int block = block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
           uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
           copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
@@ -3205,7 +3200,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         if (flags & kHasX << u) {
-          const int block = x_block<kContraction>(p, first_row + u, k);
+          const int block = block_of<kX, kContraction>(p, first_row + u, k);
           const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
           copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[pipeline.stage]);
           copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
@@ -3213,8 +3208,9 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
       if (k == begin || k % 32 == 0)
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
-          shared.wide[u] = wide_x<kContraction>(p, first_row + u, k);
-          shared.wide[2 + u] = wide_y<kContraction>(p, first_col + 2 * u, k) | wide_y<kContraction>(p, first_col + 2 * u + 1, k);
+          const int col = first_col + 2 * u;
+          shared.wide[u] = wide_blocks<kX, kContraction>(p, first_row + u, k);
+          shared.wide[2 + u] = wide_blocks<kY, kContraction>(p, col, k) | wide_blocks<kY, kContraction>(p, col + 1, k);
         }
 #pragma unroll
       for (int u = 0; u < 2; ++u)
@@ -3244,7 +3240,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
 // Issues the wgmma of one k-block, 64 rows and 128 columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
 template <Contraction kContraction>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bool add) {
-  constexpr int kMajorX = kContraction == kTN, kMajorY = kContraction != kNT;
+  constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
@@ -3305,13 +3301,13 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
 #pragma unroll
       for (int u = 0; u < 128; u += 4)
         at[u * 32] = make_float4(total[u / 64][u % 64], total[u / 64][u % 64 + 1], total[u / 64][u % 64 + 2], total[u / 64][u % 64 + 3]);
-      team_sync<128>(group);
+      named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
     }
     if (thread == 0)
       while (load_acquire(done) != info.splits - 1) __nanosleep(32);
-    team_sync<128>(group);
+    named_barrier_sync<128>(group);
 #pragma unroll 1
     for (int split = 0; split < info.splits - 1; ++split, at += kAPart)
 #pragma unroll
@@ -3354,14 +3350,11 @@ struct ConsumerView {
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
-  __device__ float unscale(int stage, int block) const {
-    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + sizeof(BlockHead) * (2 * stage + block)));
+  __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
+    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + offset + sizeof(BlockHead) * (2 * stage + block)));
   }
-
-  __device__ float residual(int stage, int block) const {
-    return __int_as_float(
-        load_shared(base + offsetof(SharedMemory, head) + offsetof(BlockHead, residual) + sizeof(BlockHead) * (2 * stage + block)));
-  }
+  __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
+  __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
   // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
   __device__ void next_k_block(Pipeline<kStages>& pipeline, KBlock& k_block, Half& first) const {
@@ -3648,7 +3641,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
     }
     ++published;
     if (kBlockN == kDenseN || !h.p.triangular || tile.row < 0) return;
-    // Zeros for the mirror image of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
+    // Zeros for the transposed place of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
     const int share = kCooperation == kSplit ? rank : 0, shares = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
 #pragma unroll 1
     for (int u = share; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += shares) {
@@ -3707,9 +3700,9 @@ __device__ inline WorkTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
 template <int kBlockN, Cooperation kCooperation>
 __device__ inline bool to_be_masked(const HalfProduct& h, const WorkTile& tile, int rank, int k) {
   if (kBlockN == kDenseN) return false;
-  return kCooperation == kMulticast ? on_diagonal(h.x_side, tile.row - kBlocksM * rank, 2 * kBlocksM, k) ||
-                                          on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k)
-                                    : on_diagonal(h.x_side, tile.row, kBlocksM, k) || on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
+  const int first = kCooperation == kMulticast ? tile.row - kBlocksM * rank : tile.row;
+  return on_diagonal(h.x_side, first, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, k) ||
+         on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
 }
 
 // ---- Half precision: the producer, one warp, of which one lane starts the copies.
@@ -3953,11 +3946,11 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     auto store = [&](int row, int col, float* box, auto count) {
       constexpr int kCount = decltype(count)::value;
       bulk_wait_group_read();   // those before
-      team_sync<128>(kConsumerTeam + group);
+      named_barrier_sync<128>(kConsumerTeam + group);
 #pragma unroll
       for (int u = 0; u < kCount; ++u) sign += store_sums<T>(h, shared.stored[group][u], row, col + u, box + 32 * u);
       fence_proxy_async_shared();   // the copy engine reads them
-      team_sync<128>(kConsumerTeam + group);
+      named_barrier_sync<128>(kConsumerTeam + group);
 #pragma unroll 1
       for (int u = 0; u < kCount; ++u) send_box<128>(h, shared.stored[group][u], row, col + u, tile.batch);
       bulk_commit_group();
@@ -3971,7 +3964,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* sums = reinterpret_cast<float*>(shared.stage);
       static_assert(sizeof(shared.stage) >= 256 * kBlockN / 2 * sizeof(float), "the sums must fit the stages");
-      team_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
+      named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
 #pragma unroll
       for (int u = 0; u < kBlockN / 2; ++u) sums[u * 256 + threadIdx.x] = sum[u];
       cluster_sync();
@@ -4167,30 +4160,20 @@ _CUDA_HOPPER_LAUNCH = r"""
 // product and for two in one launch, which share the clusters.
 int longest_split(const Product& p, int clusters, int products) {
   const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), k_blocks = blocks_in(p.k);
-  int64_t work = rows * cols * k_blocks;
-  if (p.triangular) {
-    work = 0;
-    for (int64_t r = rows; r > 0; --r) work += kTileBlocks * triangle(r);
-  }
+  const int64_t work = p.triangular ? kTileBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
   int64_t longest = work * products / clusters;   // what each cluster has to do on average
   if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
   if (longest < 4) longest = 4;
   return static_cast<int>(k_blocks < longest ? k_blocks : longest);
 }
 
-int64_t tiles_of(const Product& p) { return static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge); }
-
 // The matrices that are to be packed, as they are stored; the Workspace says where they go.
-static Packed to_pack(const void* source, int64_t row_stride, int64_t col_stride, int rows, int cols, int triangular) {
-  return {static_cast<const float*>(source), row_stride, col_stride, rows, cols, triangular, blocks_in(cols)};
-}
-static Packed x_to_pack(const Product& p) {
-  if (p.contraction == kTN) return to_pack(p.x, p.x_col, p.x_row, p.k, p.m, p.triangular);
-  return to_pack(p.x, p.x_row, p.x_col, p.m, p.k, p.triangular);
-}
-static Packed y_to_pack(const Product& p) {
-  if (p.contraction == kNT) return to_pack(p.y, p.y_col, p.y_row, p.n, p.k, p.triangular);
-  return to_pack(p.y, p.y_row, p.y_col, p.k, p.n, p.triangular);
+static Packed to_pack(const Product& p, Operand operand) {
+  const float* source = static_cast<const float*>(operand == kX ? p.x : p.y);
+  const int64_t line_stride = operand == kX ? p.x_row : p.y_col, k_stride = operand == kX ? p.x_col : p.y_row;
+  const int lines = operand == kX ? p.m : p.n;
+  if (k_is_row(operand, p.contraction)) return {source, k_stride, line_stride, p.k, lines, p.triangular, blocks_in(lines)};
+  return {source, line_stride, k_stride, lines, p.k, p.triangular, blocks_in(p.k)};
 }
 static int block_count(const Packed& p) {
   return static_cast<int>(p.triangular ? triangle(p.block_cols) : static_cast<int64_t>(blocks_in(p.rows)) * p.block_cols);
@@ -4214,10 +4197,11 @@ struct Workspace {
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
   // have their words elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(x_to_pack(p)), y(y_to_pack(p)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
     const int products = gradients == 2 ? 2 : 1;
     constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
-    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles_of(p);
+    const int64_t tiles = static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge);
+    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles;
     int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
     int64_t at = 0;   // in words
     auto take_words = [&](int64_t count) {

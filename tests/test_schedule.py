@@ -117,7 +117,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   std::map<std::tuple<int64_t, int, int>, int> seen;   // by product and tile
   for (int cluster = 0; cluster < plan.clusters * batches; ++cluster)
     for (int rank = 0; rank < size;) {
-      const Tf32Place first(p, plan, cluster, rank);
+      const Tf32WorkTile first(p, plan, cluster, rank);
       if (first.tile.i < 0) {
         ++rank;
         continue;
@@ -132,7 +132,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
       range_of_k(p, i * kTfBlockMN, min(m, (i + 1) * kTfBlockMN), j * kTfBlockMN, min(n, (j + 1) * kTfBlockMN), begin, end);
       CHECK(first.splits >= 1 && rank + first.splits <= size, "%d splits from rank %d of %d on", first.splits, rank, size);
       for (int split_index = 0; split_index < first.splits; ++split_index, ++rank) {
-        const Tf32Place place(p, plan, cluster, rank);
+        const Tf32WorkTile place(p, plan, cluster, rank);
         CHECK(place.tile.i == i && place.tile.j == j && place.x == first.x && place.splits == first.splits &&
                   place.split_index == split_index,
               "rank %d has split %d of %d of tile %d, %d, not split %d of %d of %d, %d", rank, place.split_index, place.splits,
@@ -174,14 +174,14 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
       for (int k_block = 0; k_block < p.k_blocks; ++k_block) {
-        if (!(of_x ? has_x<kC>(p, line, k_block) : has_y<kC>(p, line, k_block))) continue;
-        const int64_t place = of_x ? x_block<kC>(p, line, k_block) : y_block<kC>(p, line, k_block);
+        if (!(of_x ? has_block<kX, kC>(p, line, k_block) : has_block<kY, kC>(p, line, k_block))) continue;
+        const int64_t place = of_x ? block_of<kX, kC>(p, line, k_block) : block_of<kY, kC>(p, line, k_block);
         CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
               (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
-    CHECK(!(of_x ? has_x<kC>(p, lines, 0) : has_y<kC>(p, lines, 0)), "there is a block beyond the last line");
+    CHECK(!(of_x ? has_block<kX, kC>(p, lines, 0) : has_block<kY, kC>(p, lines, 0)), "there is a block beyond the last line");
   }
 
   // WorkTiles: every k_block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
@@ -234,7 +234,7 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
         bool needed = false;
         for (int u = 0; u < kTileBlocks; ++u)
           for (int v = 0; v < kTileBlocks; ++v)
-            needed |= has_x<kC>(p, kTileBlocks * i + u, k_block) && has_y<kC>(p, kTileBlocks * j + v, k_block);
+            needed |= has_block<kX, kC>(p, kTileBlocks * i + u, k_block) && has_block<kY, kC>(p, kTileBlocks * j + v, k_block);
         CHECK(!needed || summed[key][k_block], "row %d, column %d lacks k_block %d", i, j, k_block);
       }
     }
