@@ -2621,7 +2621,7 @@ using MmaSums = typename MmaShape<T, kEdge>::Acc[MmaShape<T, kEdge>::kSums];   /
 
 // What a CTA computes.
 template <typename T>
-struct MmaWork {
+struct MmaWorkTile {
   Tile tile;
   const T *x, *y;   // of one product of the batch
   T* c;
@@ -2634,7 +2634,7 @@ struct MmaWork {
 template <typename T, int kEdge>
 struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
   uint8_t stage[MmaShape<T, kEdge>::kStages][MmaShape<T, kEdge>::kStageBytes];
-  MmaWork<T> work;
+  MmaWorkTile<T> work;
 };
 
 // Where in its part of a stage an element lies. The permutation is such that what is read at once meets no bank conflict: eight rows of 16
@@ -2847,7 +2847,7 @@ template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, bool exactly,
                                MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
-  const MmaWork<T>& work = memory.work;
+  const MmaWorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpM, warp_col = warp / 2 * S::kWarpN;
   const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin, k_blocks = work.k_blocks;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
@@ -2957,7 +2957,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
     }
   }
 
-  const MmaWork<T>& work = memory.work;
+  const MmaWorkTile<T>& work = memory.work;
   const Tile& tile = work.tile;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   // Each CTA leaves its sums in its shared memory, and the first one adds them
