@@ -17,9 +17,10 @@ Suites, for a CUDA GPU:
     determinism  the same input many times: is the result bitwise the same
     build        seconds that an import takes, cold and warm
 
-and five that run only if asked for: `check`, check.py's own judgements, `peers`, what a user could pick instead (peers.py beside this
+and six that run only if asked for: `check`, check.py's own judgements, `peers`, what a user could pick instead (peers.py beside this
 file), `limits`, what the parts of a product take by themselves, as cuBLAS and torch do them, `profile`, what ncu (Nsight Compute) says
-of the kernels of one product at N = 4096, and `cpu`, for the CPU, which is the default where there is no GPU.
+of the kernels of one product at N = 4096, `registers`, what ptxas says of every kernel on the architectures that nvcc compiles for (it needs
+no GPU), and `cpu`, for the CPU, which is the default where there is no GPU.
 
 How GPU time is measured: by events around one call, after 256 MB were written so that the L2 holds none of the input; reference
 and solution take turns, so that both see the same clocks; the median is what the ratio is made of, and the 10th and 90th
@@ -45,6 +46,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -624,6 +626,48 @@ def suite_build(bench, record):
                     record.add(row, f"{state:<10}{row['torch_s']:>18.2f}{row['import_s']:>22.2f}{row['first_call_s']:>16.2f}")
 
 
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+
+
+def ptxas_report(sources, architecture):
+    """What ptxas says of the CUDA source compiled for one architecture. Raises RuntimeError."""
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    nvcc = shutil.which("nvcc") or next((p for home in homes if home and (p := shutil.which("nvcc", path=f"{home}/bin"))), None)
+    if nvcc is None:
+        raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "x.cu").write_text("\n".join(sources))
+        command = [nvcc, "-std=c++17", "-O3", "-DTRIL_MATMUL_MMA", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", "x", "x.cu"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"nvcc ended with status {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stdout + done.stderr
+
+
+def kernels_of(report):
+    """[{kernel (mangled), registers, stack_bytes, spilled_bytes}] of what ptxas says."""
+    found = []
+    for line in report.splitlines():
+        if match := re.search(r"Compiling entry function '(\w+)'", line):
+            found.append({"kernel": match[1]})
+        elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            found[-1].update(stack_bytes=int(match[1]), spilled_bytes=int(match[2]) + int(match[3]))
+        elif match := re.search(r"Used (\d+) registers", line):
+            found[-1]["registers"] = int(match[1])
+    return found
+
+
+def suite_registers(bench, record):
+    sources = bench.solution._CUDA_SOURCES
+    for architecture in ARCHITECTURES:
+        with record.row(f"registers on {architecture}"):
+            for row in kernels_of(ptxas_report(sources, architecture)):
+                line = f"{architecture:<9}{row['registers']:>4} registers{row['stack_bytes']:>5} bytes of stack  {row['kernel'][:90]}"
+                record.add({"architecture": architecture, **row}, line)
+                if row["spilled_bytes"]:
+                    record.fail(f"registers on {architecture}: {row['kernel']} spills {row['spilled_bytes']} bytes")
+
+
 def suite_check(bench, record):
     """What check.py says, each time in processes of its own."""
     for problem, dtype, path in CHECKS:
@@ -801,7 +845,8 @@ GPU_SUITES = {
     "determinism": suite_determinism,
     "build": suite_build,
 }
-SUITES = {**GPU_SUITES, "check": suite_check, "peers": suite_peers, "limits": suite_limits, "profile": suite_profile, "cpu": suite_cpu}
+WITHOUT_GPU = {"registers": suite_registers, "cpu": suite_cpu}
+SUITES = {**GPU_SUITES, "check": suite_check, "peers": suite_peers, "limits": suite_limits, "profile": suite_profile, **WITHOUT_GPU}
 
 
 def run_suite(name, bench, folder, commit=None):
@@ -866,9 +911,10 @@ def parse_arguments(arguments):
     has_gpu = torch.cuda.is_available()
     if given.suite is None:
         given.suite = list(GPU_SUITES) if has_gpu else ["cpu"]
-    need_gpu = [name for name in given.suite if name != "cpu"]
+    need_gpu = [name for name in given.suite if name not in WITHOUT_GPU]
     if need_gpu and not has_gpu:
-        parser.error(f"argument --suite: {', '.join(need_gpu)} need a CUDA GPU, and torch sees none; accepted without one: cpu")
+        without = ", ".join(WITHOUT_GPU)
+        parser.error(f"argument --suite: {', '.join(need_gpu)} need a CUDA GPU, and torch sees none; accepted without one: {without}")
     forced = os.environ.get("TRIL_MATMUL_PATH")
     if forced not in (None, "auto") and given.suite != [forced]:
         alone = " or ".join(f"--suite {name}" for name in FORCED)
@@ -897,7 +943,7 @@ def main(arguments=None):
         threads = torch.get_num_threads()
         if name == "cpu":
             torch.set_num_threads(given.threads)
-        failures += run_suite(name, cpu_bench if name == "cpu" else gpu_bench, given.out, given.commit)
+        failures += run_suite(name, cpu_bench if name in WITHOUT_GPU else gpu_bench, given.out, given.commit)
         torch.set_num_threads(threads)
     if failures:
         print(f"\n{len(failures)} failed:", *failures, sep="\n  ", file=sys.stderr)

@@ -164,6 +164,31 @@ def build(rows):
     return markdown(head, cells) if cells else None
 
 
+FAMILIES = {  # column -> what a mangled kernel's name holds
+    "portable": r"portable_(product|behind)",
+    "mma, 64 × 64": r"mma_product.*Li64E",
+    "mma, 128 × 128": r"mma_product.*Li128E",
+    "packing": "pack_blocks",
+    "tf32": "tf32_product",
+    "Hopper": "hopper_product",
+    "half precision": "half_product",
+}
+
+
+def registers(rows):
+    """Registers of a thread, the least and the most of a family's kernels; those that a GPU never runs are empty there."""
+    cells = []
+    for architecture in dict.fromkeys(row["architecture"] for row in rows):
+        here = [row for row in rows if row["architecture"] == architecture]
+        line = [architecture]
+        for name, pattern in FAMILIES.items():
+            of_family = [row["registers"] for row in here if re.search(pattern, row["kernel"])]
+            empty = architecture != "sm_90a" and name not in list(FAMILIES)[:3] or not of_family
+            line.append("–" if empty else f"{min(of_family)} to {max(of_family)}" if len(set(of_family)) > 1 else of_family[0])
+        cells.append([*line, sum(row["spilled_bytes"] for row in here)])
+    return markdown(["architecture", *FAMILIES, "bytes spilled"], cells) if cells else None
+
+
 def determinism(rows):
     head = ["N", "inputs", "path", "runs", "runs that differ"]
     cells = [[row["N"], row["inputs"], row["path"] or "not said", row["runs"], row["different"]] for row in rows]
@@ -312,6 +337,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "host": ("host.json", host),
     "build": ("build.json", build),
     "determinism": ("determinism.json", determinism),
+    "registers": ("registers.json", registers),
     "limits": ("limits.json", limits),
     "profile": ("profile.json", profile),
     "history": ("history.json", history),

@@ -225,7 +225,7 @@ def module(name):
 
 
 # _FORTIFY_SOURCE as some distributions' compilers set it by themselves: what it aborts then shows on every machine. It needs optimisation.
-HOST_FLAGS = ["-std=c++17", "-O2", "-w", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
+HOST_FLAGS = ["-std=c++17", "-O1", "-w", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
 
 
 def host_program(room, name, parts):

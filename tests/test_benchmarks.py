@@ -30,6 +30,12 @@ class TransposedAModelNew(torch.nn.Module):
         return torch.matmul(A.mT, B)
 def tril_matmul(A, B):
     return ModelNew()(A, B)
+_CUDA_SOURCES = []
+"""
+PTXAS = """ptxas info    : Compiling entry function '_Z11mma_productIdLi64ELb1ELb1EEv7Producti' for 'sm_80'
+ptxas info    : Function properties for _Z11mma_productIdLi64ELb1ELb1EEv7Producti
+    8 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 140 registers, used 1 barriers, 8 bytes cumulative stack size
 """
 
 
@@ -41,6 +47,7 @@ def suites(monkeypatch):
     monkeypatch.setattr(loaded, "TRANSPOSED_A_SHAPES", ((50, 30, 40),))
     monkeypatch.setattr(loaded, "HOST_CALLS", 3)
     monkeypatch.setattr(loaded, "WARM_IMPORTS", 1)
+    monkeypatch.setattr(loaded, "ptxas_report", lambda sources, architecture: PTXAS)
     # load() puts what it reads where `import` would find it; the other tests' model_new must not be this one
     for name in ("stand_in", "reference_model", "model_new"):
         if name in sys.modules:
@@ -198,6 +205,18 @@ def test_gpu_suites_in_a_shell(tmp_path):
     assert {row["path"] for row in json.loads((tmp_path / "portable.json").read_text())["rows"]} == {"portable"}
 
 
+def test_what_ptxas_says(suites):
+    row = {"kernel": "_Z11mma_productIdLi64ELb1ELb1EEv7Producti", "registers": 140, "stack_bytes": 8, "spilled_bytes": 0}
+    assert suites.kernels_of(PTXAS) == [row]
+
+
+def test_a_spill_is_a_failure(suites, stand_in, tmp_path, monkeypatch):
+    spilling = PTXAS.replace("0 bytes spill stores", "4 bytes spill stores")
+    monkeypatch.setattr(suites, "ptxas_report", lambda sources, architecture: spilling if architecture == "sm_86" else PTXAS)
+    failures = suites.run_suite("registers", suites.Bench("cpu", stand_in), tmp_path)
+    assert len(failures) == 1 and "registers on sm_86: _Z11mma_product" in failures[0] and "spills 4 bytes" in failures[0]
+
+
 def test_a_wrong_result_is_a_failure(suites, stand_in, tmp_path):
     stand_in.write_text(STAND_IN.replace("return torch.tril(torch.matmul(A.tril(), B.tril()))", "return torch.matmul(A, B) * 1.001"))
     failures = suites.run_suite("cpu", suites.Bench("cpu", stand_in, trials=5, sizes=[24]), tmp_path)
@@ -262,7 +281,7 @@ def test_rows_and_columns_are_sampled_at_large_sizes(suites, monkeypatch):
         (["--suite", "cpu", "--seconds", "0"], "--seconds: 0.0 is given; accepted: more than 0"),
         pytest.param(
             ["--suite", "cpu", "forward"],
-            "--suite: forward need a CUDA GPU, and torch sees none; accepted without one: cpu",
+            "--suite: forward need a CUDA GPU, and torch sees none; accepted without one: registers, cpu",
             marks=pytest.mark.skipif(CUDA, reason="there is a GPU"),
         ),
     ],

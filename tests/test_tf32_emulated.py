@@ -48,7 +48,7 @@ def run(model, tmp_path_factory):
 @pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_sizes_and_layouts(run, contraction, structure, late):
-    for N, at_once, pad in ((70, 92, 2), (132, 92, 0), (140, 2, 1)):
+    for N, at_once, pad in ((70, 92, 2), (140, 2, 1), (132, 92, 0))[: 2 + (structure == LOWER)]:
         for x_by_rows, y_by_rows in ((1, 1), (0, 0)) if late else ((0, 1), (1, 0)):
             run(
                 contraction,
