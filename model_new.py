@@ -907,6 +907,15 @@ __device__ inline void narrow(double v, double& to) { to = v; }
 __device__ inline void narrow(float v, __half& to) { to = __float2half_rn(v); }
 __device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat16_rn(v); }
 
+// One operand as a CTA sees it: lines from first_line on, and what exists of them.
+template <typename T>
+struct OperandView {
+  const T* data;   // line 0, k = 0: on the diagonal, an element that may always be read
+  int64_t line_stride, k_stride;
+  Side side;
+  int first_line, lines, depth;
+};
+
 // ---- Element types: float32 as two tf32.
 //
 // Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
@@ -1339,15 +1348,6 @@ struct Layout<double, kEdge> {
   static constexpr int kRows = 4, kCols = kEdge == 32 ? 8 : 16, kWarpRows = 8 * kRows, kWarpCols = 4 * kCols;
   __device__ static int row(int lane, int r) { return lane / 4 + r * 8; }
   __device__ static int col(int lane, int s) { return lane % 4 * 2 + s / 2 * 8 + s % 2; }
-};
-
-// One operand as a CTA sees it: lines from first_line on, and what exists of them.
-template <typename T>
-struct OperandView {
-  const T* data;   // line 0, k = 0: on the diagonal, an element that may always be read
-  int64_t line_stride, k_stride;
-  Side side;
-  int first_line, lines, depth;
 };
 
 // ---- Portable kernel: k-blocks on their way to shared memory.
@@ -2658,45 +2658,42 @@ struct MmaCopier {
   static_assert(kChunks * kFarStep * kInRow * 16 == S::kOperandBytes, "threads share the chunks evenly");
   const T* next;    // this thread's first chunk of the k-block that is copied next
   uint32_t to;      // where it goes in the first stage
-  int64_t stride;   // the one that is not 1: the far one
-  Side side;
-  int first_line, lines, depth;
   int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly
 
-  // data: line 0, k = 0.
-  __device__ MmaCopier(const T* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0,
-                       uint32_t stage)
-      : stride(kKMajor ? line_stride : k_stride), side(side), first_line(first_line), lines(lines), depth(depth) {
-    whole_from = side == kFromLine ? first_line + kEdge - 1 : 0;
-    whole_to = side == kUpToLine ? first_line + 1 - S::kBlockK : depth;
-    whole_to = first_line + kEdge <= lines ? min(whole_to, depth - S::kBlockK) : -1;
-    next = data + (kKMajor ? first_line + far() : k0 + far()) * stride + (kKMajor ? k0 : first_line) + near();
+  __device__ MmaCopier(const OperandView<T>& view, int k0, uint32_t stage) {
+    whole_from = view.side == kFromLine ? view.first_line + kEdge - 1 : 0;
+    whole_to = view.side == kUpToLine ? view.first_line + 1 - S::kBlockK : view.depth;
+    whole_to = view.first_line + kEdge <= view.lines ? min(whole_to, view.depth - S::kBlockK) : -1;
+    next = view.data + (kKMajor ? (view.first_line + far()) * view.line_stride + k0 + near()
+                                : (k0 + far()) * view.k_stride + view.first_line + near());
     to = stage + (kKMajor ? mma_at<T, kEdge, true>(far(), near()) : mma_at<T, kEdge, false>(near(), far()));
   }
   __device__ static int far() { return threadIdx.x / kInRow; }
   __device__ static int near() { return threadIdx.x % kInRow * kChunk; }
 
   // Copies the next k-block, which begins at k0. stage: how far it is from the first, in bytes.
-  __device__ void copy(int k0, int stage) {
+  __device__ void copy(const OperandView<T>& view, int k0, int stage) {
     const T* from = next;
+    const int64_t step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
     uint32_t at = to + stage;
-    next += kKMajor ? S::kBlockK : S::kBlockK * stride;
+    next += kKMajor ? S::kBlockK : S::kBlockK * view.k_stride;
     if (k0 >= whole_from && k0 <= whole_to) {
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i, from += kFarStep * stride, at += kFarStep * kInRow * 16) cp_async_16(at, from);
+      for (int i = 0; i < kChunks; ++i, from += step, at += kFarStep * kInRow * 16) cp_async_16(at, from);
     } else {
-      copy_existing(k0, from, at);
+      copy_existing(view, k0, from, at, step);
     }
   }
 
  private:
   // With zeros for what does not exist.
-  __device__ void copy_existing(int k0, const T* from, uint32_t at) const {
-    const int first = (kKMajor ? k0 : first_line) + near(), far_count = kKMajor ? lines : depth, near_count = kKMajor ? depth : lines;
-    const bool up_to_far = side == (kKMajor ? kUpToLine : kFromLine), from_far = side == (kKMajor ? kFromLine : kUpToLine);
+  __device__ static void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at, int64_t step) {
+    const int first = (kKMajor ? k0 : view.first_line) + near(), far_count = kKMajor ? view.lines : view.depth;
+    const int near_count = kKMajor ? view.depth : view.lines;
+    const bool up_to_far = view.side == (kKMajor ? kUpToLine : kFromLine), from_far = view.side == (kKMajor ? kFromLine : kUpToLine);
 #pragma unroll 1
-    for (int i = 0; i < kChunks; ++i, from += kFarStep * stride, at += kFarStep * kInRow * 16) {
-      const int f = (kKMajor ? first_line : k0) + far() + i * kFarStep;
+    for (int i = 0; i < kChunks; ++i, from += step, at += kFarStep * kInRow * 16) {
+      const int f = (kKMajor ? view.first_line : k0) + far() + i * kFarStep;
       const int begin = from_far ? f - first : 0;   // of the chunk, the elements begin .. end - 1 exist
       const int end = f < far_count ? max(0, min(kChunk, min(near_count, up_to_far ? f + 1 : near_count) - first)) : 0;
       if (begin <= 0 || end <= begin) {
@@ -2796,15 +2793,18 @@ __device__ inline void mma_multiply(const X& x, const Y& y, int stage, float sca
   } else {
 #pragma unroll
     for (int step = 0; step < S::kSteps; ++step) {
-      uint32_t a[S::kTilesM][4], b[S::kTilesN / 2][4];
+      uint32_t a[S::kTilesM][4];
 #pragma unroll
       for (int m = 0; m < S::kTilesM; ++m) x.read(stage, m, step, a[m]);
 #pragma unroll
-      for (int n = 0; n < S::kTilesN / 2; ++n) y.read(stage, n, step, b[n]);
+      for (int n = 0; n < S::kTilesN / 2; ++n) {   // 16 columns at a time: their operands take registers no longer than they have to
+        uint32_t b[4];
+        y.read(stage, n, step, b);
 #pragma unroll
-      for (int m = 0; m < S::kTilesM; ++m)
+        for (int m = 0; m < S::kTilesM; ++m)
 #pragma unroll
-        for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+          for (int half = 0; half < 2; ++half) mma<T>(sum + (m * S::kTilesN + 2 * n + half) * 4, a[m], b[2 * half], b[2 * half + 1]);
+      }
     }
   }
 }
@@ -2852,8 +2852,10 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin, k_blocks = work.k_blocks;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
-  MmaCopier<T, kEdge, kXKMajor> x(work.x, p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k, k_begin, stages);
-  MmaCopier<T, kEdge, kYKMajor> y(work.y, p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k, k_begin, stages + S::kOperandBytes);
+  auto view_x = [&] { return OperandView<T>{work.x, p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k}; };
+  auto view_y = [&] { return OperandView<T>{work.y, p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k}; };
+  MmaCopier<T, kEdge, kXKMajor> x(view_x(), k_begin, stages);
+  MmaCopier<T, kEdge, kYKMajor> y(view_y(), k_begin, stages + S::kOperandBytes);
   const MmaReader<T, kEdge, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kEdge, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
@@ -2873,8 +2875,8 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
     }
     // Start the copies of a later one
     if (number + kAhead < k_blocks) {
-      x.copy(k0 + kAhead * S::kBlockK, later);
-      y.copy(k0 + kAhead * S::kBlockK, later);
+      x.copy(view_x(), k0 + kAhead * S::kBlockK, later);
+      y.copy(view_y(), k0 + kAhead * S::kBlockK, later);
     }
     cp_async_commit_group();
     later = later == (S::kStages - 1) * S::kStageBytes ? 0 : later + S::kStageBytes;

@@ -19,8 +19,8 @@ Suites, for a CUDA GPU:
 
 and six that run only if asked for: `check`, check.py's own judgements, `peers`, what a user could pick instead (peers.py beside this
 file), `limits`, what the parts of a product take by themselves, as cuBLAS and torch do them, `profile`, what ncu (Nsight Compute) says
-of the kernels of one product at N = 4096, `registers`, what ptxas says of every kernel on the architectures that nvcc compiles for (it needs
-no GPU), and `cpu`, for the CPU, which is the default where there is no GPU.
+of the kernels of one product at N = 4096, `registers`, what ptxas says of every kernel on several architectures (it needs nvcc, and no
+GPU), and `cpu`, for the CPU, which is the default where there is no GPU.
 
 How GPU time is measured: by events around one call, after 256 MB were written so that the L2 holds none of the input; reference
 and solution take turns, so that both see the same clocks; the median is what the ratio is made of, and the 10th and 90th
@@ -629,7 +629,7 @@ def suite_build(bench, record):
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 
-def ptxas_report(sources, architecture):
+def ptxas_report(sources, flags, architecture):
     """What ptxas says of the CUDA source compiled for one architecture. Raises RuntimeError."""
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     nvcc = shutil.which("nvcc") or next((p for home in homes if home and (p := shutil.which("nvcc", path=f"{home}/bin"))), None)
@@ -637,7 +637,7 @@ def ptxas_report(sources, architecture):
         raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "x.cu").write_text("\n".join(sources))
-        command = [nvcc, "-std=c++17", "-O3", "-DTRIL_MATMUL_MMA", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", "x", "x.cu"]
+        command = [nvcc, "-std=c++17", *flags, "-DTRIL_MATMUL_MMA", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", "x", "x.cu"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"nvcc ended with status {done.returncode}:\n{done.stderr[-4000:]}")
@@ -658,10 +658,9 @@ def kernels_of(report):
 
 
 def suite_registers(bench, record):
-    sources = bench.solution._CUDA_SOURCES
     for architecture in ARCHITECTURES:
         with record.row(f"registers on {architecture}"):
-            for row in kernels_of(ptxas_report(sources, architecture)):
+            for row in kernels_of(ptxas_report(bench.solution._CUDA_SOURCES, bench.solution._NVCC_FLAGS, architecture)):
                 line = f"{architecture:<9}{row['registers']:>4} registers{row['stack_bytes']:>5} bytes of stack  {row['kernel'][:90]}"
                 record.add({"architecture": architecture, **row}, line)
                 if row["spilled_bytes"]:

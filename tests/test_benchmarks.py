@@ -30,7 +30,7 @@ class TransposedAModelNew(torch.nn.Module):
         return torch.matmul(A.mT, B)
 def tril_matmul(A, B):
     return ModelNew()(A, B)
-_CUDA_SOURCES = []
+_CUDA_SOURCES = _NVCC_FLAGS = []
 """
 PTXAS = """ptxas info    : Compiling entry function '_Z11mma_productIdLi64ELb1ELb1EEv7Producti' for 'sm_80'
 ptxas info    : Function properties for _Z11mma_productIdLi64ELb1ELb1EEv7Producti
@@ -47,7 +47,7 @@ def suites(monkeypatch):
     monkeypatch.setattr(loaded, "TRANSPOSED_A_SHAPES", ((50, 30, 40),))
     monkeypatch.setattr(loaded, "HOST_CALLS", 3)
     monkeypatch.setattr(loaded, "WARM_IMPORTS", 1)
-    monkeypatch.setattr(loaded, "ptxas_report", lambda sources, architecture: PTXAS)
+    monkeypatch.setattr(loaded, "ptxas_report", lambda sources, flags, architecture: PTXAS)
     # load() puts what it reads where `import` would find it; the other tests' model_new must not be this one
     for name in ("stand_in", "reference_model", "model_new"):
         if name in sys.modules:
@@ -212,7 +212,7 @@ def test_what_ptxas_says(suites):
 
 def test_a_spill_is_a_failure(suites, stand_in, tmp_path, monkeypatch):
     spilling = PTXAS.replace("0 bytes spill stores", "4 bytes spill stores")
-    monkeypatch.setattr(suites, "ptxas_report", lambda sources, architecture: spilling if architecture == "sm_86" else PTXAS)
+    monkeypatch.setattr(suites, "ptxas_report", lambda sources, flags, architecture: spilling if architecture == "sm_86" else PTXAS)
     failures = suites.run_suite("registers", suites.Bench("cpu", stand_in), tmp_path)
     assert len(failures) == 1 and "registers on sm_86: _Z11mma_product" in failures[0] and "spills 4 bytes" in failures[0]
 

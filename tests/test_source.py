@@ -27,7 +27,6 @@ FLAGS = [
     "-D__CUDA_NO_HALF2_OPERATORS__",
     "--expt-relaxed-constexpr",
     "-std=c++17",
-    "-O3",
     "-Xptxas",
     "-v",
 ]
@@ -52,7 +51,7 @@ def compiled(model, tmp_path_factory, request):
     # Toolkits before 13 give kernels that are templates a name outside their file, as this flag does.
     stubs = "-static-global-template-stub"
     help = subprocess.run([NVCC, "--help"], capture_output=True, text=True).stdout
-    flags = [*FLAGS, f"{stubs}=false"] if stubs in help else FLAGS
+    flags = [*FLAGS, *model._NVCC_FLAGS, *([f"{stubs}=false"] if stubs in help else [])]
     flags = flags if code == "sm_90a" else [*flags, "-DTRIL_MATMUL_MMA"]  # that kernel is on request, and for sm_80 on first of all
     flags = [*flags, "--Ofast-compile=max"] if code.startswith("compute_") and "--Ofast-compile" in help else flags
     done = subprocess.run([NVCC, target, *flags, "-c", "x.cu", "-o", "x.o"], capture_output=True, text=True, cwd=room)
