@@ -629,12 +629,18 @@ def suite_build(bench, record):
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 
-def ptxas_report(sources, flags, architecture):
-    """What ptxas says of the CUDA source compiled for one architecture. Raises RuntimeError."""
+def find_nvcc():
+    """The compiler's path. Raises RuntimeError."""
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     nvcc = shutil.which("nvcc") or next((p for home in homes if home and (p := shutil.which("nvcc", path=f"{home}/bin"))), None)
     if nvcc is None:
         raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
+    return nvcc
+
+
+def ptxas_report(sources, flags, architecture):
+    """What ptxas says of the CUDA source compiled for one architecture. Raises RuntimeError."""
+    nvcc = find_nvcc()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "x.cu").write_text("\n".join(sources))
         command = [nvcc, "-std=c++17", *flags, "-DTRIL_MATMUL_MMA", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", "x", "x.cu"]
@@ -658,6 +664,8 @@ def kernels_of(report):
 
 
 def suite_registers(bench, record):
+    version = re.search(r"V([\d.]+)", _output_of(find_nvcc(), "--version") or "")
+    record.content["versions"]["nvcc"] = version[1] if version else None
     for architecture in ARCHITECTURES:
         with record.row(f"registers on {architecture}"):
             for row in kernels_of(ptxas_report(bench.solution._CUDA_SOURCES, bench.solution._NVCC_FLAGS, architecture)):

@@ -165,7 +165,7 @@ def build(rows):
 
 
 FAMILIES = {  # column -> what a mangled kernel's name holds
-    "portable": r"portable_(product|behind)",
+    "portable": "portable_product",
     "mma, 64 × 64": r"mma_product.*Li64E",
     "mma, 128 × 128": r"mma_product.*Li128E",
     "packing": "pack_blocks",
@@ -377,6 +377,7 @@ def source_line(record, file):
     parts += [f"CUDA {versions['cuda']}"] if versions.get("cuda") else []
     parts += [f"driver {versions['driver']}"] if versions.get("driver") else []
     parts += [f"Triton {versions['triton']}"] if versions.get("triton") else []
+    parts += [f"nvcc {versions['nvcc']}"] if versions.get("nvcc") else []
     parts += [record["date"], f"commit {record['commit']}", f"from benchmarks/results/{file}"]
     if "rounded" in record:  # says why
         parts.append("rounded")

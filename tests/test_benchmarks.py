@@ -47,6 +47,7 @@ def suites(monkeypatch):
     monkeypatch.setattr(loaded, "TRANSPOSED_A_SHAPES", ((50, 30, 40),))
     monkeypatch.setattr(loaded, "HOST_CALLS", 3)
     monkeypatch.setattr(loaded, "WARM_IMPORTS", 1)
+    monkeypatch.setattr(loaded, "find_nvcc", lambda: sys.executable)
     monkeypatch.setattr(loaded, "ptxas_report", lambda sources, flags, architecture: PTXAS)
     # load() puts what it reads where `import` would find it; the other tests' model_new must not be this one
     for name in ("stand_in", "reference_model", "model_new"):
