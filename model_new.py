@@ -2606,12 +2606,12 @@ template <typename T, int kEdge>
 struct MmaShape {
   using Acc = AccumulatorOf<T>;
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kRowBytes = 64;             // of k, in a stage, for each line
+  static constexpr int kRowBytes = 64;   // of k, in a stage, for each line
   static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 2, kStages = kEdge == 128 ? 3 : 4;
   static constexpr int kWarpM = kEdge / 2, kWarpN = sizeof(T) >= 4 && kEdge == 128 ? 32 : kEdge / 2;   // of C, a warp
   static constexpr int kThreads = 2 * (kEdge / kWarpN) * 32;
   static constexpr int kTilesM = kWarpM / 16, kTilesN = kWarpN / 8, kSums = kTilesM * kTilesN * 4;
-  static constexpr int kBlocks = kEdge == 64 ? 3 : sizeof(T) >= 4 ? 1 : 2;                           // CTAs an SM
+  static constexpr int kCtasPerSm = kEdge == 64 ? 3 : sizeof(T) >= 4 ? 1 : 2;
   static constexpr int kAttempts = kSplit ? 3 : 2;   // of which the last does without tensor cores
   static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
 };
@@ -2656,8 +2656,8 @@ struct MmaCopier {
   static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // a thread's, and between them
   static_assert(kFarStep % (kKMajor || sizeof(T) == 2 ? 8 : 4) == 0, "all of a thread's chunks are permuted alike");
   static_assert(kChunks * kFarStep * kInRow * 16 == S::kOperandBytes, "threads share the chunks evenly");
-  const T* next;    // this thread's first chunk of the k-block that is copied next
-  uint32_t to;      // where it goes in the first stage
+  const T* next;              // this thread's first chunk of the k-block that is copied next
+  uint32_t to;                // where it goes in the first stage
   int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly
 
   __device__ MmaCopier(const OperandView<T>& view, int k0, uint32_t stage) {
@@ -2844,8 +2844,7 @@ __device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, 
 
 // Sums the k-blocks of a CTA, each while later ones are being copied.
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, bool exactly,
-                               MmaSums<T, kEdge>& sum) {
+__device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, bool exactly, MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   const MmaWorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpM, warp_col = warp / 2 * S::kWarpN;
@@ -2996,7 +2995,7 @@ _CUDA_MMA_LAUNCH = r"""
 #if defined(TRIL_MATMUL_MMA)
 
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdge>::kBlocks)
+__global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdge>::kCtasPerSm)
     mma_product(const __grid_constant__ Product p, int splits) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   extern __shared__ __align__(256) unsigned char mma_memory[];
