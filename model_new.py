@@ -800,22 +800,24 @@ __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32
 #undef MMA_OF_TYPE
 #endif
 }
+// The same of float64: `upper` and `s` are of row g, `lower` and `s_lower` of row g + 8.
+__device__ inline void mma_float64(double* s, double* s_lower, double upper, double lower, double b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+d"(s[0]), "+d"(s[1]), "+d"(s_lower[0]), "+d"(s_lower[1])
+               : "d"(upper), "d"(lower), "d"(b));
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  auto eight_rows = [b](double* sums, double a) {
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(sums[0]), "+d"(sums[1])
+                 : "d"(a), "d"(b));
+  };
+  eight_rows(s, upper), eight_rows(s_lower, lower);
+#endif
+}
 template <typename T>
 __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  const double upper = __hiloint2double(a[1], a[0]), lower = __hiloint2double(a[3], a[2]), b = __hiloint2double(b1, b0);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3])
-               : "d"(upper), "d"(lower), "d"(b));
-#else
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+d"(s[2 * half]), "+d"(s[2 * half + 1])
-                 : "d"(half ? lower : upper), "d"(b));
-#endif
-#endif
+  mma_float64(s, s + 2, __hiloint2double(a[1], a[0]), __hiloint2double(a[3], a[2]), __hiloint2double(b1, b0));
 }
 
 // Four matrices of eight rows of 16 bytes, to registers: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: the 16-bit
@@ -1511,19 +1513,7 @@ __device__ inline void multiply(const double* x, const double* y, int lane, doub
 #pragma unroll
     for (int r = 0; r < L::kRows; r += 2)
 #pragma unroll
-      for (int s = 0; s < L::kCols; s += 2) {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                     : "+d"(sum[r][s]), "+d"(sum[r][s + 1]), "+d"(sum[r + 1][s]), "+d"(sum[r + 1][s + 1])
-                     : "d"(a[r]), "d"(a[r + 1]), "d"(b[s / 2]));
-#else
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-          asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                       : "+d"(sum[r + h][s]), "+d"(sum[r + h][s + 1])
-                       : "d"(a[r + h]), "d"(b[s / 2]));
-#endif
-      }
+      for (int s = 0; s < L::kCols; s += 2) mma_float64(&sum[r][s], &sum[r + 1][s], a[r], a[r + 1], b[s / 2]);
   }
 #else
   for (int k = 0; k < kDepth; ++k) {
@@ -1574,59 +1564,6 @@ struct PortableWorkTile {
   int split;   // which split of the tile's k
   const void *x, *y;   // of that product
 };
-
-// What the portable kernel has to know of a product of the Hopper kernel that it runs behind: how it went, and the packed operands.
-struct Behind {
-  const Control* control;
-  int* next_tile;   // of a queue
-  Packed x, y;
-};
-
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge`, in a fixed order.
-// k_is_row: whether the k of the packed matrix are its rows.
-template <int kEdge, typename F>
-__device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int first, const F& f) {
-  const int line_blocks = blocks_in(k_is_row ? packed.cols : packed.rows);
-  const int words = mask_words(blocks_in(k_is_row ? packed.rows : packed.cols));
-  for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
-    for (int word = 0; word < words; ++word)
-      for (uint32_t bits = (k_is_row ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 1, row = k_is_row ? k_block : line, col = k_is_row ? line : k_block;
-        const BlockMetadata& metadata = packed.metadata[block_index(packed, row, col)];
-        for (int e = 0; e < metadata.head.outliers; ++e) {
-          const Outlier outlier = metadata.outlier[e];
-          const int at = line * kBlock + (k_is_row ? outlier.col : outlier.row);
-          if (at >= first && at < first + kEdge) f(k_block * kBlock + (k_is_row ? outlier.row : outlier.col), at, outlier.value);
-        }
-      }
-}
-
-// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
-// X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
-template <int kEdge, int kThreads>
-__device__ __noinline__ void correct_tile(const Product& p, const PortableWorkTile& work, const Packed& packed_x, const Packed& packed_y) {
-  const float *const x = static_cast<const float*>(work.x), *const y = static_cast<const float*>(work.y);
-  float* const c = static_cast<float*>(p.c);
-  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  const int first_row = work.tile.i * kEdge, first_col = work.tile.j * kEdge;
-  constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
-  const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
-  auto add = [&](int m, int n, float a, float b) {
-    float* const at = c + m * p.c_row + n * p.c_col;
-    if (!p.triangular || n <= m) *at = fmaf(a, b, *at);
-  };
-  for_each_outlier<kEdge>(packed_x, p.contraction == kTN, first_row, [&](int k, int m, float value) {
-    if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
-  });
-  __syncthreads();
-  for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
-    if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
-    const float a = x[row * p.x_row + k * p.x_col];
-    const bool k_is_row = p.contraction == kTN;
-    const int64_t block = block_index(packed_x, (k_is_row ? k : row) / kBlock, (k_is_row ? row : k) / kBlock);
-    if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
-  });
-}
 
 // The sizes of the kernel: tiles of 128, 64 or 32, always 256 threads, with more teams to a smaller tile.
 template <typename T, int kEdge>
@@ -1820,6 +1757,10 @@ __device__ inline PortableWorkTile work_tile_of(const Product& p, int number, in
   return {tile_at(p, kEdge, number / static_cast<int>(p.batches)), batch, split,
           static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch), static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
 }
+"""
+
+_CUDA_PORTABLE_LAUNCH = r"""
+// ---- Portable kernel: the kernel, and what runs behind the Hopper kernel.
 
 template <typename T, int kEdge>
 __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kCtasPerSm)
@@ -1829,6 +1770,59 @@ __global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdg
   if (threadIdx.x == 0) work = work_tile_of<T, kEdge>(p, blockIdx.x / splits, blockIdx.x % splits);
   __syncthreads();
   compute_tile<T, kEdge>(p, splits, work, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(stage_memory));
+}
+
+// What the portable kernel has to know of a product of the Hopper kernel that it runs behind: how it went, and the packed operands.
+struct Behind {
+  const Control* control;
+  int* next_tile;   // of a queue
+  Packed x, y;
+};
+
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge`, in a fixed order.
+// k_is_row: whether the k of the packed matrix are its rows.
+template <int kEdge, typename F>
+__device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int first, const F& f) {
+  const int line_blocks = blocks_in(k_is_row ? packed.cols : packed.rows);
+  const int words = mask_words(blocks_in(k_is_row ? packed.rows : packed.cols));
+  for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
+    for (int word = 0; word < words; ++word)
+      for (uint32_t bits = (k_is_row ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
+        const int k_block = word * 32 + __ffs(bits) - 1, row = k_is_row ? k_block : line, col = k_is_row ? line : k_block;
+        const BlockMetadata& metadata = packed.metadata[block_index(packed, row, col)];
+        for (int e = 0; e < metadata.head.outliers; ++e) {
+          const Outlier outlier = metadata.outlier[e];
+          const int at = line * kBlock + (k_is_row ? outlier.col : outlier.row);
+          if (at >= first && at < first + kEdge) f(k_block * kBlock + (k_is_row ? outlier.row : outlier.col), at, outlier.value);
+        }
+      }
+}
+
+// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
+// X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
+template <int kEdge, int kThreads>
+__device__ __noinline__ void correct_tile(const Product& p, const PortableWorkTile& work, const Packed& packed_x, const Packed& packed_y) {
+  const float *const x = static_cast<const float*>(work.x), *const y = static_cast<const float*>(work.y);
+  float* const c = static_cast<float*>(p.c);
+  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
+  const int first_row = work.tile.i * kEdge, first_col = work.tile.j * kEdge;
+  constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
+  const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
+  auto add = [&](int m, int n, float a, float b) {
+    float* const at = c + m * p.c_row + n * p.c_col;
+    if (!p.triangular || n <= m) *at = fmaf(a, b, *at);
+  };
+  for_each_outlier<kEdge>(packed_x, p.contraction == kTN, first_row, [&](int k, int m, float value) {
+    if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
+  });
+  __syncthreads();
+  for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
+    if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
+    const float a = x[row * p.x_row + k * p.x_col];
+    const bool k_is_row = p.contraction == kTN;
+    const int64_t block = block_index(packed_x, (k_is_row ? k : row) / kBlock, (k_is_row ? row : k) / kBlock);
+    if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
+  });
 }
 
 // Behind a product of the Hopper kernel: computes it as the fallback, or corrects what has outliers, or does nothing. That is so common
@@ -4664,8 +4658,8 @@ _PATH = _requested_path()
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT]
+_CUDA_SOURCES += [_CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.

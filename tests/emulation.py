@@ -108,7 +108,9 @@ struct Block {
   Rendezvous meeting;
   int votes[2] = {};
   std::vector<Warp> warps;
+  std::vector<Rendezvous> teams;   // of named barriers
   std::vector<struct Thread*> threads;
+  int left = 0;   // of them, not done yet: with the last of them its shared memory goes
 };
 struct Thread {
   ucontext_t context;                // where it goes on
@@ -160,6 +162,11 @@ Warp& warp() { return current->block->warps[current->x / 32]; }
 #define threadIdx (*current)
 
 void __syncthreads() { meet(current->block->meeting, block_threads); }
+template <int kThreads>
+void named_barrier_sync(int team) {
+  meet(current->block->teams[team], kThreads);
+}
+inline int fresh_thread_index() { return current->x; }
 int __syncthreads_or(int vote) {
   Block& block = *current->block;
   const int turn = block.meeting.turn;
@@ -197,8 +204,12 @@ inline void cluster_wait() {
   wait_until([] { return cluster->came >= cluster->size * block_threads; });
 }
 inline void cluster_sync() { meet(cluster->meeting, cluster->size * block_threads); }
+inline void there(uint32_t at) {
+  if (!cluster->blocks[at >> kRankShift].left) fail("the shared memory of a CTA that has ended");
+}
 template <typename T>
 T load_in_peer(uint32_t at) {
+  there(at);
   if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(T)) fail("a peer that is not there, or not aligned");
   return *reinterpret_cast<T*>(at_address(at));
 }
@@ -221,6 +232,7 @@ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrie
   if (cluster->size < 2) fail("sent in a cluster of one");
   if (cluster->came < cluster->size * block_threads) fail("sent to a thread block that may not have begun");
   if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");
+  there(to);
   const int words[4] = {a, b, c, d};
   std::memcpy(at_address(to), words, 16);
   Barrier& here = *reinterpret_cast<Barrier*>(at_address(barrier));
@@ -310,24 +322,18 @@ void load_matrices(uint32_t at, uint32_t (&w)[4]) {
 
 float widen(float), widen(__half), widen(__nv_bfloat16);
 
-// s += A B, 16 x 8, by 16 k of a 16-bit type, eight of float32, whose last bits the tensor cores do not see, or four of float64.
-template <typename T, typename Sum>
-void mma(Sum* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+// s += A B, 16 x 8, by 16 k of a 16-bit type, eight of float32, whose last bits the tensor cores do not see; or four of float64.
+template <typename T>
+void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
   auto& brought = warp().brought[warp().meeting.turn % 2];
   std::memcpy(brought[lane], a, sizeof(a));
   brought[lane][4] = b0, brought[lane][5] = b1;
   meet(warp().meeting, 32);
-  if constexpr (sizeof(T) == 8) {
-    auto number = [&](int of, int word) { return bits_as<double>(static_cast<uint64_t>(brought[of][word + 1]) << 32 | brought[of][word]); };
-    for (int u = 0; u < 4; ++u)
-      for (int k = 0; k < 4; ++k) s[u] = std::fma(number(g * 4 + k, u / 2 * 2), number((2 * t + u % 2) * 4 + k, 4), s[u]);
-    return;
-  }
-  constexpr int kPer = sizeof(T) < 8 ? 4 / sizeof(T) : 1;   // elements of a register
+  constexpr int kPer = 4 / sizeof(T);   // elements of a register
   auto element = [&](int of, int word, int k) -> double {   // k: of the 4 * kPer that the registers of one word hold
     const uint32_t bits = brought[of * 4 + k / kPer][word];
-    if constexpr (sizeof(T) >= 4)
+    if constexpr (sizeof(T) == 4)
       return __uint_as_float(bits & 0xFFFFE000);
     else
       return widen(T{static_cast<uint16_t>(bits >> k % kPer * 16)});
@@ -336,8 +342,30 @@ void mma(Sum* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     double all = s[u];
     for (int half = 0; half < 2; ++half)
       for (int k = 0; k < 4 * kPer; ++k) all += element(g, u / 2 + 2 * half, k) * element(2 * t + u % 2, 4 + half, k);
-    s[u] = static_cast<Sum>(all);
+    s[u] = static_cast<float>(all);
   }
+}
+inline void mma_float64(double* s, double* s_lower, double upper, double lower, double b) {
+  const int lane = current->x % 32, g = lane / 4, t = lane % 4;
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  const double own[3] = {upper, lower, b};
+  std::memcpy(brought[lane], own, sizeof(own));
+  meet(warp().meeting, 32);
+  auto number = [&](int of, int which) {
+    double value;
+    std::memcpy(&value, brought[of] + 2 * which, sizeof(value));
+    return value;
+  };
+  for (int u = 0; u < 4; ++u)
+    for (int k = 0; k < 4; ++k) {
+      double& sum = (u < 2 ? s : s_lower)[u % 2];
+      sum = std::fma(number(g * 4 + k, u / 2), number((2 * t + u % 2) * 4 + k, 2), sum);
+    }
+}
+template <typename T>
+void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  auto number = [](uint32_t low, uint32_t high) { return bits_as<double>(static_cast<uint64_t>(high) << 32 | low); };
+  mma_float64(s, s + 2, number(a[0], a[1]), number(a[2], a[3]), number(b0, b1));
 }
 
 // sums (+)= A B of 64 x 64 and eight k: truncated operands, as the tensor cores read them, B in rows of 128 bytes with their swizzle. Late,
@@ -393,7 +421,7 @@ std::function<void()> body;
 int left;   // threads that are not done
 void thread_main() {
   body();
-  current->done = true;
+  current->done = true, --current->block->left;
   --left ? switch_to_next() : static_cast<void>(setcontext(&all_are_done));
 }
 template <typename Memory>
@@ -409,7 +437,7 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
   for (int rank = 0; rank < size; ++rank) {
     next += (1024 - reinterpret_cast<uintptr_t>(next) % 1024) % 1024;
     here.blocks[rank].rank = rank, here.blocks[rank].memory = next, next += sizeof(Memory);
-    here.blocks[rank].warps.resize(block_threads / 32);
+    here.blocks[rank].warps.resize(block_threads / 32), here.blocks[rank].teams.resize(16);
     if (prepare) prepare(*reinterpret_cast<Memory*>(here.blocks[rank].memory));
   }
   cluster = &here;
@@ -417,7 +445,7 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
   for (int t = 0; t < size * block_threads; ++t) {
     Thread& thread = threads[t];
     thread.block = &here.blocks[t / block_threads], thread.x = t % block_threads;
-    thread.block->threads.push_back(&thread);
+    thread.block->threads.push_back(&thread), ++thread.block->left;
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = &stacks[t * stack_size], thread.context.uc_stack.ss_size = stack_size;
     makecontext(&thread.context, thread_main, 0);
