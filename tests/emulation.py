@@ -95,6 +95,37 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
 
 int block_threads;
 
+// Where a fibre goes on. swapcontext asks the kernel for the signal mask each time; longjmp to another stack aborts under _FORTIFY_SOURCE.
+#if defined(__x86_64__)
+struct Context {
+  void* stack;
+};
+extern "C" void switch_stack(void** from, void* to);
+asm(".text\n"
+    "switch_stack:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp, (%rdi)\n"
+    "mov %rsi, %rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\n"
+    "ret\n");
+void make_context(Context& context, char* stack, size_t size, void (*begin)()) {
+  void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(stack + size) / 16 * 16);
+  *--top = nullptr;   // where `begin`, which does not return, would
+  *--top = reinterpret_cast<void*>(begin);
+  for (int u = 0; u < 6; ++u) *--top = nullptr;
+  context.stack = top;
+}
+void switch_context(Context& from, Context& to) { switch_stack(&from.stack, to.stack); }
+#else
+using Context = ucontext_t;
+void make_context(Context& context, char* stack, size_t size, void (*begin)()) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack, context.uc_stack.ss_size = size;
+  makecontext(&context, begin, 0);
+}
+void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
+#endif
+
 struct Rendezvous {   // of so many threads, again and again
   int came = 0, turn = 0;
 };
@@ -113,7 +144,7 @@ struct Block {
   int left = 0;   // of them, not done yet: with the last of them its shared memory goes
 };
 struct Thread {
-  ucontext_t context;                // where it goes on
+  Context context;
   std::function<bool()> can_go_on;   // what it waits for; none: it has not begun
   Thread* next;                      // round and round through the cluster
   Block* block;
@@ -132,18 +163,17 @@ struct Cluster {
 };
 Cluster* cluster;
 Thread* current;
-ucontext_t all_are_done;
+Context all_are_done;
 bool late;   // copies arrive, and products are done, as late as the kernel allows
 
-// Threads take turns, each until it waits for what does not hold yet. (By swapcontext: longjmp to another stack aborts under
-// _FORTIFY_SOURCE. swapcontext asks the kernel for the signal mask each time, so a thread that cannot go on is not switched to.)
+// Threads take turns, each until it waits for what does not hold yet. One that cannot go on is not switched to.
 void switch_to_next() {
   Thread* const from = current;
   do {
     current = current->next;
     if (current == from) fail("they wait for each other forever");
   } while (current->done || (current->can_go_on && !current->can_go_on()));
-  swapcontext(&from->context, &current->context);
+  switch_context(from->context, current->context);
 }
 template <typename Condition>
 void wait_until(const Condition& holds) {
@@ -422,7 +452,7 @@ int left;   // threads that are not done
 void thread_main() {
   body();
   current->done = true, --current->block->left;
-  --left ? switch_to_next() : static_cast<void>(setcontext(&all_are_done));
+  --left ? switch_to_next() : switch_context(current->context, all_are_done);
 }
 template <typename Memory>
 void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {}) {
@@ -446,14 +476,12 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
     Thread& thread = threads[t];
     thread.block = &here.blocks[t / block_threads], thread.x = t % block_threads;
     thread.block->threads.push_back(&thread), ++thread.block->left;
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = &stacks[t * stack_size], thread.context.uc_stack.ss_size = stack_size;
-    makecontext(&thread.context, thread_main, 0);
+    make_context(thread.context, &stacks[t * stack_size], stack_size, thread_main);
     thread.next = &threads[(late ? t + size * block_threads - 1 : t + 1) % (size * block_threads)];
   }
   left = size * block_threads;
   current = &threads[late ? left - 1 : 0];
-  swapcontext(&all_are_done, &current->context);
+  switch_context(all_are_done, current->context);
 }
 
 // ---- One product and its truth.
