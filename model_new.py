@@ -1568,21 +1568,21 @@ struct Behind {
   Packed x, y;
 };
 
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge`, in a fixed order.
-// k_is_row: whether the k of the packed matrix are its rows.
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order.
+// transposed: the k of the packed matrix are its rows.
 template <int kEdge, typename F>
-__device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int first, const F& f) {
-  const int line_blocks = blocks_in(k_is_row ? packed.cols : packed.rows);
-  const int words = mask_words(blocks_in(k_is_row ? packed.rows : packed.cols));
+__device__ inline void for_each_outlier(const Packed& packed, bool transposed, int first, const F& f) {
+  const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
+  const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols));
   for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
     for (int word = 0; word < words; ++word)
-      for (uint32_t bits = (k_is_row ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 1, row = k_is_row ? k_block : line, col = k_is_row ? line : k_block;
+      for (uint32_t bits = (transposed ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
+        const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
         const BlockMetadata& metadata = packed.metadata[block_index(packed, row, col)];
         for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
-          const int at = line * kBlock + (k_is_row ? outlier.col : outlier.row);
-          if (at >= first && at < first + kEdge) f(k_block * kBlock + (k_is_row ? outlier.row : outlier.col), at, outlier.value);
+          const int at = line * kBlock + (transposed ? outlier.col : outlier.row);
+          if (at >= first && at < first + kEdge) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
         }
       }
 }
@@ -1608,8 +1608,8 @@ __device__ __noinline__ void correct_tile(const Product& p, const PortableWorkTi
   for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
     if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
     const float a = x[row * p.x_row + k * p.x_col];
-    const bool k_is_row = p.contraction == kTN;
-    const int64_t block = block_index(packed_x, (k_is_row ? k : row) / kBlock, (k_is_row ? row : k) / kBlock);
+    const bool transposed = p.contraction == kTN;
+    const int64_t block = block_index(packed_x, (transposed ? k : row) / kBlock, (transposed ? row : k) / kBlock);
     if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
   });
 }

@@ -658,6 +658,7 @@ def kernels_of(report):
 
 
 def suite_registers(bench, record):
+    """Registers, stack and spills of every kernel, the mma kernel among them, by ptxas. Needs nvcc, and no GPU."""
     for architecture in ARCHITECTURES:
         with record.row(f"registers on {architecture}"):
             for row in kernels_of(ptxas_report(bench.solution._CUDA_SOURCES, bench.solution._NVCC_FLAGS, architecture)):
@@ -809,6 +810,7 @@ torch.cuda.synchronize()
 
 
 def suite_profile(bench, record):
+    """What ncu counts in each kernel of one product at N = 4096."""
     command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(PROFILED_METRICS)]
     command += [
         "-k",
@@ -899,7 +901,7 @@ def positive(text):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="See the head of the file for what each suite measures.")
     parser.add_argument("--suite", nargs="+", choices=list(SUITES), metavar="NAME", help=f"any of {', '.join(SUITES)}")
-    parser.add_argument("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N (not in batch, host, build)")
+    parser.add_argument("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
     parser.add_argument("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
     parser.add_argument("--seconds", type=float, default=ROW_SECONDS, help=f"of measuring for one row at most (default {ROW_SECONDS})")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")
