@@ -21,7 +21,7 @@ The contract:
     stream and never synchronises the host.
   * On a CUDA tensor it is always our kernel that computes. A build or a launch that fails raises an error.
 
-The file is the source: nothing generates it, and it needs only torch (and ninja and nvcc where there is a GPU). The CUDA
+The file is the source: nothing generates it, and it needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA
 kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU. To know for which GPUs to compile,
 the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
 
@@ -1004,7 +1004,7 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
 }
 
-// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the 128-byte swizzle that wgmma
+// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
 // expects of both K-major and MN-major operands).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
@@ -1315,11 +1315,10 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 
 # ---- The portable kernel: any GPU, any strides, four dtypes; the referee of every faster kernel. ---------------------
 #
-# Enters: a Product. Leaves: all of C. One CTA a tile. Its threads form teams: each team sums the whole tile over its own
-# share of k, kept in registers, and at the end the teams' sums are added in a fixed order. That is more work per element read than
-# one team of smaller parts would have, and shorter chains of additions. A team walks its share in k-blocks, which wait in shared
-# memory, k the slow index, the next ones already on their way from global memory. It has k-blocks and a barrier of its own, so that
-# one team multiplies while another waits.
+# Enters: a Product. Leaves: all of C. One CTA a tile. Its threads form teams: each team sums the whole tile over k-blocks of its own, in
+# registers, and at the end the teams' sums are added in a fixed order. So a thread has more sums, and more to do with each element that it
+# reads, than if all threads shared the tile; and chains of additions are shorter. A team's k-blocks wait in shared memory, k the slow index,
+# the next ones already on their way from global memory. It has a barrier of its own, so that one team multiplies while another waits.
 #
 # float32 and the 16-bit types are multiplied by fused multiply-adds; float64 too, on the double-precision tensor cores from sm_80 on.
 #
@@ -1962,7 +1961,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
   const Cut cut = cut_of(p, sizeof(float), gpu);
   return with_edge(cut.edge, [&](auto edge) {
     using P = Portable<float, edge>;
-    const int64_t tiles = tile_count(p, edge), room = gpu.sms * (edge == 128 ? 1 : 2);   // CTAs that the GPU holds
+    const int64_t tiles = tile_count(p, edge), room = gpu.sms * P::kCtasPerSm;   // CTAs that the GPU holds
     const int64_t blocks = cut.splits > 1 ? tiles * cut.splits : tiles < room ? tiles : room;
     const Launch launch(blocks, P::kThreads, P::kSharedBytes, cut.splits, true, stream);
     return launch_kernel<portable_behind<edge>>(launch, p, cut.splits, behind);
@@ -1985,17 +1984,18 @@ constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; C
 constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
 constexpr int kTfFragments = 32;                 // of a tile's sums, which are added by different warps: four neighbours of each lane
 
-// Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 31 tile rows, it
+// Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 29 tile rows, it
 // stands in a table, the same for all products of a batch; the tiles of dense products come as they are numbered, shared by equally many.
 struct Tf32Plan {
-  static constexpr int kMost = 448, kIdle = 0xFFFF;
+  static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
   int clusters, cluster_size;            // of one product
   int log_splits;                        // of a dense one
   uint32_t inverse[kTfMostSplits + 1];   // of a number of splits: a little more than 2^20 / splits
   uint16_t table[kMost];                 // group and place, as tile_in_group has them, 5 bits each; splits less one and which, 2 bits each
 };
 
-// A plan with splits of at most `longest` k-blocks, where that can be. False if it takes more than `most_clusters` or the table holds.
+// A plan with splits of at most `longest` k-blocks, as far as kTfMostSplits for a tile allow that. False if it takes more clusters than
+// `most_clusters`, or more entries than the table has.
 inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& plan) {
   auto splits_of = [&](int group) { return min(kTfMostSplits, ceil_div((rows - group) * (kTfBlockMN / kTfBlockK), longest)); };
   struct {
@@ -2245,7 +2245,7 @@ __device__ inline void tf32_read_x(uint32_t at, float scale, uint32_t (&large)[4
   }
 }
 
-// Splits a k-block of Y into two matrices that the tensor cores read: a row of 128 bytes a column of Y, its 16-byte pieces permuted by
+// Splits a k-block of Y into two matrices that the tensor cores read: a row of 128 bytes a column of Y, its 16-byte chunks permuted by
 // the row's number modulo 8. Column 16 i + 4 q + f is row 16 i + 8 (f / 2) + 2 q + f % 2. A thread moves 4 x 4 elements.
 template <bool kAlongK>
 struct Tf32Splitter {
@@ -2257,9 +2257,9 @@ struct Tf32Splitter {
       from = shared_address(stage_tiles + tf32_at<true>(16 * i + 4 * q + f, 16 * h));
       to = shared_address(split + row * kTfBlockK + (4 * h ^ row % 8) * 4);
     } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
-      const int piece = lane / 4, row = 16 * i + 2 * q;
-      from = shared_address(stage_tiles + tf32_at<false>(16 * i + 4 * q, piece / 4 * 16 + piece % 4));
-      to = shared_address(split + row * kTfBlockK + (piece ^ row % 8) * 4);
+      const int chunk = lane / 4, row = 16 * i + 2 * q;
+      from = shared_address(stage_tiles + tf32_at<false>(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4));
+      to = shared_address(split + row * kTfBlockK + (chunk ^ row % 8) * 4);
     }
   }
   __device__ void split(int stage, float scale) const {
@@ -3176,7 +3176,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
 #pragma unroll
       for (int u = 0; u < 4; ++u)
         if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
-      constexpr int kOne = kBlockBytes + sizeof(BlockHead);
+      constexpr int kBlockAndHead = kBlockBytes + sizeof(BlockHead);   // bytes that come for one block
       auto copy_y = [&](int half) {
         if (flags & kHasY << 2 * half << rank) {
           const int block = block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
@@ -3214,14 +3214,14 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
       shared.info[pipeline.stage] = {flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place};
-      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kOne);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kOne);
+      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBlockAndHead);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBlockAndHead);
       pipeline.advance();
 
       // Wait for an empty stage, and copy the second half of Y
       barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(1);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kOne);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBlockAndHead);
       pipeline.advance();
     }
   }
@@ -3641,9 +3641,9 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
     ++published;
     if (kBlockN == kDenseN || !h.p.triangular || tile.row < 0) return;
     // Zeros for the transposed place of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
-    const int share = kCooperation == kSplit ? rank : 0, shares = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
+    const int first_box = kCooperation == kSplit ? rank : 0, ctas = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
 #pragma unroll 1
-    for (int u = share; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += shares) {
+    for (int u = first_box; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += ctas) {
       const int row = tile.col + u / kBlocksM, col = tile.row + u % kBlocksM;
       if (row < col && row * kBlock < h.p.m && col * kBlock < h.p.n) send_box<32>(h, shared.zeros, row, col, tile.batch);
     }
@@ -4829,7 +4829,7 @@ def _result_shape(X, Y, contraction):
 
 # ---- Operator, CPU: products of masked operands, over blocks that are not zero, by torch's own matrix product. -------
 #
-# Each contraction goes once over blocks of its middle index k (i >= k >= j), and every step is a single product of two panels,
+# Each contraction goes once over blocks of its middle index k (i >= k >= j), and every step is a single product of two operands,
 # so that few large calls do the work. KernelBench's static checker looks for such calls: these serve CPU tensors alone. Limits are
 # measured on two cores.
 
