@@ -1317,8 +1317,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 #
 # Enters: a Product. Leaves: all of C. One CTA a tile. Its threads form teams: each team sums the whole tile over k-blocks of its own, in
 # registers, and at the end the teams' sums are added in a fixed order. So a thread has more sums, and more to do with each element that it
-# reads, than if all threads shared the tile; and chains of additions are shorter. A team's k-blocks wait in shared memory, k the slow index,
-# the next ones already on their way from global memory. It has a barrier of its own, so that one team multiplies while another waits.
+# reads, than if all threads shared the tile; and chains of additions are shorter. A team's k-blocks wait in shared memory, k the slow
+# index, the next ones already on their way from global memory. It has a barrier of its own, so that one team multiplies while another
+# waits.
 #
 # float32 and the 16-bit types are multiplied by fused multiply-adds; float64 too, on the double-precision tensor cores from sm_80 on.
 #
