@@ -21,15 +21,16 @@ The contract:
     stream and never synchronises the host.
   * On a CUDA tensor it is always our kernel that computes. A build or a launch that fails raises an error.
 
-The file is the source: nothing generates it, and it needs only torch (and ninja and nvcc where there is a GPU). The CUDA
+The file is the source: nothing generates it, and it needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA
 kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU. To know for which GPUs to compile,
 the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
 
 Map, top to bottom:
 
-    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), epilogue (zeros), PTX
-                       element types, packing (float32 as scaled pairs of float16), the portable kernel, the tf32 kernel (small float32
-                       products), the mma kernel (Ampere on), the Hopper kernel (float32), the half-precision kernel, launching
+    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), epilogue (zeros), PTX,
+                       element types, packing (float32 as scaled pairs of float16), the portable kernel (any GPU), the tf32 kernel
+                       (small float32 products), layouts, the mma kernel (Ampere on, on request), the Hopper kernel (float32), the
+                       half-precision kernel, launching
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -110,7 +111,7 @@ struct Gpu {
 
 // How a product of the Hopper kernel went, in device memory.
 struct Control {
-  int fallback;    // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
+  int fallback;   // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
   int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
   int taken;      // set by the product kernel: packing has ended, and there is no fallback
 };
@@ -129,16 +130,17 @@ Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu, Path
 // Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 
-// Launches on `stream` of the current device, which is `gpu`. The workspace is device memory of workspace_bytes_for bytes, which the Hopper
-// kernel alone needs. It begins with a Control, to be read afterwards.
+// Bytes of device memory, the workspace, which the Hopper kernel alone needs: for a product (gradients = 0), or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
-// If `controls` is given, it gets that Control of each of the batch.
+
+// Launches on `stream` of the current device, which is `gpu`. A workspace begins with a Control, to be read afterwards. If `controls` is
+// given, it gets that of each of the batch.
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
                            cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
-// may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(product, ..., their number) bytes.
-// `first`: they have not been computed from `kept` before. Then their words there are still as the product cleared them.
+// may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
+// `first`: they have not been computed from `kept` before. Then their counters there are still as the product reset them.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream);
 """
@@ -402,9 +404,9 @@ struct Scheduler {
 }  // namespace half_precision
 """
 
-# ---- Epilogue: what every kernel writes in the same way. --------------------------------------------------------------
+# ---- Epilogue: what every kernel writes in the same way. -------------------------------------------------------------
 _CUDA_EPILOGUE = r"""
-// ---- Epilogue: zeros above the diagonal, and fours.
+// ---- Epilogue: zeros above the diagonal, and vectors of four.
 
 // Zeros in lines `from` to `to` of the tile kEdge x kEdge whose first element is (row, col), as far as C goes. Lines are rows, or columns
 // if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the zeros shall not
@@ -432,11 +434,11 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
   }
 }
 
-// Writes four neighbours in a row of C, as far as they exist. `fours`: whether they can be written at once.
-__device__ inline void write_four(const Product& p, float* c, bool fours, int row, int col, const float (&v)[4]) {
+// Writes four neighbours in a row of C, as far as they exist. `vectorized`: whether four that exist can be written at once.
+__device__ inline void write_four(const Product& p, float* c, bool vectorized, int row, int col, const float (&v)[4]) {
   if (row >= p.m) return;
   float* const to = c + row * p.c_row + col * p.c_col;
-  if (fours && col + 4 <= p.n) {
+  if (vectorized && col + 4 <= p.n) {
     *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
   } else {
 #pragma unroll
@@ -446,9 +448,9 @@ __device__ inline void write_four(const Product& p, float* c, bool fours, int ro
 }
 """
 
-# ---- PTX: the instructions of Hopper (sm_90a) that CUDA C++ has no name for, one small function each. ----------------
+# ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# Addresses of shared memory are 32-bit; `at` of the peer is the same offset in the other CTA of the cluster.
+# Addresses of shared memory are 32-bit. address_in_peer gives the same place in another CTA of the cluster.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda_bf16.h>
@@ -473,7 +475,7 @@ __device__ inline uint32_t cluster_rank() {
   return rank;
 }
 
-// Of the cluster, in the grid.
+// The number of the cluster in the grid.
 __device__ inline uint32_t cluster_number() {
   uint32_t number;
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
@@ -517,7 +519,7 @@ __device__ inline T* next_address(T* at, int64_t step) {
   return at;
 }
 
-// Keeps a value in its register. For what the compiler would compute anew in every k-block, all threads of a team would wait.
+// Keeps a value in its register. The compiler would compute it anew in every k-block, and all threads of a team would wait for that.
 template <typename Word>
 __device__ inline void keep(Word& value) {
   asm volatile("" : "+r"(value));
@@ -540,9 +542,9 @@ __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t byte
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// By address; of an arrival, in any CTA of the cluster. It publishes what this thread wrote to its own CTA alone (the
-// default scope). The other one is told no more than that a stage has been read, and the fence of a wider scope, in every step of the
-// pipeline, would cost more than the step.
+// These take a barrier by its address. An arrival may be on a barrier of any CTA of the cluster, and publishes what this thread wrote to
+// its own CTA alone (the default scope). The other one is told no more than that a stage has been read, and the fence of a wider scope, in
+// every step of the pipeline, would cost more than the step.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -614,7 +616,7 @@ __device__ inline void store_matrices(uint32_t at, const uint32_t (&w)[4]) {
 
 // ---- PTX: copies.
 
-// Copies of 16 bytes, asynchronously, those that exist, the first of them, and zeros for the rest; or of kBytes (4, 8 or 16), all or none.
+// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of kBytes (4, 8 or 16), all or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
@@ -697,7 +699,7 @@ __device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.as
 
 // ---- PTX: warps, memory order, registers, launches.
 
-// Waits for the threads of one team, of several that a CTA consists of: 15 at most.
+// Waits for the threads of one of the teams that a CTA consists of, 15 at most.
 template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
@@ -739,14 +741,6 @@ template <int kRegisters>
 __device__ inline void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-
-// The warps of the Hopper and of the half-precision kernel: two warpgroups of consumers, and one of single warps, each with a role.
-[[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
-constexpr int kHopperThreads = 3 * 128;
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
-              "a warpgroup can only gain registers that another has given up");
-constexpr int kMostShared = 227 * 1024;   // bytes that a CTA of Hopper has
 
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
 // thing, and there the kernels of a stream run one after the other.
@@ -800,19 +794,19 @@ __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32
 #undef MMA_OF_TYPE
 #endif
 }
-// The same of float64: `upper` and `s` are of row g, `lower` and `s_lower` of row g + 8.
-__device__ inline void mma_float64(double* s, double* s_lower, double upper, double lower, double b) {
+// The float64 one. upper, lower: rows g and g + 8, of sums and of A.
+__device__ inline void mma_float64(double* upper, double* lower, double a_upper, double a_lower, double b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+d"(s[0]), "+d"(s[1]), "+d"(s_lower[0]), "+d"(s_lower[1])
-               : "d"(upper), "d"(lower), "d"(b));
+               : "+d"(upper[0]), "+d"(upper[1]), "+d"(lower[0]), "+d"(lower[1])
+               : "d"(a_upper), "d"(a_lower), "d"(b));
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  auto eight_rows = [b](double* sums, double a) {
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+d"(sums[0]), "+d"(sums[1])
-                 : "d"(a), "d"(b));
-  };
-  eight_rows(s, upper), eight_rows(s_lower, lower);
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(upper[0]), "+d"(upper[1])
+               : "d"(a_upper), "d"(b));
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(lower[0]), "+d"(lower[1])
+               : "d"(a_lower), "d"(b));
 #endif
 }
 template <typename T>
@@ -894,10 +888,10 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 
 # ---- Element types: shared by the kernels that read tensors as they are. ---------------------------------------------
 _CUDA_ELEMENTS = r"""
-// ---- Element types: what each is accumulated in.
+// ---- Element types: accumulators.
 
-// And the way there and back, rounding to nearest. The 16-bit conversions serve tensors of those types; no float32 element goes through
-// them here.
+// What each type is accumulated in, and the way there and back, rounding to nearest. The 16-bit conversions serve tensors of those types;
+// no float32 element goes through them here.
 template <typename T>
 using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 __device__ inline float widen(float v) { return v; }
@@ -933,6 +927,7 @@ __device__ inline void split_tf32(float v, float scale, uint32_t& large, uint32_
   small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
 }
 
+// Copies sums to `before`, which is memory: registers are for what is needed often.
 template <int kCount>
 __device__ inline void put_aside(const float (&sum)[kCount], volatile float (&before)[kCount]) {
 #pragma unroll
@@ -957,7 +952,7 @@ __device__ inline bool all_finite(const volatile float* before, float least, flo
 }
 """
 
-# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. All layouts stand here. --------------
+# ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ---------------------------------------
 #
 # Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the operand tile that wgmma wants in shared memory,
 # and metadata for each: its scale and its outliers. A power of two brings the largest element of a block near 2^16; hi + lo then hold 22
@@ -1008,7 +1003,7 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
 }
 
-// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte pieces are permuted by the row (the 128-byte swizzle that wgmma
+// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
 // expects of both K-major and MN-major operands).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
@@ -1023,8 +1018,8 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
     for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
     return;
   }
-  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
-  // is no normal number, but what it scales may be one: then they are undone one after the other.
+  // Either a column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two
+  // powers is no normal number, but what it scales may be one: then they are undone one after the other.
   const float first_step = normal(first) ? first : of_x, then_first = normal(first) ? 1.0f : of_first;
   const float second_step = normal(second) ? second : of_x, then_second = normal(second) ? 1.0f : of_second;
 #pragma unroll
@@ -1037,7 +1032,7 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
 _CUDA_PACKING = r"""
 // ---- Packing: one block.
 
-constexpr int kPackers = 256;                             // threads that pack one block together
+constexpr int kPackers = 256;                            // threads that pack one block together
 constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
 
 // One block of a matrix, before it is packed.
@@ -1045,7 +1040,7 @@ struct Source {
   const float* at;         // its first element
   int rows, cols;          // of the matrix from there on, possibly more than 64
   bool diagonal;           // only elements with column <= row
-  bool vectorized;              // whether four neighbours in memory can be read at once
+  bool vectorized;         // whether four neighbours in memory can be read at once
   bool along_rows;         // whether rows, or else columns, run along the smaller stride
 };
 
@@ -1165,16 +1160,16 @@ __device__ inline int scale_exponent(uint32_t largest) {
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
-// Splits this thread's elements into the shared operand tile of a packed block.
+// Splits this thread's elements into the two operand tiles of a packed block, in shared memory.
 template <bool kWide>
-__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tile) {
+__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tiles) {
   const Quads quad(source.along_rows, t);
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
     split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
     split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
-    uint8_t* at = operand_tile + swizzled(quad.row + i * quad.row_step, quad.col);
+    uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
     *reinterpret_cast<uint2*>(at) = hi;
     *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
   }
@@ -1225,12 +1220,12 @@ struct Packing {
   int x_blocks, y_blocks;   // how many of each there are to pack
   Control* control;
   const Control* kept;      // of operands that were packed before; or null
-  bool alone;               // no clear_words before it, which waits for what writes the operands
+  bool alone;               // no reset_counters before it, which waits for what writes the operands
   int most_outliers;        // with more than these the product is left to the fallback
 };
 
 struct PackMemory {
-  uint8_t operand_tile[kBlockBytes];
+  uint8_t operand_tiles[kBlockBytes];   // hi, lo
   BlockMetadata metadata;
   PackScratch scratch;
 };
@@ -1258,12 +1253,12 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int64_t near_stride = source.along_rows ? operand.col_stride : operand.row_stride;
   const int64_t far_stride = source.along_rows ? operand.row_stride : operand.col_stride;
   source.vectorized = near_stride == 1 && far_stride % 4 == 0 && (source.along_rows ? source.cols : source.rows) >= kBlock &&
-                 reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
+                      reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
   BlockInFlight block;
   if (p.alone) grid_dependency_wait();
   load_block(source, operand, t, block);
-  grid_dependency_wait();   // which cleared the control words
-  launch_dependent_grids();      // and not before: the product counts on it
+  grid_dependency_wait();     // for what reset the counters
+  launch_dependent_grids();   // and not before: the product counts on it
   if (blockIdx.x == 0 && t == 0 && p.kept) {
     if (p.kept->fallback) atomicExch(&p.control->fallback, 1);
     add_outliers(p, p.kept->outliers);
@@ -1292,9 +1287,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   int outliers = 0;
   if (wide) {
     if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, shared.metadata, shared.scratch);
-    split_block<true>(source, t, scale, block, shared.operand_tile);
+    split_block<true>(source, t, scale, block, shared.operand_tiles);
   } else {
-    split_block<false>(source, t, scale, block, shared.operand_tile);
+    split_block<false>(source, t, scale, block, shared.operand_tiles);
   }
   if (t == 0) {
     shared.metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
@@ -1308,7 +1303,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   fence_proxy_async_shared();
   __syncthreads();
   if (t == 0) {
-    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.operand_tile, kBlockBytes);
+    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.operand_tiles, kBlockBytes);
     copy_bulk_out(operand.metadata + number, &shared.metadata, sizeof(BlockMetadata));
     bulk_commit_group();
     bulk_wait_group_read();
@@ -1319,11 +1314,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 
 # ---- The portable kernel: any GPU, any strides, four dtypes; the referee of every faster kernel. ---------------------
 #
-# Enters: a Product. Leaves: all of C. One CTA a tile. Its threads form teams: each team sums the whole tile over its own
-# share of k, kept in registers, and at the end the teams' sums are added in a fixed order. That is more work per element read than
-# one team of smaller parts would have, and shorter chains of additions. A team walks its share in k-blocks, which wait in shared
-# memory, k the slow index, the next ones already on their way from global memory. It has k-blocks and a barrier of its own, so that
-# one team multiplies while another waits.
+# Enters: a Product. Leaves: all of C. One CTA a tile. Its threads form teams: each team sums the whole tile over k-blocks of its own, in
+# registers, and at the end the teams' sums are added in a fixed order. So a thread has more sums, and more to do with each element that it
+# reads, than if all threads shared the tile; and chains of additions are shorter. A team's k-blocks wait in shared memory, k the slow
+# index, the next ones already on their way from global memory. It has a barrier of its own, so that one team multiplies while another
+# waits.
 #
 # float32 and the 16-bit types are multiplied by fused multiply-adds; float64 too, on the double-precision tensor cores from sm_80 on.
 #
@@ -1367,15 +1362,15 @@ struct StageCopier {
 #endif
   static constexpr int kPitch = kEdge + 4;   // a row of the k-block; the padding spreads the stores over the banks
 
-  // Neighbouring threads read along the direction of the smaller stride. Along k they turn the k-block round: a warp reads 32 bytes, a
-  // sector, of each of several lines, and its stores meet no bank conflict. Along the lines they may copy 16 bytes at a time.
+  // Neighbouring threads read along the direction of the smaller stride. Along k they transpose it: a warp reads 32 bytes, a sector, of
+  // each of several lines, and its stores meet no bank conflict. Along the lines they may copy 16 bytes at a time.
   enum Way : int { kAlongK, kAlongLines, kBy16Bytes };
   static constexpr int kRun = kDepth < 32 / int(sizeof(Acc)) ? kDepth : 32 / int(sizeof(Acc)), kRuns = kDepth / kRun;
   __host__ __device__ static constexpr int width(Way way) { return way == kBy16Bytes ? 16 / int(sizeof(T)) : 1; }
   __host__ __device__ static constexpr int loads(Way way) { return kEdge * kDepth / kThreads / width(way); }
-  __host__ __device__ static constexpr int steps(Way way) {
+  __host__ __device__ static constexpr int steps(Way way) {   // from one of a thread's elements to the next, in lines or in k
     return way == kAlongK ? kThreads / kDepth : kThreads * width(way) / kEdge;
-  }   // in lines, or in k
+  }
   static constexpr int kLoads = kEdge * kDepth / kThreads;
   static_assert(kThreads / 32 % kRuns == 0 && kThreads % kEdge == 0 && kLoads * kThreads == kEdge * kDepth,
                 "a thread's elements must lie evenly spaced along the lines or along k");
@@ -1389,7 +1384,7 @@ struct StageCopier {
   int way;         // a Way
   int clear;       // the k-block nearest to the diagonal that lies wholly in the operand begins here
   const T* next;   // this thread's first element of the k-block that is to be copied next
-  int offset;       // of the first element in the k-block
+  int offset;      // where in the k-block that is
   T held[kAsync ? 1 : kLoads];
 
   __device__ StageCopier(const OperandView<T>& view, int thread, int k0) {
@@ -1560,8 +1555,8 @@ __device__ inline bool any_nan(const Acc (&sum)[kRows][kCols]) {
 // What a CTA computes.
 struct PortableWorkTile {
   Tile tile;
-  int batch;   // which product of the batch
-  int split;   // which split of the tile's k
+  int batch;           // which product of the batch
+  int split;           // which split of the tile's k
   const void *x, *y;   // of that product
 };
 
@@ -1583,7 +1578,7 @@ struct Portable {
   // one always multiplies.
   static constexpr int kParts = kTeamThreads > 128 ? 2 : 1;
   using Copier = StageCopier<T, kEdge, kDepth, kTeamThreads>;
-  static constexpr int kBufferElements = kDepth * Copier::kPitch;   // elements
+  static constexpr int kBufferElements = kDepth * Copier::kPitch;
   static constexpr int kSharedBytes = kStages * kTeams * 2 * kBufferElements * static_cast<int>(sizeof(Acc));
 };
 
@@ -1703,7 +1698,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Portable
 #pragma unroll
         for (int e = 0; e < kElements; ++e) flat[e] += load_in_peer<Acc>(from + e * P::kTeamThreads * static_cast<int>(sizeof(Acc)));
       }
-    cluster_sync();   // nobody may leave while his sums are being read
+    cluster_sync();   // no CTA may leave while its sums are being read
   }
 #endif
 
@@ -1779,21 +1774,21 @@ struct Behind {
   Packed x, y;
 };
 
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge`, in a fixed order.
-// k_is_row: whether the k of the packed matrix are its rows.
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order.
+// transposed: the k of the packed matrix are its rows.
 template <int kEdge, typename F>
-__device__ inline void for_each_outlier(const Packed& packed, bool k_is_row, int first, const F& f) {
-  const int line_blocks = blocks_in(k_is_row ? packed.cols : packed.rows);
-  const int words = mask_words(blocks_in(k_is_row ? packed.rows : packed.cols));
+__device__ inline void for_each_outlier(const Packed& packed, bool transposed, int first, const F& f) {
+  const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
+  const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols));
   for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
     for (int word = 0; word < words; ++word)
-      for (uint32_t bits = (k_is_row ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 1, row = k_is_row ? k_block : line, col = k_is_row ? line : k_block;
+      for (uint32_t bits = (transposed ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
+        const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
         const BlockMetadata& metadata = packed.metadata[block_index(packed, row, col)];
         for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
-          const int at = line * kBlock + (k_is_row ? outlier.col : outlier.row);
-          if (at >= first && at < first + kEdge) f(k_block * kBlock + (k_is_row ? outlier.row : outlier.col), at, outlier.value);
+          const int at = line * kBlock + (transposed ? outlier.col : outlier.row);
+          if (at >= first && at < first + kEdge) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
         }
       }
 }
@@ -1819,8 +1814,8 @@ __device__ __noinline__ void correct_tile(const Product& p, const PortableWorkTi
   for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
     if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
     const float a = x[row * p.x_row + k * p.x_col];
-    const bool k_is_row = p.contraction == kTN;
-    const int64_t block = block_index(packed_x, (k_is_row ? k : row) / kBlock, (k_is_row ? row : k) / kBlock);
+    const bool transposed = p.contraction == kTN;
+    const int64_t block = block_index(packed_x, (transposed ? k : row) / kBlock, (transposed ? row : k) / kBlock);
     if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
   });
 }
@@ -1857,7 +1852,7 @@ __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<flo
 #endif
 }
 
-// ---- Portable kernel: launching. (Launch and allow_shared_memory serve the other kernels, too.)
+// ---- Portable kernel: launching. (Launch, launch_kernel and with_constants serve the other kernels, too.)
 
 // How a kernel is launched. `cluster`: CTAs in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
 // before the one ahead of it in the stream has ended.
@@ -1970,7 +1965,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
   const Cut cut = cut_of(p, sizeof(float), gpu);
   return with_edge(cut.edge, [&](auto edge) {
     using P = Portable<float, edge>;
-    const int64_t tiles = tile_count(p, edge), room = gpu.sms * (edge == 128 ? 1 : 2);   // CTAs that the GPU holds
+    const int64_t tiles = tile_count(p, edge), room = gpu.sms * P::kCtasPerSm;   // CTAs that the GPU holds
     const int64_t blocks = cut.splits > 1 ? tiles * cut.splits : tiles < room ? tiles : room;
     const Launch launch(blocks, P::kThreads, P::kSharedBytes, cut.splits, true, stream);
     return launch_kernel<portable_behind<edge>>(launch, p, cut.splits, behind);
@@ -1978,7 +1973,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 }
 """
 
-# ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. ----------------------------
+# ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster
 # share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. Elements come to shared
@@ -1987,23 +1982,24 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 _CUDA_TF32_PLAN = r"""
 // ---- tf32 kernel: sizes, and which CTA computes what.
 
-constexpr int kTfBlockMN = 64, kTfBlockK = 32;    // of a tile; of a k-block, the k that are copied together
-constexpr int kTfThreads = 128;               // a warpgroup
+constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the k that are copied together
+constexpr int kTfThreads = 128;                  // a warpgroup
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
-constexpr int kTfMostSplits = 4;              // of a tile, and CTAs of a cluster
-constexpr int kTfFragments = 32;                  // of a tile's sums, which are added by different warps: four neighbours of each lane
+constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
+constexpr int kTfFragments = 32;                 // of a tile's sums, which are added by different warps: four neighbours of each lane
 
-// Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 31 tile rows, it
+// Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 29 tile rows, it
 // stands in a table, the same for all products of a batch; the tiles of dense products come as they are numbered, shared by equally many.
 struct Tf32Plan {
-  static constexpr int kMost = 448, kIdle = 0xFFFF;
+  static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
   int clusters, cluster_size;            // of one product
   int log_splits;                        // of a dense one
   uint32_t inverse[kTfMostSplits + 1];   // of a number of splits: a little more than 2^20 / splits
   uint16_t table[kMost];                 // group and place, as tile_in_group has them, 5 bits each; splits less one and which, 2 bits each
 };
 
-// A plan with splits of at most `longest` k-blocks, where that can be. False if it takes more than `most_clusters` or the table holds.
+// A plan with splits of at most `longest` k-blocks, as far as kTfMostSplits for a tile allow that. False if it takes more clusters than
+// `most_clusters`, or more entries than the table has.
 inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& plan) {
   auto splits_of = [&](int group) { return min(kTfMostSplits, ceil_div((rows - group) * (kTfBlockMN / kTfBlockK), longest)); };
   struct {
@@ -2063,13 +2059,13 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   return true;
 }
 
-// What a CTA does.
+// What a CTA computes: a split of a tile.
 struct Tf32WorkTile {
-  const float *x, *y;   // of one product of the batch
+  const float *x, *y;        // of one product of the batch
   float* c;
-  Tile tile;            // i = -1: there is nothing to do
-  int splits, split_index;    // of the tile: this CTA's
-  int k_begin, k_blocks;   // of the split
+  Tile tile;                 // i = -1: there is nothing to do
+  int splits, split_index;   // of the tile: this CTA's
+  int k_begin, k_blocks;     // of the split
   __device__ Tf32WorkTile(const Product& p, const Tf32Plan& plan, int cluster, int rank)
       : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
     if (p.batches > 1) {
@@ -2112,32 +2108,32 @@ constexpr int kTfTileElements = kTfBlockMN * kTfBlockK;   // elements of an oper
 // Aligned because places in a k-block are permuted by bits of the address, and those of a split one, which wgmma reads, by its own.
 struct alignas(1024) Tf32Memory {
   float stage_tiles[kTfStages][2][kTfTileElements];   // of X, and of Y
-  float y[2][kTfTileElements];                 // the k-block of Y that is multiplied, split: large, small
-  float4 sums[kTfFragments + 1][32];       // fragments from all splits of the tile, to be added; three splits have 11, 11 and 10
+  float y[2][kTfTileElements];                        // the k-block of Y that is multiplied, split: large, small
+  float4 sums[kTfFragments + 1][32];                  // fragments of all splits, to be added; of three splits 11, 11 and 10
   uint64_t sums_are_here;
-  Tf32WorkTile work;   // kept there, and not in registers, while k-blocks are multiplied
+  Tf32WorkTile work;                                  // kept here, and not in registers, while k-blocks are multiplied
 };
 
-// Where an element stands in its k-block: four neighbours together, as they lie in memory, and the fours so permuted that a warp reads
+// Where an element stands in its k-block: four neighbours together, as they lie in memory, and these chunks so permuted that a warp reads
 // what it needs of X and of Y without a bank conflict.
 template <bool kAlongK>
 __device__ constexpr int tf32_at(int line, int k) {
   return kAlongK ? line * kTfBlockK + (k ^ (line & 12) ^ (line & 1) << 4) : k * kTfBlockMN + (line ^ (k & 12) << 1 ^ (k & 1) << 4);
 }
 
-// An operand of which one stride, that along k or that along the lines, is 1. Four neighbours are copied together.
+// An operand of which one stride, that along k or that along the lines, is 1. A chunk is four neighbours, 16 bytes.
 template <bool kAlongK>
 struct Tf32Copier {
-  // Fours in a row of the k-block; how far from each of a thread's fours to the next; how many it has.
+  // Chunks in a row of the k-block; how far from each of a thread's chunks to the next; how many it has.
   static constexpr int kInRow = (kAlongK ? kTfBlockK : kTfBlockMN) / 4, kFarStep = kTfThreads / kInRow;
-  static constexpr int kFours = kTfTileElements / 4 / kTfThreads;
-  const float* next;   // this thread's first four of the k-block that is copied next
+  static constexpr int kChunks = kTfTileElements / 4 / kTfThreads;
+  const float* next;   // this thread's first chunk of the k-block that is copied next
   int offset;          // where it goes, in bytes from the first stage
   int64_t stride;      // the one that is not 1: the far one
   Side side;
   int first_line, lines, depth;
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and all fours can be copied at once
-  bool aligned;               // fours that exist can be
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and all chunks can be copied at once
+  bool aligned;               // chunks that exist can be
 
   // data: line 0, k = 0.
   __device__ Tf32Copier(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
@@ -2160,7 +2156,7 @@ struct Tf32Copier {
     const float* from = next;
     const uint32_t to = stage + offset;
 #pragma unroll
-    for (int i = 0; i < kFours; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from);
+    for (int i = 0; i < kChunks; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from);
     next = kAlongK ? next + kTfBlockK : from;
   }
 
@@ -2171,7 +2167,7 @@ struct Tf32Copier {
     const float* from = next;
     const uint32_t to = stage + offset;
     next += kAlongK ? kTfBlockK : kTfBlockK * stride;
-    // Of four neighbours those numbered begin .. end - 1 exist.
+    // Of a chunk the elements begin .. end - 1 exist.
     const int far = (kAlongK ? first_line : k0) + far_in_block(), near = (kAlongK ? k0 : first_line) + near_in_block();
     const int far_count = kAlongK ? lines : depth, near_count = kAlongK ? depth : lines;
     const bool up_to_far = side == (kAlongK ? kUpToLine : kFromLine), from_far = side == (kAlongK ? kFromLine : kUpToLine);
@@ -2181,11 +2177,11 @@ struct Tf32Copier {
     };
     if (aligned && !from_far) {
 #pragma unroll
-      for (int i = 0; i < kFours; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from, 4 * end_of(i));
+      for (int i = 0; i < kChunks; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from, 4 * end_of(i));
       return;
     }
 #pragma unroll 1
-    for (int i = 0; i < kFours; ++i, from += kFarStep * stride) {
+    for (int i = 0; i < kChunks; ++i, from += kFarStep * stride) {
       const int begin = from_far ? far + i * kFarStep - near : 0, end = begin < 4 ? end_of(i) : 0;
       if (aligned && (end == 0 || (begin <= 0 && end == 4))) {
         cp_async_16(after(to, i), from, 4 * end);
@@ -2197,7 +2193,7 @@ struct Tf32Copier {
   }
 
  private:
-  // The place of the thread's i-th four, from that of its first. Its k are eight apart, and every second is permuted differently.
+  // The place of the thread's i-th chunk, from that of its first. A thread's k are eight apart, and every second is permuted differently.
   __device__ static uint32_t after(uint32_t to, int i) {
     if (kAlongK) return to + i * kFarStep * kTfBlockK * 4;
     return (i % 2 ? to ^ 64 : to) + i * kFarStep * kTfBlockMN * 4;
@@ -2253,7 +2249,7 @@ __device__ inline void tf32_read_x(uint32_t at, float scale, uint32_t (&large)[4
   }
 }
 
-// Splits a k-block of Y into two matrices that the tensor cores read: a row of 128 bytes a column of Y, its 16-byte pieces permuted by
+// Splits a k-block of Y into two matrices that the tensor cores read: a row of 128 bytes a column of Y, its 16-byte chunks permuted by
 // the row's number modulo 8. Column 16 i + 4 q + f is row 16 i + 8 (f / 2) + 2 q + f % 2. A thread moves 4 x 4 elements.
 template <bool kAlongK>
 struct Tf32Splitter {
@@ -2265,9 +2261,9 @@ struct Tf32Splitter {
       from = shared_address(stage_tiles + tf32_at<true>(16 * i + 4 * q + f, 16 * h));
       to = shared_address(split + row * kTfBlockK + (4 * h ^ row % 8) * 4);
     } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
-      const int piece = lane / 4, row = 16 * i + 2 * q;
-      from = shared_address(stage_tiles + tf32_at<false>(16 * i + 4 * q, piece / 4 * 16 + piece % 4));
-      to = shared_address(split + row * kTfBlockK + (piece ^ row % 8) * 4);
+      const int chunk = lane / 4, row = 16 * i + 2 * q;
+      from = shared_address(stage_tiles + tf32_at<false>(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4));
+      to = shared_address(split + row * kTfBlockK + (chunk ^ row % 8) * 4);
     }
   }
   __device__ void split(int stage, float scale) const {
@@ -2396,7 +2392,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, floa
 
 // ---- tf32 kernel: the kernel.
 
-// What a CTA does.
+// A CTA sums its split of a tile, and adds and writes its fragments of the tile.
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
   if (threadIdx.x == 0) {
@@ -2446,7 +2442,7 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     else
       store_async(there, bits(0), bits(1), bits(2), bits(3), barrier_there);
   }
-  const bool fours = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
+  const bool vectorized = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
   if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each fragment that this CTA adds
     write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, 2 * first_fragment, 2 * (first_fragment + fragments),
                                    threadIdx.x, kTfThreads);
@@ -2467,7 +2463,7 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     const int w = (first_fragment + at) / 8, u = (first_fragment + at) % 8;   // as above
     const int row = tile.i * kTfBlockMN + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
     const int col = tile.j * kTfBlockMN + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
-    write_four(p, c, fours, row, col,
+    write_four(p, c, vectorized, row, col,
                {below >= 0 ? total.x : 0.0f, below >= 1 ? total.y : 0.0f, below >= 2 ? total.z : 0.0f, below >= 3 ? total.w : 0.0f});
   }
 }
@@ -2494,11 +2490,11 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
   if (p.x_row != 1 && p.x_col != 1) return false;
   if (p.y_row != 1 && p.y_col != 1) return false;
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
-  const bool by_fours = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
+  const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
   if (!p.triangular)
-    return terms < (by_fours ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
-  if (p.n > (!by_fours ? 1151 : p.batches == 1 ? 1280 : 1856)) return false;
-  return all >= (by_fours ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
+    return terms < (aligned ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
+  if (p.n > (!aligned ? 1151 : p.batches == 1 ? 1280 : 1856)) return false;
+  return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
 }
 
 // How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
@@ -2543,7 +2539,7 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
 }
 """
 
-# ---- Layouts: of the operands that the copy engine, or copies of 16 bytes, can read as they are. -----------------------
+# ---- Layouts: of the operands that the copy engine, or copies of 16 bytes, can read as they are. ---------------------
 _CUDA_LAYOUT = r"""
 // ---- Layouts: what can be read as it is.
 
@@ -2647,7 +2643,7 @@ template <typename T, int kEdge, bool kKMajor>
 struct MmaCopier {
   using S = MmaShape<T, kEdge>;
   static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : kEdge * int(sizeof(T))) / 16;
-  static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // a thread's, and between them
+  static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // of a thread; between them
   static_assert(kFarStep % (kKMajor || sizeof(T) == 2 ? 8 : 4) == 0, "all of a thread's chunks are permuted alike");
   static_assert(kChunks * kFarStep * kInRow * 16 == S::kOperandBytes, "threads share the chunks evenly");
   const T* next;              // this thread's first chunk of the k-block that is copied next
@@ -2858,7 +2854,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
   constexpr int kAhead = S::kStages - 1;
   int k0 = k_begin - kAhead * S::kBlockK;   // of k-block `number`
-  int later = 0;                            // the stage of the one that is kAhead after it; its own comes next in the ring
+  int later = 0;                            // the stage of the one that is kAhead after it; its own comes next in the pipeline
 #pragma unroll 1
   for (int number = -kAhead; number < k_blocks; ++number, k0 += S::kBlockK) {
     // Wait for the stage
@@ -2971,7 +2967,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 #pragma unroll
         for (int u = 0; u < S::kSums; ++u) sum[u] += load_in_peer<Acc>(from + u * S::kThreads * static_cast<int>(sizeof(Acc)));
       }
-    cluster_sync();   // nobody may leave while his sums are being read
+    cluster_sync();   // no CTA may leave while its sums are being read
     if (work.split != 0) return;
   }
 #endif
@@ -3041,7 +3037,7 @@ cudaError_t launch_mma(const Product&, ElementType, const Gpu&, cudaStream_t) { 
 #endif
 """
 
-# ---- The Hopper kernel: float32 accuracy from float16 tensor cores. -------------------------------------------------
+# ---- The Hopper kernel: float32 accuracy from float16 tensor cores. --------------------------------------------------
 #
 # Enters: a HopperProduct, whose operands are packed, triangular or dense. Leaves: all of C; or nothing if `control->fallback`, and then
 # C is for the portable kernel.
@@ -3050,28 +3046,38 @@ cudaError_t launch_mma(const Product&, ElementType, const Gpu&, cudaStream_t) { 
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
 # has a picture and the measurements.
 _CUDA_HOPPER_SCHEDULE = r"""
+// ---- Hopper and half-precision kernel: the warps of a CTA.
+
+// Two warpgroups of consumers, and one of single warps, each with a role.
+[[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
+constexpr int kHopperThreads = 3 * 128;
+constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;   // of a thread
+static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
+              "a warpgroup can only gain registers that another has given up");
+constexpr int kMostShared = 227 * 1024;   // bytes of shared memory that a CTA of Hopper has
+
 // ---- Hopper kernel: sizes, and what its CTAs are given and share.
 
-constexpr int kCols = 256;                // of C: a CTA computes 128 x 256 at a time
-constexpr int kStages = 7;                 // of the pipeline through which packed blocks come
+constexpr int kCols = 256;                           // of C: a CTA computes 128 x 256 at a time
+constexpr int kStages = 7;                           // of the pipeline through which packed blocks come
 constexpr int kStageBytes = 2 * kBlockBytes;
-constexpr int kTiles = 4;                 // places for work tiles on their way to the producers
+constexpr int kTiles = 4;                            // places for work tiles on their way to the producers
 [[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
 struct HopperProduct {
-  Packed x, y;          // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
+  Packed x, y;                      // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
   float* c;
   int64_t c_row, c_col;
   int m, n;
   int lines_x, lines_y, k_blocks;   // in blocks: row blocks of X, column blocks of Y, k-blocks
   Contraction contraction;
   int triangular;
-  int longest_split;     // k-blocks; a longer tile is summed in splits, by several clusters
+  int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
   Control* control;
-  int* next_tile;       // of the queue
-  int* next_strip;      // of zeros
-  int* splits_done;     // for each 64 x 256 of C that is summed in splits
-  float* partial_sums;  // of all splits but each tile's last
+  int* next_tile;                   // of the queue
+  int* next_strip;                  // of zeros
+  int* splits_done;                 // for each 64 x 256 of C that is summed in splits
+  float* partial_sums;              // of all splits but each tile's last
 };
 
 // What one launch computes: one product, or two, by every other cluster each. Two of one size end together, and start and end once.
@@ -3128,8 +3134,8 @@ struct SharedMemory {
   uint8_t stage[kStages][kStageBytes];
   BlockHead head[kStages][2];
   WorkTile tile[kTiles];
-  KBlockInfo info[kStages];              // with the stage of X; its flags also with that of the first half of Y
-  uint32_t wide[4];                   // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
+  KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
+  uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTiles];
 };
@@ -3174,7 +3180,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
 #pragma unroll
       for (int u = 0; u < 4; ++u)
         if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
-      constexpr int kOne = kBlockBytes + sizeof(BlockHead);
+      constexpr int kBlockAndHead = kBlockBytes + sizeof(BlockHead);   // bytes that come for one block
       auto copy_y = [&](int half) {
         if (flags & kHasY << 2 * half << rank) {
           const int block = block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
@@ -3212,14 +3218,14 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
       shared.info[pipeline.stage] = {flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place};
-      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kOne);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kOne);
+      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBlockAndHead);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBlockAndHead);
       pipeline.advance();
 
       // Wait for an empty stage, and copy the second half of Y
       barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(1);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kOne);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBlockAndHead);
       pipeline.advance();
     }
   }
@@ -3289,10 +3295,10 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
   const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
   if (info.splits > 1) {
     int* done = p.splits_done + static_cast<int64_t>(row / 64) * ceil_div(p.n, kCols) + info.col / kCols;
-    constexpr int kAPart = 64 * kCols;   // sums of one warpgroup; four of them are a tile
-    float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kAPart) + thread;
+    constexpr int kPart = 64 * kCols;   // sums of one warpgroup; four such parts are a tile: kPart float4
+    float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kPart) + thread;
     if (info.split < info.splits - 1) {
-      at += static_cast<int64_t>(info.split) * kAPart;   // four parts of a quarter as many float4
+      at += static_cast<int64_t>(info.split) * kPart;
 #pragma unroll
       for (int u = 0; u < 128; u += 4)
         at[u * 32] = make_float4(total[u / 64][u % 64], total[u / 64][u % 64 + 1], total[u / 64][u % 64 + 2], total[u / 64][u % 64 + 3]);
@@ -3304,7 +3310,7 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
       while (load_acquire(done) != info.splits - 1) __nanosleep(32);
     named_barrier_sync<128>(group);
 #pragma unroll 1
-    for (int split = 0; split < info.splits - 1; ++split, at += kAPart)
+    for (int split = 0; split < info.splits - 1; ++split, at += kPart)
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
         float4 other[8];   // all read before the first is added: the reads then wait for memory together
@@ -3341,6 +3347,7 @@ struct KBlock {
   __device__ int stage() const { return what >> 16; }
 };
 
+// The shared memory as a warp of consumers sees it, by addresses and not by pointers.
 struct ConsumerView {
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
@@ -3387,9 +3394,9 @@ struct ConsumerView {
     __syncwarp();
     if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(SharedMemory, empty) + 8 * stage, lane));
   }
-
 };
 
+// total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
 template <Contraction kContraction, typename Meanwhile>
 __device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
@@ -3530,7 +3537,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 #endif
 }
 
-// Packing counts on it that everything before this kernel has ended when packing begins.
+// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
+// kernel has ended when packing begins.
 __global__ void reset_counters(int* words, int count) {
   grid_dependency_wait();
   launch_dependent_grids();
@@ -3559,21 +3567,21 @@ constexpr int kBlocksM = 2, kBlockK = kBlock;   // of a CTA's tile: 64 rows for 
 constexpr int kMaskWarps = 2;
 // Teams of named barriers: all consumers; and, from kConsumerTeam on, a warpgroup of them.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1;
-constexpr int kDenseN = 256;                    // columns of a tile that is too large for triangular products
-constexpr int kTiles = 2;                       // places for work tiles on their way from the scheduler
+constexpr int kDenseN = 256;                        // columns of a tile that is too large for triangular products
+constexpr int kTiles = 2;                           // places for work tiles on their way from the scheduler
 [[maybe_unused]] constexpr int kTileOverhead = 2;   // what a work tile costs beside its k-blocks, in k-blocks; about
-constexpr int kMostClusters = 96;               // that the scheduler knows, three a lane
+constexpr int kMostClusters = 96;                   // that the scheduler knows, three a lane
 
 // Multicast: a cluster of two CTAs computes two tiles, one above the other, with the same columns of Y, and stays until no work tile is
-// left. Split: the CTAs of a cluster sum a share of the k-blocks of one tile each, and each then adds up a part of it.
+// left. Split: the CTAs of a cluster sum a split of one tile each, and each then adds up a part of the tile.
 enum Cooperation : int { kMulticast, kSplit };
 
 struct HalfProduct {
-  CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
-  CUtensorMap c;      // (column, row, batch), or (row, column, batch)
-  Product p;          // x_batch and y_batch in units of the tensor maps' third dimension
+  CUtensorMap x, y;                 // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
+  CUtensorMap c;                    // (column, row, batch), or (row, column, batch)
+  Product p;                        // x_batch and y_batch in units of the tensor maps' third dimension
   int64_t c_batch[kMaxBatchDims];   // as those
-  bool c_mapped;      // C has a tensor map: its rows, or columns, are multiples of 16 bytes
+  bool c_mapped;                    // C has a tensor map: its rows, or columns, are multiples of 16 bytes
   Side x_side, y_side;
   int clusters;
 };
@@ -3622,7 +3630,7 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
 // ---- Half precision: the schedule.
 
 // One warp hands the CTA's work tiles to its other roles. Every cluster plays through the same list scheduling: the next tile goes to the
-// cluster that has been given the fewest k-blocks so far. So no counter in memory has to be cleared beforehand.
+// cluster that has been given the fewest k-blocks so far. So no counter in memory has to be reset beforehand.
 template <int kBlockN, Cooperation kCooperation>
 __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Scheduler scheduler, WorkTile first) {
   const int lane = threadIdx.x % 32, rank = cluster_rank(), cluster = cluster_number();
@@ -3637,9 +3645,9 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
     ++published;
     if (kBlockN == kDenseN || !h.p.triangular || tile.row < 0) return;
     // Zeros for the transposed place of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
-    const int share = kCooperation == kSplit ? rank : 0, shares = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
+    const int first_box = kCooperation == kSplit ? rank : 0, ctas = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
 #pragma unroll 1
-    for (int u = share; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += shares) {
+    for (int u = first_box; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += ctas) {
       const int row = tile.col + u / kBlocksM, col = tile.row + u % kBlocksM;
       if (row < col && row * kBlock < h.p.m && col * kBlock < h.p.n) send_box<32>(h, shared.zeros, row, col, tile.batch);
     }
@@ -4065,6 +4073,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
 
 // ---- Half precision: launching.
 
+// The tensor map of an operand, or of C, in boxes of 64 x 64 with the 128-byte swizzle. A step in its third dimension is batch_unit, and
+// batch_strides become numbers of such steps.
 static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const OperandLayout& layout, int lines, int depth,
                               const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
   using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
@@ -4143,11 +4153,10 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 }  // namespace half_precision
 """
 
-# ---- Launching: which kernel, and the Hopper kernel with what it needs. ---------------------------------------------
+# ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
-# Four kernels make a Hopper product: one resets the counters in the workspace, one packs the operands, one multiplies, and one of the
-# portable kernel's is behind it, which does nothing but for outliers or as the fallback. They start before the one ahead of them has ended,
-# and wait for it inside.
+# Four kernels make a Hopper product: reset_counters, pack_blocks, hopper_product, and portable_behind, which does nothing but for outliers
+# or as the fallback. Each starts before the one ahead of it has ended, and waits for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Launching: how long the splits are, and what is to be packed.
 
@@ -4176,17 +4185,18 @@ static int block_count(const Packed& p) {
 
 // ---- Launching: the workspace.
 
-// The words of a product, or gradient, that count: the queues of work tiles, of zeros and of portable_behind, then splits_done.
+// The counters of a product, or of a gradient: the queues of work tiles, of zeros and of portable_behind, then splits_done.
 enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
 
-// Everything that Hopper products need besides their operands, laid out in one allocation: first the words, which are cleared before use.
+// Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
+// the Control, the masks of wide blocks and the counters.
 struct Workspace {
   Control* control;
-  Packed x, y;               // what is packed; of gradients only x, the gradient of the result
-  int* queue[2];             // of each product, by QueueWord
+  Packed x, y;           // what is packed; of gradients only x, the gradient of the result
+  int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
-  int* gradient_words;       // a triangular product has the words of its gradients, too, and clears them with its own: that saves a launch
-  int words, longest;        // how many there are; longest_split
+  int* gradient_words;   // a triangular product has the words of its gradients, too, and resets them with its own: that saves a launch
+  int words, longest;    // how many there are; longest_split
   int64_t bytes;
 
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
@@ -4279,8 +4289,7 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
 
 // ---- Launching: what the binding calls.
 
-// One product (batches = 1) of float32 operands. After it the portable kernel computes it if the workspace says that pairs of fp16 could
-// not hold an operand.
+// One product (batches = 1) of float32 operands.
 cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
@@ -4339,8 +4348,7 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
   return cudaSuccess;
 }
 
-// dX = G Y^T and dY = X^T G of one product C = X Y (kNN, triangular), with G packed here once and X and Y as that product packed them in
-// `kept`. A gradient whose `c` is null is not computed.
+// G is packed here, once for both gradients; X and Y are as their product (kNN, triangular) packed them.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
@@ -4513,7 +4521,7 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
     if (way.kernel == kMmaKernel && gpu.capability < 80)
       return "TRIL_MATMUL_PATH is 'mma', whose kernel needs compute capability 8.0 or more, but cuda:" + std::to_string(x.get_device()) +
              " has " + std::to_string(gpu.capability / 10) + "." + std::to_string(gpu.capability % 10);
-    if (const int copies = operands_to_copy(p, type, way.kernel)) {
+    if (const int copies = operands_to_copy(p, type, way.kernel)) {   // of upper triangles p.x is y, and p.y is x: see transpose
       if (copies & (structure == kUpper ? 2 : 1)) x = readable_copy(x);
       if (copies & (structure == kUpper ? 1 : 2)) y = readable_copy(y);
       describe(x, y, c, contraction, structure, p);
@@ -4638,7 +4646,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 }
 """
 
-# ---- Which kernel is asked for. ----------------------------------------------------------------------------------------
+# ---- Which kernel is asked for. --------------------------------------------------------------------------------------
 
 _AUTOMATIC, _PORTABLE, _MMA = 0, 1, 2
 _PATHS = {"auto": _AUTOMATIC, "portable": _PORTABLE, "mma": _MMA}
@@ -4760,7 +4768,7 @@ _EXTENSION = _build()
 # 3. The operator
 # ======================================================================================================================
 
-# ---- Operator: names, and checks of arguments. ---------------------------------------------------------------------------------
+# ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
 _DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the result
@@ -4823,9 +4831,9 @@ def _result_shape(X, Y, contraction):
     return (*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1])
 
 
-# ---- Operator, CPU: products of masked operands, over blocks that are not zero, by torch's own matrix product. ------------------
+# ---- Operator, CPU: products of masked operands, over blocks that are not zero, by torch's own matrix product. -------
 #
-# Each contraction goes once over blocks of its middle index k (i >= k >= j), and every step is a single product of two panels,
+# Each contraction goes once over blocks of its middle index k (i >= k >= j), and every step is a single product of two operands,
 # so that few large calls do the work. KernelBench's static checker looks for such calls: these serve CPU tensors alone. Limits are
 # measured on two cores.
 
@@ -4842,7 +4850,7 @@ def _mask(N, dtype, structure):
 
 
 def _is_finite(*parts):
-    """Whether no NaN and no Inf is in there (nor does the sum overflow, which costs time but changes nothing)."""
+    """Whether all elements are finite. False, too, where their sum overflows: that costs time, but changes nothing."""
     return all(math.isfinite(part.sum().item()) for part in parts)
 
 
@@ -4899,7 +4907,7 @@ def _product_cpu(X, Y, contraction, structure):
     return C
 
 
-# ---- Operator, CUDA: our kernels, always. --------------------------------------------------------------------------------------
+# ---- Operator, CUDA: our kernels, always. ----------------------------------------------------------------------------
 
 
 def _tensor(result):
@@ -4920,7 +4928,7 @@ def _kernels():
     return _EXTENSION
 
 
-# ---- The operator as PyTorch knows it. -------------------------------------------------------------------------------
+# ---- Operator, as PyTorch knows it. ----------------------------------------------------------------------------------
 #
 # torch.ops.tril_matmul.product is what torch.compile, export and vmap see; _Product is the same for eager autograd and torch.func, which
 # want an autograd.Function of their own. The three contractions are each other's derivatives (see the trilinear form above), so one
@@ -5087,7 +5095,7 @@ def _shortest_way(X, Y, contraction, structure):
     return _Product.apply(X, Y, contraction, structure) if C is None else C
 
 
-# ---- Operator, public functions: checked, cast and broadcast, then the operator. --------------------------------------------
+# ---- Operator, public functions: checked, cast and broadcast, then the operator. -------------------------------------
 
 
 def _refuse_nested_forward_mode(function):
@@ -5170,10 +5178,13 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', or 'hopper, portable' where a
-        part of a batch was refused); 'refused', whether the Hopper kernel found that pairs of float16 cannot hold an operand and left the
-        product, or one of the batch, to the portable one; 'refused_at', which of the batch, counted over its leading dimensions as one;
-        'lost', how many elements, of the whole batch, needed more than a pair of float16 and were kept in lists beside their blocks.
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', or 'hopper, portable' where
+        a part of a batch fell back); 'refused', whether there was a fallback: pairs of float16 cannot hold an operand, and the portable
+        kernel computed the product, or one of the batch; 'refused_at', which of the batch, counted over its leading dimensions as one;
+        'lost', how many outliers the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
+
+    Raises:
+        ValueError: another problem. And what those functions raise.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")

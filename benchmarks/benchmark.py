@@ -664,6 +664,7 @@ def kernels_of(report):
 
 
 def suite_registers(bench, record):
+    """Registers, stack and spills of every kernel, the mma kernel among them, by ptxas. Needs nvcc, and no GPU."""
     version = re.search(r"V([\d.]+)", _output_of(find_nvcc(), "--version") or "")
     record.content["versions"]["nvcc"] = version[1] if version else None
     for architecture in ARCHITECTURES:
@@ -802,6 +803,7 @@ PROFILED_METRICS = {  # ncu's name -> ours
     "dram__bytes_read.sum": "dram_read",
     "dram__bytes_write.sum": "dram_written",
 }
+PROFILED_KERNELS = ("reset_counters", "pack_blocks", "hopper_product", "portable_behind")  # torch's own, which make inputs, are left out
 PROFILED_CALLS = 3  # the last is recorded
 PROFILED = """
 import sys
@@ -816,10 +818,11 @@ torch.cuda.synchronize()
 
 
 def suite_profile(bench, record):
+    """What ncu counts in each kernel of one product at N = 4096."""
     command = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(PROFILED_METRICS)]
     command += [
         "-k",
-        "regex:hopper|pack|portable|clear",
+        f"regex:{'|'.join(PROFILED_KERNELS)}",
         sys.executable,
         "-c",
         PROFILED,
@@ -906,7 +909,7 @@ def positive(text):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="See the head of the file for what each suite measures.")
     parser.add_argument("--suite", nargs="+", choices=list(SUITES), metavar="NAME", help=f"any of {', '.join(SUITES)}")
-    parser.add_argument("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N (not in batch, host, build)")
+    parser.add_argument("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
     parser.add_argument("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
     parser.add_argument("--seconds", type=float, default=ROW_SECONDS, help=f"of measuring for one row at most (default {ROW_SECONDS})")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")

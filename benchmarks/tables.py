@@ -79,7 +79,7 @@ def rate(row):
 
 
 def path_of(row):
-    """Which kernel computed it; 'lost' elements got their missing digits from lists."""
+    """Which kernel computed it, and how many outliers ('lost') packing kept whole."""
     name = row["path"] or "not said"
     return f"{name}, {row['lost']:,} kept apart" if row["lost"] else name
 
@@ -164,7 +164,7 @@ def build(rows):
     return markdown(head, cells) if cells else None
 
 
-FAMILIES = {  # column -> what a mangled kernel's name holds
+FAMILIES = {  # column -> what a mangled kernel's name holds; from "packing" on, kernels for Hopper alone
     "portable": "portable_product",
     "mma, 64 × 64": r"mma_product.*Li64E",
     "mma, 128 × 128": r"mma_product.*Li128E",
@@ -177,13 +177,13 @@ FAMILIES = {  # column -> what a mangled kernel's name holds
 
 def registers(rows):
     """Registers of a thread, the least and the most of a family's kernels; those that a GPU never runs are empty there."""
-    cells = []
+    cells, for_hopper = [], list(FAMILIES)[list(FAMILIES).index("packing") :]
     for architecture in dict.fromkeys(row["architecture"] for row in rows):
         here = [row for row in rows if row["architecture"] == architecture]
         line = [architecture]
         for name, pattern in FAMILIES.items():
             of_family = [row["registers"] for row in here if re.search(pattern, row["kernel"])]
-            empty = architecture != "sm_90a" and name not in list(FAMILIES)[:3] or not of_family
+            empty = not of_family or (name in for_hopper and architecture != "sm_90a")
             line.append("–" if empty else f"{min(of_family)} to {max(of_family)}" if len(set(of_family)) > 1 else of_family[0])
         cells.append([*line, sum(row["spilled_bytes"] for row in here)])
     return markdown(["architecture", *FAMILIES, "bytes spilled"], cells) if cells else None

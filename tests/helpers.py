@@ -41,6 +41,14 @@ def load():
     return importlib.import_module("model_new")
 
 
+def module(name):
+    """A script of benchmarks/, loaded."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
 def execute(text=None):
     """Executes the file's text as KernelBench and notebooks do, in a dict without __name__. Returns the dict."""
     room = {}
@@ -49,6 +57,7 @@ def execute(text=None):
 
 
 def product(X, Y, contraction, structure):
+    """The operator itself, which compiled code calls; no argument is checked."""
     return torch.ops.tril_matmul.product(X, Y, contraction, structure)
 
 
@@ -214,14 +223,6 @@ def assert_same_specials(C, exact, what="C"):
 # ---- Parts of the CUDA source, for tests that compile them for the host. ---------------------------------------------
 
 COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
-
-
-def module(name):
-    """A script of benchmarks/, loaded."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 # _FORTIFY_SOURCE as some distributions' compilers set it by themselves: what it aborts then shows on every machine. It needs optimisation.

@@ -54,17 +54,18 @@ COPIED = {  # for a tool: what becomes of what
         ),
     ),
 }
-SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, more than one team's share
+SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 HALF_SIZES = (136, 1100)  # split sums, and tiles of clusters that share Y
 MMA_SIZES = (136, 2200)  # tiles of 64, shared by clusters; tiles of 128
-HOPPER_SIZE = 1300  # tiles in pieces, an edge that no block divides
-
+HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
 FAMILY = tuple(itertools.product((0, 1, 2), (0, 1, 2)))  # contractions and structures
+NAMED = ("portable", "tf32", "hopper", "half", "mma", "pack", "reset")  # what the names of our kernels hold; torch's are not looked at
 
 
 def finite(torch, module, X, Y, contraction, structure):
+    """Computes one contraction, and waits. Whether all of the result is finite."""
     C = module._compute(X, Y, contraction, structure)
     torch.cuda.synchronize()
     return torch.isfinite(C).all()
@@ -93,14 +94,14 @@ def tf32(torch, module):
 
 
 def hopper(torch, module):
-    """Every contraction and structure, with gradients, wide blocks, outliers and a refusal."""
+    """Every contraction and structure, with gradients, wide blocks, outliers and a fallback."""
     X, Y = (torch.randn(HOPPER_SIZE, HOPPER_SIZE, device="cuda") for _ in range(2))
     X[700, 3] = Y[900, 800] = 1e-6  # a wide block
     X[701, 3] = Y[900, 801] = 1e-10  # outliers
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
     P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
-    X[5, 3] = float("inf")  # refused: the portable kernel computes behind it
+    X[5, 3] = float("inf")  # a fallback: portable_behind computes the product
     assert not finite(torch, module, X, Y, 0, 1)
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
@@ -137,6 +138,7 @@ KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper, "half": half, "
 
 
 def copy_for(tool, text):
+    """The file's text with what COPIED has for the tool."""
     for old, new in COPIED.get(tool, ()):
         assert text.count(old) == 1, f"{FILE} no longer holds {old!r}, which tests/sanitize.py replaces for {tool}"
         text = text.replace(old, new)
@@ -144,6 +146,7 @@ def copy_for(tool, text):
 
 
 def load(tool):
+    """The module model_new, from the copy for the tool."""
     module = types.ModuleType("sanitized")
     exec(compile(copy_for(tool, FILE.read_text()), str(FILE), "exec"), module.__dict__)
     return module
@@ -170,8 +173,8 @@ def main():
     dirty = 0
     for tool in tools:
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-        for kernel in () if tool == "initcheck" else ("portable", "tf32", "hopper", "half", "mma", "pack", "clear"):
-            command += ["--kernel-name", f"kns={kernel}"]
+        for name in () if tool == "initcheck" else NAMED:
+            command += ["--kernel-name", f"kns={name}"]
         run = subprocess.run(
             [*command, sys.executable, __file__, "--child", tool, *kernels], capture_output=True, text=True, env=environment
         )

@@ -18,6 +18,7 @@ from helpers import (
     NN,
     NT,
     TN,
+    UPPER,
     assert_bitwise,
     assert_within,
     bound_for,
@@ -35,7 +36,7 @@ from helpers import (
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
-STRUCTURED = {"tril_matmul": (torch.tril, LOWER), "triu_matmul": (torch.triu, 2)}
+STRUCTURED = {"tril_matmul": (torch.tril, LOWER), "triu_matmul": (torch.triu, UPPER)}
 
 
 class CountProducts(TorchDispatchMode):
@@ -173,25 +174,34 @@ def test_gradients_against_float64(model, function, device, N, dtype):
 # ---- Operands that stay packed for the gradients: float32 on the Hopper kernel. ---------------------------------------
 
 
-def with_small(T, *places):
-    """T with elements so much smaller than their neighbours that they need a list beside their packed block."""
-    N = T.shape[-1]
-    for at, (row, col) in enumerate(places):
-        T[int(row * N), int(col * N)] = (at + 1) * 1.1e-6
-    return T
+SMALL_PLACES = [  # in A, B and G; they meet: in one row, in one column, one times the other, and in one element of a result
+    [(0.9, 0.5), (0.9, 0.2), (0.6, 0.5), (0.99, 0.99), (0.0, 0.0)],
+    [(0.5, 0.1), (0.2, 0.1), (0.5, 0.4), (0.99, 0.0), (0.0, 0.0)],
+    [(0.9, 0.1), (0.6, 0.1), (0.9, 0.4), (0.99, 0.99), (0.0, 0.0)],
+]
 
 
-# Of size N: A, B and G. The small elements meet: in one row, in one column, one times the other, and in one element of a result.
+def with_small(N, size):
+    """A, B and G with elements of about `size` beside normal ones: of 1e-6 their blocks are wide, of 1e-10 they are outliers."""
+    operands = KEPT["normal"](N)
+    for T, places in zip(operands, SMALL_PLACES, strict=True):
+        for at, (row, col) in enumerate(places):
+            T[int(row * N), int(col * N)] = (at + 1) * 1.1 * size
+    return operands
+
+
+# Of size N: A, B and G.
 KEPT = {
     "normal": lambda N: [normal(N, N, seed=i, device="cuda") for i in range(3)],
-    "elements in lists": lambda N: [
-        with_small(normal(N, N, seed=1, device="cuda"), (0.9, 0.5), (0.9, 0.2), (0.6, 0.5), (0.99, 0.99), (0.0, 0.0)),
-        with_small(normal(N, N, seed=2, device="cuda"), (0.5, 0.1), (0.2, 0.1), (0.5, 0.4), (0.99, 0.0), (0.0, 0.0)),
-        with_small(normal(N, N, seed=3, device="cuda"), (0.9, 0.1), (0.6, 0.1), (0.9, 0.4), (0.99, 0.99), (0.0, 0.0)),
+    "wide blocks": lambda N: with_small(N, 1e-6),
+    "outliers": lambda N: with_small(N, 1e-10),
+    "fallback: A": lambda N: [torch.exp(3 * normal(N, N, seed=1, device="cuda")), *(normal(N, N, seed=i, device="cuda") for i in (2, 3))],
+    "fallback: B": lambda N: [
+        normal(N, N, seed=1, device="cuda"),
+        torch.exp(3 * normal(N, N, seed=2, device="cuda")),
+        KEPT["normal"](N)[2],
     ],
-    "A refused": lambda N: [torch.exp(3 * normal(N, N, seed=1, device="cuda")), *(normal(N, N, seed=i, device="cuda") for i in (2, 3))],
-    "B refused": lambda N: [normal(N, N, seed=1, device="cuda"), torch.exp(3 * normal(N, N, seed=2, device="cuda")), KEPT["normal"](N)[2]],
-    "G refused": lambda N: [*KEPT["normal"](N)[:2], torch.exp(3 * normal(N, N, seed=3, device="cuda"))],
+    "fallback: G": lambda N: [*KEPT["normal"](N)[:2], torch.exp(3 * normal(N, N, seed=3, device="cuda"))],
     "scales whose product is no number": lambda N: [T * scale for T, scale in zip(KEPT["normal"](N), (1e-30, 1e25, 1e-30), strict=True)],
 }
 

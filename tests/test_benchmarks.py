@@ -2,17 +2,16 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
+import sanitize
 import torch
-from helpers import module, needs_cuda
+from helpers import HAS_CUDA, ROOT, module, needs_cuda
 
-ROOT = Path(__file__).resolve().parent.parent
-CUDA = torch.cuda.is_available()
 SPECIAL_DTYPES = ("float16", "bfloat16", "float64")
 ROW_FIELDS = {"group", "problem", "shape", "N", "dtype", "inputs", "path", "reference", "ours", "ratio", "trials", "compared"}
 
@@ -97,6 +96,15 @@ def test_the_last_call_is_what_the_profile_tells(suites, stand_in, tmp_path):
     run_suites(suites, stand_in, tmp_path, "profile")
     (row,) = json.loads((tmp_path / "profile.json").read_text())["rows"]
     assert row == {"kernel": "hopper_product", "duration": [152000.0, "ns"], "l2_hit_rate": [71.75, "%"]}
+
+
+def test_tools_look_at_kernels_that_exist(suites, model):
+    """ncu and compute-sanitizer are told names of kernels; one that is no kernel's any more would only make them see less."""
+    kernels = set(re.findall(r"__global__ void (?:__launch_bounds__\(.*\)\s+)?(\w+)\(", "\n".join(model._CUDA_SOURCES)))
+    assert len(kernels) == "\n".join(model._CUDA_SOURCES).count("__global__ void")
+    assert set(suites.PROFILED_KERNELS) <= kernels
+    assert all(any(name in kernel for name in sanitize.NAMED) for kernel in kernels), kernels
+    assert all(any(name in kernel for kernel in kernels) for name in sanitize.NAMED), kernels
 
 
 # ---- benchmark.py ----------------------------------------------------------------------------------------------------
@@ -283,7 +291,7 @@ def test_rows_and_columns_are_sampled_at_large_sizes(suites, monkeypatch):
         pytest.param(
             ["--suite", "cpu", "forward"],
             "--suite: forward need a CUDA GPU, and torch sees none; accepted without one: registers, cpu",
-            marks=pytest.mark.skipif(CUDA, reason="there is a GPU"),
+            marks=pytest.mark.skipif(HAS_CUDA, reason="a CUDA GPU is visible"),
         ),
     ],
 )

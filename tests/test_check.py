@@ -518,7 +518,7 @@ def test_what_cannot_be_exported_is_said(tmp_path, capsys):
 # ---- The measures themselves. ----------------------------------------------------------------------------------------
 
 
-def wild(*shape, seed, span):
+def of_many_scales(*shape, seed, span):
     g = helpers.generator(seed)
     exponents = torch.randint(-span, span, shape, generator=g)
     return torch.ldexp(torch.randn(*shape, dtype=torch.float64, generator=g), exponents)
@@ -526,7 +526,7 @@ def wild(*shape, seed, span):
 
 @pytest.mark.parametrize("span", [1, 30, 150])
 def test_the_float64_truth_is_exact_far_beyond_float64(span):
-    X, Y = wild(7, 9, seed=1, span=span), wild(9, 5, seed=2, span=span)
+    X, Y = of_many_scales(7, 9, seed=1, span=span), of_many_scales(9, 5, seed=2, span=span)
     X[2], Y[3, 1], X[4, 4] = 0, 0, 2.0**-1060
     high, low = check.exact_product(X, Y)
     for i in range(7):
@@ -537,7 +537,7 @@ def test_the_float64_truth_is_exact_far_beyond_float64(span):
 
 
 def test_slices_add_up_and_have_few_bits():
-    X = wild(6, 8, seed=3, span=200)
+    X = of_many_scales(6, 8, seed=3, span=200)
     X[1] = 0
     parts = check.slices(X, 1, 20)
     assert sum(Fraction(float(part[0, 0])) for part in parts) == Fraction(float(X[0, 0]))

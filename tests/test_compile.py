@@ -14,6 +14,7 @@ from helpers import (
     FUNCTIONS,
     LOWER,
     NN,
+    NT,
     TN,
     assert_product,
     needs_cuda,
@@ -51,7 +52,7 @@ def assert_agrees(compiled, call, A, B):
 def test_opcheck(model, contraction, structure, device):
     operator = torch.ops.tril_matmul.product.default
     N, M, K = (5, 5, 5) if structure else (5, 6, 7)
-    x, y = (K, M) if contraction == TN else (M, K), (N, K) if contraction == 1 else (K, N)
+    x, y = (K, M) if contraction == TN else (M, K), (N, K) if contraction == NT else (K, N)
     X, Y = normal(*x, seed=1, device=device), normal(*y, seed=2, device=device)
     samples = [
         (X, Y),

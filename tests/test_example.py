@@ -3,12 +3,10 @@
 import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from helpers import needs_cuda
+from helpers import DEVICES, ROOT, needs_cuda
 
-ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "examples" / "train.py"
 
 SIZE = 200  # more than one block of the CPU path and one tile of a kernel, and no multiple of either
@@ -16,8 +14,6 @@ STEPS = 250
 FALL = 200  # the loss falls by this factor at least; at this setting it falls three times further
 # Two float32 products differ by some 1e-7 in each element; the loss, a sum of squares, is far above that here all the way.
 TOLERANCE = 1e-4
-
-DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
 @pytest.fixture(scope="module")

@@ -71,11 +71,11 @@ def test_nan_and_inf_come_where_the_sum_puts_them(model, contraction, structure,
         st.booleans(),
         st.integers(0, 2**20),
     )
-    def holds(N, in_x, in_y, batch, dtype, turned, seed):
+    def holds(N, in_x, in_y, batch, dtype, transposed, seed):
         X = with_specials(normal(*batch, N, N, seed=seed, dtype=dtype, device=device), in_x, seed)
         Y = with_specials(normal(*batch, N, N, seed=seed + 1, dtype=dtype, device=device), in_y, seed + 1)
         X, Y = poison(X, structure), poison(Y, structure)
-        if turned:
+        if transposed:
             X, Y = X.mT.contiguous().mT, Y.mT.contiguous().mT
         assert_specials(X, Y, contraction, structure)
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from helpers import ROOT, needs_cuda
+from helpers import DEVICES, ROOT
 
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 
@@ -20,7 +20,7 @@ def test_no_outputs_are_kept(cells):
         assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == ([], None), cell["source"]
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_cells_run_in_order(cells, device, model, monkeypatch, capsys):
     pytest.importorskip("matplotlib").use("Agg")  # a window would wait
     if device == "cpu":

@@ -592,7 +592,7 @@ PORTABLE = {"path": "portable", "refused": False, "refused_at": [], "lost": 0}
 def automatic(model):
     """The model, where it may choose the kernel itself."""
     if model._PATH != model._AUTOMATIC:
-        pytest.skip("TRIL_MATMUL_PATH asks for the portable kernel")
+        pytest.skip("TRIL_MATMUL_PATH asks for a kernel")
     return model
 
 
@@ -630,7 +630,7 @@ def test_explain_names_the_tf32_kernel(automatic, problem):
 
 @needs_hopper
 @pytest.mark.parametrize("problem", EXPLAINED)
-def test_explain_names_a_refusal(automatic, problem):
+def test_explain_names_a_fallback(automatic, problem):
     A, B = cuda_operands(2048)
     for operands in ((torch.exp(3 * A), torch.exp(3 * B)), (A, torch.exp(3 * B)), (torch.exp(3 * A), B)):
         told = automatic.explain(*operands, problem)
@@ -662,7 +662,7 @@ def test_explain_tells_of_a_whole_batch(automatic, problem):
         ([[1, 1], [1, 2]], ("portable", True, [0, 1], 3)),
     ],
 )
-def test_what_explain_makes_of_the_words_of_a_batch(model, monkeypatch, controls, told):
+def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, controls, told):
     on_gpu = types.SimpleNamespace(is_cuda=True)
     extension = types.SimpleNamespace(explained_product=lambda *_: (None, "hopper", torch.tensor(controls, dtype=torch.int32)))
     monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
@@ -674,7 +674,7 @@ def test_what_explain_makes_of_the_words_of_a_batch(model, monkeypatch, controls
 @pytest.mark.parametrize("mantissa", [1.0, 1 + 2**-10, 1 + 2**-20], ids=["one bit", "eleven bits", "twenty-one bits"])
 @pytest.mark.parametrize("which", ["A", "B"])
 def test_small_elements_beside_large_ones(automatic, which, mantissa):
-    """A pair of float16 ends somewhere: what lies below is scaled apart, and then listed. None of it may be lost where nothing hides it."""
+    """A pair of float16 ends somewhere: below, a block is wide, and then an element an outlier. Here nothing hides what would be lost."""
     N = 1300
     S, identity = 0.5 + 0.5 * torch.rand(N, N, device="cuda"), torch.eye(N, device="cuda")
     for e in range(1, 61):
@@ -691,7 +691,7 @@ def test_small_elements_beside_large_ones(automatic, which, mantissa):
 @needs_hopper
 @pytest.mark.parametrize("problem", EXPLAINED)
 @pytest.mark.parametrize(("every", "refused"), [(16, False), (1, True)])
-def test_many_outliers_are_refused(model, problem, every, refused):
+def test_many_outliers_make_a_fallback(model, problem, every, refused):
     """Elements that a pair of float16 cannot hold are added one by one, unless there are too many for that."""
     A, B = cuda_operands(2048)
     for T in (A, B):

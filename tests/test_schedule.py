@@ -2,19 +2,10 @@
 Every tile comes once, the long ones first; every packed block and every partial sum has a place of its own; a split waits for earlier ones.
 """
 
-import re
-
 import pytest
 from helpers import COMPILER, host_program
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("schedule")]
-
-
-def constant(model, name):
-    """The line that defines a whole-number constant."""
-    found = re.search(rf"^(?:\[\[maybe_unused\]\] )?constexpr int {name} = \d+;", "\n".join(model._CUDA_SOURCES), re.MULTILINE)
-    assert found, f"model_new.py no longer defines 'constexpr int {name} = <number>;'; tests/test_schedule.py needs it"
-    return found[0]
 
 
 PRELUDE = r"""
@@ -31,8 +22,6 @@ using std::max;
 using std::min;
 #define __device__
 #define __host__
-#define __align__(n) alignas(n)
-struct BlockMetadata;
 """
 
 HARNESS = r"""
@@ -154,7 +143,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
 }
 
-// ---- The Hopper kernel's items.
+// ---- The Hopper kernel's work tiles.
 
 template <Contraction kC>
 void check_hopper(int m, int n, int k, int triangular, int longest_split) {
@@ -184,47 +173,47 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
     CHECK(!(of_x ? has_block<kX, kC>(p, lines, 0) : has_block<kY, kC>(p, lines, 0)), "there is a block beyond the last line");
   }
 
-  // WorkTiles: every k_block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
+  // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
   const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
   const int64_t places = WorkTiles::partial_sums(m, n, p.k_blocks, triangular, p.longest_split);
   std::map<std::pair<int, int>, std::vector<char>> summed;
-  std::map<std::pair<int, int>, int> next_piece;
+  std::map<std::pair<int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
-  WorkTiles items;
-  WorkTile item;
+  WorkTiles work_tiles;
+  WorkTile tile;
   int count = 0, before = 0x7FFFFFFF;
-  for (; items.find(p, count, item); ++count) {
+  for (; work_tiles.find(p, count, tile); ++count) {
     if (count % 5 == 0) {
       WorkTiles anew;
       WorkTile same;
-      CHECK(anew.find(p, count, same) && same.i == item.i && same.j == item.j && same.begin == item.begin && same.end == item.end &&
-                same.split == item.split && same.splits == item.splits && same.place == item.place,
-            "item %d differs from a new walk's", count);
+      CHECK(anew.find(p, count, same) && same.i == tile.i && same.j == tile.j && same.begin == tile.begin && same.end == tile.end &&
+                same.split == tile.split && same.splits == tile.splits && same.place == tile.place,
+            "work tile %d differs from a new walk's", count);
     }
-    const int length = item.end - item.begin;
-    CHECK(item.i >= 0 && item.i < rows && item.j >= 0 && item.j < cols, "item %d: row %d, column %d", count, item.i, item.j);
-    CHECK(!triangular || item.j <= item.i, "item %d: row %d, column %d is above the diagonal", count, item.i, item.j);
-    CHECK(item.begin >= 0 && item.end <= p.k_blocks && length > 0, "item %d: k_blocks %d .. %d", count, item.begin, item.end - 1);
-    CHECK(length <= p.longest_split, "item %d is %d long, longer than %d", count, length, p.longest_split);
-    if (item.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
-      CHECK(length - (kTileBlocks - 1) <= before, "item %d is %d long, after one of %d", count, length, before);
+    const int length = tile.end - tile.begin;
+    CHECK(tile.i >= 0 && tile.i < rows && tile.j >= 0 && tile.j < cols, "work tile %d: row %d, column %d", count, tile.i, tile.j);
+    CHECK(!triangular || tile.j <= tile.i, "work tile %d: row %d, column %d is above the diagonal", count, tile.i, tile.j);
+    CHECK(tile.begin >= 0 && tile.end <= p.k_blocks && length > 0, "work tile %d: k-blocks %d .. %d", count, tile.begin, tile.end - 1);
+    CHECK(length <= p.longest_split, "work tile %d is %d long, longer than %d", count, length, p.longest_split);
+    if (tile.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
+      CHECK(length - (kTileBlocks - 1) <= before, "work tile %d is %d long, after one of %d", count, length, before);
       before = min(before, length);
     }
     // A split waits for the splits before it: they must have been handed out.
-    const auto tile = std::make_pair(item.i, item.j);
-    CHECK(item.split == next_piece[tile]++ && item.split < item.splits, "item %d is split %d of %d", count, item.split, item.splits);
-    if (item.split < item.splits - 1) {
-      const int64_t place = item.place + item.split;
-      CHECK(place >= 0 && place < places && !place_taken[place]++, "item %d: its partial sums have place %lld of %lld", count,
+    const auto key = std::make_pair(tile.i, tile.j);
+    CHECK(tile.split == next_split[key]++ && tile.split < tile.splits, "work tile %d is split %d of %d", count, tile.split, tile.splits);
+    if (tile.split < tile.splits - 1) {
+      const int64_t place = tile.place + tile.split;
+      CHECK(place >= 0 && place < places && !place_taken[place]++, "work tile %d: its partial sums have place %lld of %lld", count,
             (long long)place, (long long)places);
     }
-    std::vector<char>& all = summed[tile];
+    std::vector<char>& all = summed[key];
     all.resize(p.k_blocks, 0);
-    for (int k_block = item.begin; k_block < item.end; ++k_block)
-      CHECK(!all[k_block]++, "item %d: k_block %d of row %d, column %d is summed twice", count, k_block, item.i, item.j);
+    for (int k_block = tile.begin; k_block < tile.end; ++k_block)
+      CHECK(!all[k_block]++, "work tile %d: k-block %d of row %d, column %d is summed twice", count, k_block, tile.i, tile.j);
   }
   for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than splits");
-  for (int again = 0; again < 3; ++again) CHECK(!items.find(p, count + again, item), "there are items after the last");
+  for (int again = 0; again < 3; ++again) CHECK(!work_tiles.find(p, count + again, tile), "there are work tiles after the last");
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < cols; ++j) {
       if (triangular && j > i) continue;
@@ -235,10 +224,10 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
         for (int u = 0; u < kTileBlocks; ++u)
           for (int v = 0; v < kTileBlocks; ++v)
             needed |= has_block<kX, kC>(p, kTileBlocks * i + u, k_block) && has_block<kY, kC>(p, kTileBlocks * j + v, k_block);
-        CHECK(!needed || summed[key][k_block], "row %d, column %d lacks k_block %d", i, j, k_block);
+        CHECK(!needed || summed[key][k_block], "row %d, column %d lacks k-block %d", i, j, k_block);
       }
     }
-  std::printf("%d items, ", count);
+  std::printf("%d work tiles, ", count);
 }
 
 // ---- The half-precision kernel's work tiles, of rows x cols blocks.
@@ -353,14 +342,14 @@ def test_the_root_of_a_triangular_number_is_exact(program):
 
 @pytest.mark.parametrize("longest_split", [4, 7, 12, 30, NEVER])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_items_of_triangles(program, contraction, longest_split):
+def test_the_hopper_kernel_sums_each_tile_of_a_triangle_once(program, contraction, longest_split):
     for N in (1, 64, 65, 128, 129, 192, 300, 640, 1000, 1280, 2048, 2080, 2100, 4000, 4096, *((8192,) if longest_split == NEVER else ())):
         program("hopper", CONTRACTIONS[contraction], N, N, N, 1, longest_split)
 
 
 @pytest.mark.parametrize("longest_split", [4, 7, NEVER])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_items_of_rectangles(program, contraction, longest_split):
+def test_the_hopper_kernel_sums_each_tile_of_a_rectangle_once(program, contraction, longest_split):
     for sizes in RECTANGLES:
         program("hopper", CONTRACTIONS[contraction], *sizes, 0, longest_split)
 
