@@ -91,7 +91,7 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
   std::_Exit(1);   // without destructors: they would free the stack that this runs on
 }
 
-// ---- A cluster: its thread blocks, their warps, their threads.
+// ---- A cluster: its CTAs, their warps, their threads.
 
 int block_threads;
 
@@ -224,7 +224,7 @@ inline uint32_t shared_address(const void* p) {
 }
 inline unsigned char* at_address(uint32_t at) { return cluster->blocks[at >> kRankShift].memory + (at & ((1 << kRankShift) - 1)); }
 inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
-  if (rank >= static_cast<uint32_t>(cluster->size)) fail("a thread block that the cluster does not have");
+  if (rank >= static_cast<uint32_t>(cluster->size)) fail("a CTA that the cluster does not have");
   return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
 }
 inline uint32_t cluster_rank() { return current->block->rank; }
@@ -260,7 +260,7 @@ inline void barrier_wait(uint64_t* barrier, uint32_t) {
 }
 inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   if (cluster->size < 2) fail("sent in a cluster of one");
-  if (cluster->came < cluster->size * block_threads) fail("sent to a thread block that may not have begun");
+  if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
   if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");
   there(to);
   const int words[4] = {a, b, c, d};
