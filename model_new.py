@@ -28,9 +28,9 @@ the import initialises CUDA. So processes that are to use a GPU have to be spawn
 Map, top to bottom:
 
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), epilogue (zeros), PTX,
-                       element types, packing (float32 as scaled pairs of float16), the portable kernel (any GPU), the tf32 kernel
-                       (small float32 products), layouts, the mma kernel (Ampere on, on request), the Hopper kernel (float32), the
-                       half-precision kernel, launching
+                       element types, packing (float32 as scaled pairs of float16), launching, the portable kernel (any GPU), the tf32
+                       kernel (small float32 products), layouts, the mma kernel (Ampere on, on request), the Hopper kernel (float32), the
+                       half-precision kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -1312,6 +1312,92 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 }
 """
 
+# ---- Launching: what all kernels' launchers share. --------------------------------------------------------------------
+_CUDA_LAUNCH = r"""
+// ---- Launching: one kernel.
+
+// How a kernel is launched. `cluster`: CTAs in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
+// before the one ahead of it in the stream has ended.
+struct Launch {
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+  int64_t blocks;
+  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) : blocks(blocks) {
+    config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
+    if (early) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attribute.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = cluster, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    }
+  }
+  Launch(const Launch&) = delete;   // config points to this one's attributes
+};
+
+// Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless.
+// Templates of the host are static: their own statics would else be shared with another build of this file in the same process.
+template <auto kKernel>
+static cudaError_t allow_shared_memory(int bytes) {
+  if (bytes <= 48 * 1024) return cudaSuccess;
+  static bool ready[64] = {};
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess && !(device < 64 && ready[device])) {
+    error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (device < 64) ready[device] = error == cudaSuccess;
+  }
+  return error;
+}
+
+template <auto kKernel, typename... Arguments>
+static cudaError_t launch_kernel(const Launch& launch, const Arguments&... arguments) {
+  if (launch.blocks > 2147483647) return cudaErrorInvalidConfiguration;
+  const cudaError_t error = allow_shared_memory<kKernel>(static_cast<int>(launch.config.dynamicSmemBytes));
+  return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
+}
+
+// How a product is cut. `splits`: how many CTAs, a cluster of Hopper or later, share the range of k of each tile.
+struct Cut {
+  int edge, splits;
+};
+
+// ---- Launching: conditions and types as constants.
+
+// Each calls f with what it is given as a constant, or with an element of the type.
+template <typename F>
+static cudaError_t with_constant(bool condition, const F& f) {
+  return condition ? f(std::true_type()) : f(std::false_type());
+}
+template <typename F>
+static cudaError_t with_constants(bool a, bool b, const F& f) {
+  return with_constant(a, [&](auto first) { return with_constant(b, [&](auto second) { return f(first, second); }); });
+}
+template <typename F>
+static cudaError_t with_edge(int edge, const F& f) {
+  if (edge == 128) return f(std::integral_constant<int, 128>());
+  return edge == 64 ? f(std::integral_constant<int, 64>()) : f(std::integral_constant<int, 32>());
+}
+template <typename F>
+static cudaError_t with_type(ElementType type, const F& f) {
+  switch (type) {
+    case kFloat32:
+      return f(float());
+    case kFloat64:
+      return f(double());
+    case kFloat16:
+      return f(__half());
+    case kBFloat16:
+      return f(__nv_bfloat16());
+  }
+  return cudaErrorInvalidValue;
+}
+"""
+
 # ---- The portable kernel: any GPU, any strides, four dtypes; the referee of every faster kernel. ---------------------
 #
 # Enters: a Product. Leaves: all of C. One CTA a tile. Its threads form teams: each team sums the whole tile over k-blocks of its own, in
@@ -1852,57 +1938,7 @@ __global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<flo
 #endif
 }
 
-// ---- Portable kernel: launching. (Launch, launch_kernel and with_constants serve the other kernels, too.)
-
-// How a kernel is launched. `cluster`: CTAs in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
-// before the one ahead of it in the stream has ended.
-struct Launch {
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config = {};
-  int64_t blocks;
-  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) : blocks(blocks) {
-    config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
-    if (early) {
-      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      attribute.val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (cluster > 1) {
-      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim.x = cluster, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    }
-  }
-  Launch(const Launch&) = delete;   // config points to this one's attributes
-};
-
-// Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless.
-// Templates of the host are static: their own statics would else be shared with another build of this file in the same process.
-template <auto kKernel>
-static cudaError_t allow_shared_memory(int bytes) {
-  if (bytes <= 48 * 1024) return cudaSuccess;
-  static bool ready[64] = {};
-  int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess && !(device < 64 && ready[device])) {
-    error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (device < 64) ready[device] = error == cudaSuccess;
-  }
-  return error;
-}
-
-template <auto kKernel, typename... Arguments>
-static cudaError_t launch_kernel(const Launch& launch, const Arguments&... arguments) {
-  if (launch.blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  const cudaError_t error = allow_shared_memory<kKernel>(static_cast<int>(launch.config.dynamicSmemBytes));
-  return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
-}
-
-// How a product is cut. `splits`: how many CTAs, a cluster of Hopper or later, share the range of k of each tile.
-struct Cut {
-  int edge, splits;
-};
+// ---- Portable kernel: launching.
 
 // Large tiles read least, but only many tiles keep every SM busy to the end. Where there are few, several CTAs
 // share the range of k of one, if the GPU has clusters, and the tiles are made smaller. The limits are measured, on an H200.
@@ -1922,19 +1958,6 @@ static Cut cut_of(const Product& p, int element_bytes, const Gpu& gpu) {
   return {32, gpu.capability >= 90 ? splits : 1};
 }
 
-// Call f with two conditions, or with the edge of the tiles, as constants.
-template <typename F>
-static cudaError_t with_constants(bool a, bool b, const F& f) {
-  using std::false_type, std::true_type;
-  if (a) return b ? f(true_type(), true_type()) : f(true_type(), false_type());
-  return b ? f(false_type(), true_type()) : f(false_type(), false_type());
-}
-template <typename F>
-static cudaError_t with_edge(int edge, const F& f) {
-  if (edge == 128) return f(std::integral_constant<int, 128>());
-  return edge == 64 ? f(std::integral_constant<int, 64>()) : f(std::integral_constant<int, 32>());
-}
-
 template <typename T>
 static cudaError_t launch_portable_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   const Cut cut = cut_of(p, sizeof(T), gpu);
@@ -1947,17 +1970,7 @@ static cudaError_t launch_portable_as(const Product& p, const Gpu& gpu, cudaStre
 }
 
 cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  switch (type) {
-    case kFloat32:
-      return launch_portable_as<float>(p, gpu, stream);
-    case kFloat64:
-      return launch_portable_as<double>(p, gpu, stream);
-    case kFloat16:
-      return launch_portable_as<__half>(p, gpu, stream);
-    case kBFloat16:
-      return launch_portable_as<__nv_bfloat16>(p, gpu, stream);
-  }
-  return cudaErrorInvalidValue;
+  return with_type(type, [&](auto element) { return launch_portable_as<decltype(element)>(p, gpu, stream); });
 }
 
 // Behind a product of the Hopper kernel, of one matrix.
@@ -3007,30 +3020,17 @@ template <typename T>
 static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   constexpr int kUnit = 16 / sizeof(T);
   const Cut cut = mma_cut_of(p, MmaShape<T, 64>::kBlockK, gpu);
-  auto of_layout = [&](auto x_k_major, auto y_k_major) {
-    auto of_edge = [&](auto large, auto) {
-      constexpr int kEdge = large ? 128 : 64;
-      const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, MmaShape<T, kEdge>::kThreads, sizeof(MmaMemory<T, kEdge>),
-                          cut.splits, false, stream);
+  return with_constants(!layout_of_x(p, kUnit).lines_first, !layout_of_y(p, kUnit).lines_first, [&](auto x_k_major, auto y_k_major) {
+    return with_constant(cut.edge == 128, [&](auto large) {
+      constexpr int kEdge = large ? 128 : 64, kBytes = sizeof(MmaMemory<T, kEdge>);
+      const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, MmaShape<T, kEdge>::kThreads, kBytes, cut.splits, false, stream);
       return launch_kernel<mma_product<T, kEdge, x_k_major, y_k_major>>(launch, p, cut.splits);
-    };
-    return with_constants(cut.edge == 128, false, of_edge);
-  };
-  return with_constants(!layout_of_x(p, kUnit).lines_first, !layout_of_y(p, kUnit).lines_first, of_layout);
+    });
+  });
 }
 
 cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  switch (type) {
-    case kFloat32:
-      return launch_mma_as<float>(p, gpu, stream);
-    case kFloat64:
-      return launch_mma_as<double>(p, gpu, stream);
-    case kFloat16:
-      return launch_mma_as<__half>(p, gpu, stream);
-    case kBFloat16:
-      return launch_mma_as<__nv_bfloat16>(p, gpu, stream);
-  }
-  return cudaErrorInvalidValue;
+  return with_type(type, [&](auto element) { return launch_mma_as<decltype(element)>(p, gpu, stream); });
 }
 #else
 cudaError_t launch_mma(const Product&, ElementType, const Gpu&, cudaStream_t) { return cudaErrorNotSupported; }
@@ -4666,7 +4666,7 @@ _PATH = _requested_path()
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT]
+_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT]
 _CUDA_SOURCES += [_CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
