@@ -164,7 +164,7 @@ def build(rows):
     return markdown(head, cells) if cells else None
 
 
-FAMILIES = {  # column -> what a mangled kernel's name holds; from "packing" on, kernels for Hopper alone
+FAMILIES = {  # column -> what a mangled kernel's name holds
     "portable": "portable_product",
     "mma, 64 × 64": r"mma_product.*Li64E",
     "mma, 128 × 128": r"mma_product.*Li128E",
@@ -176,14 +176,14 @@ FAMILIES = {  # column -> what a mangled kernel's name holds; from "packing" on,
 
 
 def registers(rows):
-    """Registers of a thread, the least and the most of a family's kernels; those that a GPU never runs are empty there."""
-    cells, for_hopper = [], list(FAMILIES)[list(FAMILIES).index("packing") :]
+    """Registers of a thread, the least and the most of a family's kernels; a dash where they have no body."""
+    cells = []
     for architecture in dict.fromkeys(row["architecture"] for row in rows):
         here = [row for row in rows if row["architecture"] == architecture]
         line = [architecture]
-        for name, pattern in FAMILIES.items():
+        for pattern in FAMILIES.values():
             of_family = [row["registers"] for row in here if re.search(pattern, row["kernel"])]
-            empty = not of_family or (name in for_hopper and architecture != "sm_90a")
+            empty = max(of_family, default=0) <= 4  # no kernel, or one without a body there
             line.append("–" if empty else f"{min(of_family)} to {max(of_family)}" if len(set(of_family)) > 1 else of_family[0])
         cells.append([*line, sum(row["spilled_bytes"] for row in here)])
     return markdown(["architecture", *FAMILIES, "bytes spilled"], cells) if cells else None
