@@ -630,17 +630,16 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120
 
 
 def find_nvcc():
-    """The compiler's path. Raises RuntimeError."""
-    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    nvcc = shutil.which("nvcc") or next((p for home in homes if home and (p := shutil.which("nvcc", path=f"{home}/bin"))), None)
-    if nvcc is None:
-        raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
-    return nvcc
+    """The compiler's path, or None."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return shutil.which("nvcc") or next((p for home in homes if home and (p := shutil.which("nvcc", path=f"{home}/bin"))), None)
 
 
 def ptxas_report(sources, flags, architecture):
     """What ptxas says of the CUDA source compiled for one architecture. Raises RuntimeError."""
     nvcc = find_nvcc()
+    if nvcc is None:
+        raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "x.cu").write_text("\n".join(sources))
         command = [nvcc, "-std=c++17", *flags, "-DTRIL_MATMUL_MMA", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", "x", "x.cu"]
@@ -651,13 +650,14 @@ def ptxas_report(sources, flags, architecture):
 
 
 def kernels_of(report):
-    """[{kernel (mangled), registers, stack_bytes, spilled_bytes}] of what ptxas says."""
+    """[{kernel (mangled), registers, stack_bytes, spilled_bytes}] of what ptxas says; with a kernel, the functions that it calls."""
     found = []
     for line in report.splitlines():
         if match := re.search(r"Compiling entry function '(\w+)'", line):
-            found.append({"kernel": match[1]})
+            found.append({"kernel": match[1], "registers": None, "stack_bytes": 0, "spilled_bytes": 0})
         elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
-            found[-1].update(stack_bytes=int(match[1]), spilled_bytes=int(match[2]) + int(match[3]))
+            found[-1]["stack_bytes"] = max(found[-1]["stack_bytes"], int(match[1]))
+            found[-1]["spilled_bytes"] += int(match[2]) + int(match[3])
         elif match := re.search(r"Used (\d+) registers", line):
             found[-1]["registers"] = int(match[1])
     return found
@@ -665,7 +665,7 @@ def kernels_of(report):
 
 def suite_registers(bench, record):
     """Registers, stack and spills of every kernel, the mma kernel among them, by ptxas. Needs nvcc, and no GPU."""
-    version = re.search(r"V([\d.]+)", _output_of(find_nvcc(), "--version") or "")
+    version = re.search(r"V([\d.]+)", _output_of(find_nvcc() or "nvcc", "--version") or "")
     record.content["versions"]["nvcc"] = version[1] if version else None
     for architecture in ARCHITECTURES:
         with record.row(f"registers on {architecture}"):

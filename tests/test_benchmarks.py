@@ -219,6 +219,14 @@ def test_what_ptxas_says(suites):
     assert suites.kernels_of(PTXAS) == [row]
 
 
+def test_a_spill_of_a_kernel_is_not_hidden_by_a_function_that_it_calls(suites):
+    called = """ptxas info    : Function properties for correct_tile
+    16 bytes stack frame, 8 bytes spill stores, 0 bytes spill loads
+"""
+    (row,) = suites.kernels_of(PTXAS.replace("0 bytes spill loads", "4 bytes spill loads") + called)
+    assert (row["spilled_bytes"], row["stack_bytes"]) == (12, 16)
+
+
 def test_a_spill_is_a_failure(suites, stand_in, tmp_path, monkeypatch):
     spilling = PTXAS.replace("0 bytes spill stores", "4 bytes spill stores")
     monkeypatch.setattr(suites, "ptxas_report", lambda sources, flags, architecture: spilling if architecture == "sm_86" else PTXAS)

@@ -12,7 +12,7 @@ import sys
 import pytest
 import sanitize
 import torch
-from helpers import COMPILER, HAS_CUDA, ROOT, SOURCE, execute
+from helpers import COMPILER, HAS_CUDA, ROOT, SOURCE, execute, module
 
 # Machine code takes a processor most of a minute for each. Where there are few, or a GPU has tests of its own, all but one are compiled up
 # to PTX (compute_), unoptimised, in a seventh of the time; benchmarks/results/registers.json has what was seen of the others.
@@ -32,12 +32,8 @@ FLAGS = [
 ]
 
 
-def find_nvcc():
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    return shutil.which("nvcc") or next((p for h in homes if h and (p := shutil.which("nvcc", path=os.path.join(h, "bin")))), None)
-
-
-NVCC = find_nvcc()
+benchmark = module("benchmark")  # it finds the compiler, and reads what ptxas says
+NVCC = benchmark.find_nvcc()
 
 # ---- Compilation. ----------------------------------------------------------------------------------------------------
 
@@ -60,13 +56,7 @@ def compiled(model, tmp_path_factory, request):
 
 def spills(report):
     """{kernel: bytes spilled, stores and loads together} of what ptxas reports."""
-    found, kernel = {}, "?"
-    for line in report.splitlines():
-        if entry := re.search(r"(?:entry function|Function properties for) '?([\w$]+)'?", line):
-            kernel = entry[1]
-        if spilled := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
-            found[kernel] = found.get(kernel, 0) + int(spilled[1]) + int(spilled[2])
-    return found
+    return {row["kernel"]: row["spilled_bytes"] for row in benchmark.kernels_of(report)}
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc was found")
