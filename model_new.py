@@ -27,10 +27,10 @@ the import initialises CUDA. So processes that are to use a GPU have to be spawn
 
 Map, top to bottom:
 
-    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), epilogue (zeros), PTX,
-                       element types, packing (float32 as scaled pairs of float16), launching, the portable kernel (any GPU), the tf32
-                       kernel (small float32 products), layouts, the mma kernel (Ampere on, on request), the Hopper kernel (float32), the
-                       half-precision kernel, which kernel computes
+    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
+                       split-K), element types, packing (float32 as scaled pairs of float16), launching, the portable kernel (any
+                       GPU), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on, on request), the Hopper
+                       kernel (float32), the half-precision kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -404,53 +404,10 @@ struct Scheduler {
 }  // namespace half_precision
 """
 
-# ---- Epilogue: what every kernel writes in the same way. -------------------------------------------------------------
-_CUDA_EPILOGUE = r"""
-// ---- Epilogue: zeros above the diagonal, and vectors of four.
-
-// Zeros in lines `from` to `to` of the tile kEdge x kEdge whose first element is (row, col), as far as C goes. Lines are rows, or columns
-// if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the zeros shall not
-// drive anything else out of the L2 cache. P: anything that has m, n, c_row and c_col.
-template <int kEdge, bool kStreaming, typename P, typename T>
-__device__ inline void write_zeros(const P& p, T* c, int row, int col, int from, int to, int thread, int threads) {
-  constexpr int kVector = 16 / sizeof(T);
-  const bool column_major = p.c_row == 1 && p.c_col != 1;
-  const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kEdge, column_major ? p.m - row : p.n - col);
-  const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
-  c += row * p.c_row + col * p.c_col;
-  if (length == kEdge && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
-#pragma unroll 1
-    for (int e = from * kEdge + thread * kVector; e < lines * kEdge; e += threads * kVector) {
-      uint4* const at = reinterpret_cast<uint4*>(c + e / kEdge * line_stride + e % kEdge);
-      if constexpr (kStreaming)
-        __stcs(at, uint4());
-      else
-        *at = uint4();
-    }
-  } else {
-#pragma unroll 1
-    for (int e = from * kEdge + thread; e < lines * kEdge; e += threads)
-      if (e % kEdge < length) c[e / kEdge * line_stride + e % kEdge * stride] = T();
-  }
-}
-
-// Writes four neighbours in a row of C, as far as they exist. `vectorized`: whether four that exist can be written at once.
-__device__ inline void write_four(const Product& p, float* c, bool vectorized, int row, int col, const float (&v)[4]) {
-  if (row >= p.m) return;
-  float* const to = c + row * p.c_row + col * p.c_col;
-  if (vectorized && col + 4 <= p.n) {
-    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
-  } else {
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (col + e < p.n) to[e * p.c_col] = v[e];
-  }
-}
-"""
-
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# Addresses of shared memory are 32-bit. address_in_peer gives the same place in another CTA of the cluster.
+# They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. address_in_peer gives the
+# same place in another CTA of the cluster.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda_bf16.h>
@@ -469,14 +426,14 @@ __device__ inline int fresh_thread_index() {
   return index;
 }
 
-__device__ inline uint32_t cluster_rank() {
+__device__ inline uint32_t block_rank_in_cluster() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 
 // The number of the cluster in the grid.
-__device__ inline uint32_t cluster_number() {
+__device__ inline uint32_t cluster_id_in_grid() {
   uint32_t number;
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
   return number;
@@ -604,7 +561,7 @@ __device__ inline float4 load_shared_four(uint32_t at) {
 // Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
 // row lane % 8 of matrix lane / 8, or of its column (kTransposed).
 template <bool kTransposed>
-__device__ inline void store_matrices(uint32_t at, const uint32_t (&w)[4]) {
+__device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   if constexpr (kTransposed)
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
                  "r"(w[3])
@@ -671,23 +628,23 @@ __device__ inline void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait
 
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
 // cluster, and counts on the barrier of each.
-__device__ inline void copy_box(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+__device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
                    shared_address(to)),
                "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
                : "memory");
 }
-__device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+__device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
       "%6;" ::"r"(shared_address(to)),
       "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
       : "memory");
 }
-__device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+__device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
-__device__ inline void store_box(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
+__device__ inline void tma_store(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
                "r"(at2), "r"(shared_address(from))
                : "memory");
@@ -817,7 +774,7 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
 // Four matrices of eight rows of 16 bytes, to registers: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: the 16-bit
 // elements 2 t and 2 t + 1 of column g. Lane l gives the address of row l % 8 of matrix l / 8.
 template <bool kTransposed>
-__device__ inline void load_matrices(uint32_t at, uint32_t (&w)[4]) {
+__device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   if constexpr (kTransposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
@@ -886,6 +843,76 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 
 """
 
+# ---- Epilogue: what every kernel writes in the same way. -------------------------------------------------------------
+_CUDA_EPILOGUE = r"""
+// ---- Epilogue: zeros above the diagonal, and vectors of four.
+
+// Zeros in lines `from` to `to` of the tile kEdge x kEdge whose first element is (row, col), as far as C goes. Lines are rows, or columns
+// if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the zeros shall not
+// drive anything else out of the L2 cache. P: anything that has m, n, c_row and c_col.
+template <int kEdge, bool kStreaming, typename P, typename T>
+__device__ inline void write_zeros(const P& p, T* c, int row, int col, int from, int to, int thread, int threads) {
+  constexpr int kVector = 16 / sizeof(T);
+  const bool column_major = p.c_row == 1 && p.c_col != 1;
+  const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kEdge, column_major ? p.m - row : p.n - col);
+  const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
+  c += row * p.c_row + col * p.c_col;
+  if (length == kEdge && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
+#pragma unroll 1
+    for (int e = from * kEdge + thread * kVector; e < lines * kEdge; e += threads * kVector) {
+      uint4* const at = reinterpret_cast<uint4*>(c + e / kEdge * line_stride + e % kEdge);
+      if constexpr (kStreaming)
+        __stcs(at, uint4());
+      else
+        *at = uint4();
+    }
+  } else {
+#pragma unroll 1
+    for (int e = from * kEdge + thread; e < lines * kEdge; e += threads)
+      if (e % kEdge < length) c[e / kEdge * line_stride + e % kEdge * stride] = T();
+  }
+}
+
+// Writes four neighbours in a row of C, as far as they exist. `vectorized`: whether four that exist can be written at once.
+__device__ inline void write_four(const Product& p, float* c, bool vectorized, int row, int col, const float (&v)[4]) {
+  if (row >= p.m) return;
+  float* const to = c + row * p.c_row + col * p.c_col;
+  if (vectorized && col + 4 <= p.n) {
+    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
+  } else {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (col + e < p.n) to[e * p.c_col] = v[e];
+  }
+}
+
+// ---- Epilogue: split-K by a cluster.
+
+// Each CTA of the cluster has a split of the sums of one tile, kCount of each of kThreads threads. All but the first leave theirs in the
+// `buffer` in their shared memory, and the first one adds them to its own, in the order of k. All threads of the cluster call this.
+// split: by reference, so that one that lies in shared memory takes no register.
+template <int kCount, int kThreads, typename Acc>
+__device__ inline void add_splits(Acc* sum, Acc* buffer, int thread, bool takes_part, const int& split, int splits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (splits > 1) {
+    __syncthreads();
+    if (split != 0 && takes_part)
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) buffer[e * kThreads + thread] = sum[e];
+    cluster_sync();
+    if (split == 0 && takes_part)
+#pragma unroll 1
+      for (int other = 1; other < splits; ++other) {
+        const uint32_t from = address_in_peer(shared_address(buffer + thread), other);
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) sum[e] += load_in_peer<Acc>(from + e * kThreads * static_cast<int>(sizeof(Acc)));
+      }
+    cluster_sync();   // no CTA may leave while its sums are being read
+  }
+#endif
+}
+"""
+
 # ---- Element types: shared by the kernels that read tensors as they are. ---------------------------------------------
 _CUDA_ELEMENTS = r"""
 // ---- Element types: accumulators.
@@ -932,6 +959,15 @@ template <int kCount>
 __device__ inline void put_aside(const float (&sum)[kCount], volatile float (&before)[kCount]) {
 #pragma unroll
   for (int u = 0; u < kCount; ++u) before[u] = sum[u];
+}
+
+// Whether one of a thread's sums is a NaN.
+template <int kCount, typename Acc>
+__device__ inline bool any_nan(const Acc* sum) {
+  bool found = false;
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) found |= sum[u] != sum[u];
+  return found;
 }
 
 // Whether all sums are finite, in all threads. A sum that has been finite `before` becomes what it was; one that has not must now be no
@@ -1625,17 +1661,6 @@ __device__ inline void multiply_masked(const Acc* x, const Acc* y, Side x_side, 
     }
 }
 
-// Whether one of the sums is a NaN.
-template <typename Acc, int kRows, int kCols>
-__device__ inline bool any_nan(const Acc (&sum)[kRows][kCols]) {
-  bool found = false;
-#pragma unroll
-  for (int r = 0; r < kRows; ++r)
-#pragma unroll
-    for (int s = 0; s < kCols; ++s) found |= sum[r][s] != sum[r][s];
-  return found;
-}
-
 // ---- Portable kernel: the kernel.
 
 // What a CTA computes.
@@ -1749,7 +1774,7 @@ __device__ inline void compute_tile(const Product& p, int splits, const Portable
       stage = stage + 1 < kStages ? stage + 1 : 0;
     }
     // A term that the product does not have, zero times Inf, can only have made a NaN. Then the tile is summed again, with care.
-    if (careful || !p.triangular || !__syncthreads_or(any_nan(sum))) break;
+    if (careful || !p.triangular || !__syncthreads_or(any_nan<L::kRows * L::kCols>(&sum[0][0]))) break;
   }
 
   // The teams' sums, added one after the other, 64 elements of each thread at a time.
@@ -1770,24 +1795,8 @@ __device__ inline void compute_tile(const Product& p, int splits, const Portable
         for (int e = 0; e < kRound; ++e) flat[first + e] += buffers[e * P::kTeamThreads + in_team];
     }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  // The splits of the CTAs of a cluster, likewise: each leaves its sums in its shared memory, and the first one adds them.
-  if (splits > 1) {
-    __syncthreads();
-    if (work.split != 0 && team == 0)
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) buffers[e * P::kTeamThreads + in_team] = flat[e];
-    cluster_sync();
-    if (work.split == 0 && team == 0)
-#pragma unroll 1
-      for (int other = 1; other < splits; ++other) {
-        const uint32_t from = address_in_peer(shared_address(buffers + in_team), other);
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) flat[e] += load_in_peer<Acc>(from + e * P::kTeamThreads * static_cast<int>(sizeof(Acc)));
-      }
-    cluster_sync();   // no CTA may leave while its sums are being read
-  }
-#endif
+  // The splits of the CTAs of a cluster, likewise.
+  add_splits<kElements, P::kTeamThreads>(flat, buffers, in_team, team == 0, work.split, splits);
 
   // The first team of the first split writes the tile, neighbours together where it can.
   constexpr int kGroup = sizeof(Acc) == 4 ? 4 : 2;
@@ -2414,7 +2423,7 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     barrier_init_fence();
   }
   cluster_arrive();
-  const Tf32WorkTile here(p, plan, static_cast<int>(cluster_number()), static_cast<int>(cluster_rank()));
+  const Tf32WorkTile here(p, plan, static_cast<int>(cluster_id_in_grid()), static_cast<int>(block_rank_in_cluster()));
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
@@ -2436,7 +2445,7 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
   const Tile& tile = mine.tile;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_fragment = mine.first_fragment(mine.split_index);
   const int fragments = mine.first_fragment(mine.split_index + 1) - first_fragment;
-  const uint32_t first_rank = cluster_rank() - mine.split_index;
+  const uint32_t first_rank = block_rank_in_cluster() - mine.split_index;
   float* const c = mine.c;
   const bool alone = mine.splits == 1;   // nothing is sent; nor could it be, in a cluster of one
   if (threadIdx.x == 0 && !alone) barrier_arrive_expect_tx(&memory.sums_are_here, fragments * mine.splits * sizeof(memory.sums[0]));
@@ -2741,9 +2750,9 @@ struct MmaReader {
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
       }
     } else if constexpr (kKMajor) {
-      load_matrices<false>((from ^ step * 32) + u * 16 * MmaShape<T, kEdge>::kRowBytes, w);
+      ldmatrix_x4<false>((from ^ step * 32) + u * 16 * MmaShape<T, kEdge>::kRowBytes, w);
     } else if constexpr (sizeof(T) == 2) {
-      load_matrices<true>((from ^ u * 32) + step * 16 * kKRow, w);
+      ldmatrix_x4<true>((from ^ u * 32) + step * 16 * kKRow, w);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -2955,36 +2964,15 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
       put_aside(sum, before);
     } else {
       // A term that the product does not have, zero times Inf, can only have made a NaN
-      bool nan = false;
-#pragma unroll
-      for (int u = 0; u < S::kSums; ++u) nan |= sum[u] != sum[u];
-      if (last || !p.triangular || !__syncthreads_or(nan)) break;
+      if (last || !p.triangular || !__syncthreads_or(any_nan<S::kSums>(sum))) break;
     }
   }
 
   const MmaWorkTile<T>& work = memory.work;
   const Tile& tile = work.tile;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  // Each CTA leaves its sums in its shared memory, and the first one adds them
-  if (splits > 1) {
-    static_assert(kEdge > 64 || S::kSums * S::kThreads * sizeof(Acc) <= S::kStages * S::kStageBytes, "a CTA's sums must fit its stages");
-    Acc* const sums = reinterpret_cast<Acc*>(memory.stage);
-    __syncthreads();
-    if (work.split != 0)
-#pragma unroll
-      for (int u = 0; u < S::kSums; ++u) sums[u * S::kThreads + threadIdx.x] = sum[u];
-    cluster_sync();
-    if (work.split == 0)
-#pragma unroll 1
-      for (int other = 1; other < splits; ++other) {
-        const uint32_t from = address_in_peer(shared_address(sums + threadIdx.x), other);
-#pragma unroll
-        for (int u = 0; u < S::kSums; ++u) sum[u] += load_in_peer<Acc>(from + u * S::kThreads * static_cast<int>(sizeof(Acc)));
-      }
-    cluster_sync();   // no CTA may leave while its sums are being read
-    if (work.split != 0) return;
-  }
-#endif
+  static_assert(kEdge > 64 || sizeof(sum) * S::kThreads <= S::kStages * S::kStageBytes, "a CTA's sums must fit its stages");
+  add_splits<S::kSums, S::kThreads>(sum, reinterpret_cast<Acc*>(memory.stage), threadIdx.x, true, work.split, splits);
+  if (work.split != 0) return;
   const int warp = threadIdx.x / 32, row = tile.i * kEdge, col = tile.j * kEdge;
   const bool inside = row + kEdge <= p.m && col + kEdge <= p.n && !(p.triangular && tile.i == tile.j);
   mma_write<T, kEdge>(p, work.c, row + warp % 2 * S::kWarpM, col + warp / 2 * S::kWarpN, inside, sum);
@@ -3046,7 +3034,7 @@ cudaError_t launch_mma(const Product&, ElementType, const Gpu&, cudaStream_t) { 
 # CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
 # has a picture and the measurements.
-_CUDA_HOPPER_SCHEDULE = r"""
+_CUDA_HOPPER_TYPES = r"""
 // ---- Hopper and half-precision kernel: the warps of a CTA.
 
 // Two warpgroups of consumers, and one of single warps, each with a role.
@@ -3162,7 +3150,7 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, Wor
 
 template <Contraction kContraction>
 __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles& work_tiles, bool fallback) {
-  const int rank = static_cast<int>(cluster_rank());
+  const int rank = static_cast<int>(block_rank_in_cluster());
   Pipeline<kStages> pipeline = {0, 1};   // the first turn finds the stages free
   for (int taken = 0;; ++taken) {
     if (rank == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while what is in the pipeline is multiplied
@@ -3496,7 +3484,7 @@ template <Contraction kContraction>
 __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   WorkTiles work_tiles;
-  if (warp == kProducerWarp && lane == 0 && cluster_rank() == 0) make_work_tile(p, shared, work_tiles, 0);
+  if (warp == kProducerWarp && lane == 0 && block_rank_in_cluster() == 0) make_work_tile(p, shared, work_tiles, 0);
   grid_dependency_wait();   // which packed the operands
   fence_proxy_async_global();
   if (blockIdx.x == 0 && threadIdx.x == 0 && !load_relaxed(&p.control->fallback)) atomicExch(&p.control->taken, 1);
@@ -3615,7 +3603,7 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
   const bool by_rows = h.p.c_col == 1;
   if (h.c_mapped) {
     const int at = static_cast<int>(batch_offset(h.p, h.c_batch, batch));
-    if (thread == 0) store_box(h.c, (by_rows ? col : row) * kBlock, (by_rows ? row : col) * kBlock, at, box);
+    if (thread == 0) tma_store(h.c, (by_rows ? col : row) * kBlock, (by_rows ? row : col) * kBlock, at, box);
     return;
   }
   uint16_t* c = static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
@@ -3634,7 +3622,7 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
 // cluster that has been given the fewest k-blocks so far. So no counter in memory has to be reset beforehand.
 template <int kBlockN, Cooperation kCooperation>
 __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Scheduler scheduler, WorkTile first) {
-  const int lane = threadIdx.x % 32, rank = cluster_rank(), cluster = cluster_number();
+  const int lane = threadIdx.x % 32, rank = block_rank_in_cluster(), cluster = cluster_id_in_grid();
   int published = 0;
   auto publish = [&](const WorkTile& tile) {
     const int at = published % kTiles;
@@ -3714,7 +3702,7 @@ __device__ inline bool to_be_masked(const HalfProduct& h, const WorkTile& tile, 
 template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
   using Shared = SharedMemory<kBlockN>;
-  const int lane = threadIdx.x % 32, rank = cluster_rank();
+  const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
   Pipeline<Shared::kStages> at;
   for (int taken = 0;; ++taken) {
     const WorkTile tile = take_tile(shared, taken);
@@ -3735,7 +3723,7 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
         for (int u = 0; u < kBlocksM; ++u)
           if (has_x[u]) {
             const int line = (tile.row + u) * kBlock, depth = k * kBlockK;
-            copy_box(shared.stage[at.stage][u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, x_batch, barrier);
+            tma_load(shared.stage[at.stage][u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, x_batch, barrier);
           }
         // And of Y. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist
 #pragma unroll
@@ -3743,7 +3731,7 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
           if (kCooperation == kSplit || u % 2 == rank) {
             const bool has_y = on_side(h.y_side, tile.col + u, k);
             const int line = (tile.col + u) * kBlock, depth = (has_y ? k : ceil_div(h.p.k, kBlockK)) * kBlockK;
-            auto* copy = kCooperation == kSplit ? copy_box : copy_box_multicast;
+            auto* copy = kCooperation == kSplit ? tma_load : tma_load_multicast;
             copy(shared.stage[at.stage][kBlocksM + u], h.y, kMajorY ? line : depth, kMajorY ? depth : line, y_batch, barrier);
           }
       }
@@ -3787,9 +3775,9 @@ __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, 
 #pragma unroll
     for (int u = 0; u < 8; ++u) sign = fmaf(s[u], 0.0f, sign);
     if (h.p.c_col == 1)
-      store_matrices<false>(by_row ^ 32 * q, w);
+      stmatrix_x4<false>(by_row ^ 32 * q, w);
     else
-      store_matrices<true>(by_col + 2048 * q, w);
+      stmatrix_x4<true>(by_col + 2048 * q, w);
   }
   return sign;
 }
@@ -3820,7 +3808,7 @@ __device__ inline void mask_block(uint8_t* block, bool lower, int lane) {
 template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 __device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
   using Shared = SharedMemory<kBlockN>;
-  const int warp = threadIdx.x / 32 - kFirstMaskWarp, lane = threadIdx.x % 32, rank = cluster_rank();
+  const int warp = threadIdx.x / 32 - kFirstMaskWarp, lane = threadIdx.x % 32, rank = block_rank_in_cluster();
   uint32_t parities = 0;   // of `landed`, a bit for each stage
   int turn = 0;            // the warps take turns
   Pipeline<Shared::kStages> at;
@@ -3886,7 +3874,7 @@ template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooper
 __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, bool careful) {
   using Shared = SharedMemory<kBlockN>;
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-  const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), rank = cluster_rank(), lane = threadIdx.x % 32;
+  const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), rank = block_rank_in_cluster(), lane = threadIdx.x % 32;
   const uint32_t base = shared_address(&shared);
   auto release = [&](int stage) {
     __syncwarp();
@@ -4019,9 +4007,9 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
   };
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    prefetch_map(h.x);
-    prefetch_map(h.y);
-    if (h.c_mapped) prefetch_map(h.c);
+    prefetch_tma_descriptor(h.x);
+    prefetch_tma_descriptor(h.y);
+    if (h.c_mapped) prefetch_tma_descriptor(h.c);
     set_up();
   }
   __syncwarp();
@@ -4032,7 +4020,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
   launch_dependent_grids();
   Scheduler scheduler = {h.p, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, kBlockN / kBlock};
   WorkTile first = {};
-  if (warp == kSchedulerWarp) first = scheduler.find(cluster_number());
+  if (warp == kSchedulerWarp) first = scheduler.find(cluster_id_in_grid());
   __syncwarp();
   cluster_sync();
   grid_dependency_wait();   // it may still read what is C now, or write what is an operand
@@ -4666,9 +4654,9 @@ _PATH = _requested_path()
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
-_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_EPILOGUE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
+_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
 _CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT]
-_CUDA_SOURCES += [_CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_HOPPER_SCHEDULE, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.

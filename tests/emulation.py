@@ -227,8 +227,8 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   if (rank >= static_cast<uint32_t>(cluster->size)) fail("a CTA that the cluster does not have");
   return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
 }
-inline uint32_t cluster_rank() { return current->block->rank; }
-inline uint32_t cluster_number() { return cluster->number; }
+inline uint32_t block_rank_in_cluster() { return current->block->rank; }
+inline uint32_t cluster_id_in_grid() { return cluster->number; }
 inline void cluster_arrive() { ++cluster->came; }
 inline void cluster_wait() {
   wait_until([] { return cluster->came >= cluster->size * block_threads; });
@@ -270,18 +270,18 @@ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrie
   here.bytes -= 16;
 }
 inline float4 load_shared_four(uint32_t at) {
-  if (at >> kRankShift != cluster_rank() || at % 16) fail("four that are not aligned, or not here");
+  if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
   return *reinterpret_cast<float4*>(at_address(at));
 }
 inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  if (at >> kRankShift != cluster_rank() || at % 16) fail("four that are not aligned, or not here");
+  if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
   const uint32_t words[4] = {a, b, c, d};
   std::memcpy(at_address(at), words, 16);
   current->written = true;
 }
 inline void fence_proxy_async_shared() { current->written = false; }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
-  if (to >> kRankShift != cluster_rank() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
+  if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");
   auto now = [=] {
     std::memset(at_address(to), 0, all);
@@ -316,7 +316,7 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
   uint32_t seen = 0;
   for (int lane = first; lane < first + count; ++lane) {
     const uint32_t bank = 1u << brought[lane][0] % 128 / bytes;
-    if (brought[lane][0] % bytes || brought[lane][0] >> kRankShift != cluster_rank()) fail("not aligned, or not here");
+    if (brought[lane][0] % bytes || brought[lane][0] >> kRankShift != block_rank_in_cluster()) fail("not aligned, or not here");
     if (seen & bank) fail("a bank conflict");
     seen |= bank;
   }
@@ -336,7 +336,7 @@ inline float2 load_shared_two(uint32_t at) {
   return *reinterpret_cast<float2*>(at_address(at));
 }
 template <bool kTransposed>
-void load_matrices(uint32_t at, uint32_t (&w)[4]) {
+void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
   auto& brought = warp().brought[warp().meeting.turn % 2];
   brought[lane][0] = at;

@@ -295,7 +295,7 @@ def program(model, tmp_path_factory):
         model._CUDA_SCHEDULE,
         model._CUDA_TF32_PLAN,
         model._CUDA_PACKED,
-        model._CUDA_HOPPER_SCHEDULE,
+        model._CUDA_HOPPER_TYPES,
         HARNESS,
     ]
     return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts)
