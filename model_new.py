@@ -479,7 +479,10 @@ __device__ inline T* next_address(T* at, int64_t step) {
 // Keeps a value in its register. The compiler would compute it anew in every k-block, and all threads of a team would wait for that.
 template <typename Word>
 __device__ inline void keep(Word& value) {
-  asm volatile("" : "+r"(value));
+  if constexpr (sizeof(Word) == 8)
+    asm volatile("" : "+l"(value));
+  else
+    asm volatile("" : "+r"(value));
 }
 
 // ---- PTX: barriers in shared memory.
@@ -2619,14 +2622,17 @@ template <typename T, int kEdge>
 struct MmaShape {
   using Acc = AccumulatorOf<T>;
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kRowBytes = 64;   // of k, in a stage, for each line
-  static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 2, kStages = kEdge == 128 ? 3 : 4;
-  static constexpr int kWarpM = kEdge / 2, kWarpN = sizeof(T) >= 4 && kEdge == 128 ? 32 : kEdge / 2;   // of C, a warp
-  static constexpr int kThreads = 2 * (kEdge / kWarpN) * 32;
-  static constexpr int kTilesM = kWarpM / 16, kTilesN = kWarpN / 8, kSums = kTilesM * kTilesN * 4;
-  static constexpr int kCtasPerSm = kEdge == 64 ? 3 : sizeof(T) >= 4 ? 1 : 2;
+  static constexpr int kRowBytes = 128;   // of k, in a stage, for each line
+  static constexpr int kStepsToPromote = 2;
+  static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 4, kStages = 3;
+  static constexpr int kWarpEdge = kEdge / 2;   // of C, four warps
+  static constexpr int kThreads = 128;
+  static constexpr int kTilesM = kWarpEdge / 16, kTilesN = kWarpEdge / 8, kSums = kTilesM * kTilesN * 4;
+  static constexpr int kCtasPerSm = kEdge == 128 || kSplit ? 2 : 3;
   static constexpr int kAttempts = kSplit ? 3 : 2;   // of which the last does without tensor cores
   static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
+  static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
+  static_assert(kEdge == 64 || sizeof(T) == 2, "large tiles are for 16-bit operands");
 };
 
 template <typename T, int kEdge>
@@ -2641,8 +2647,8 @@ struct MmaWorkTile {
   int split, k_begin, k_blocks;   // of the tile's k: this CTA's
 };
 
-//   stage:     | X | Y |      one of kStages; kEdge lines by 64 bytes of k each
-//   K-major:   | line 0: 64 bytes of k | line 1 | ...             chunks of 16 bytes, permuted by the line
+//   stage:     | X | Y |      one of kStages; kEdge lines by 128 bytes of k each
+//   K-major:   | line 0: 128 bytes of k | line 1 | ...            chunks of 16 bytes, permuted by the line
 //   MN-major:  | k = 0: kEdge lines | k = 1 | ...                 permuted by k
 template <typename T, int kEdge>
 struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
@@ -2655,7 +2661,7 @@ struct alignas(256) MmaMemory {   // the permutations go by bits of the address 
 template <typename T, int kEdge, bool kKMajor>
 __device__ constexpr int mma_at(int line, int k) {
   constexpr int kSize = sizeof(T);
-  if (kKMajor) return line * MmaShape<T, kEdge>::kRowBytes + ((k * kSize) ^ (kSize == 8 ? line / 2 % 2 * 32 : line / 2 % 4 * 16));
+  if (kKMajor) return line * MmaShape<T, kEdge>::kRowBytes + ((k * kSize) ^ (kSize == 8 ? line % 4 * 32 : line % 8 * 16));
   return k * kEdge * kSize + ((line * kSize) ^ (kSize >= 4 ? k % 4 * 32 : k % 8 * 16));
 }
 
@@ -2667,10 +2673,12 @@ struct MmaCopier {
   using S = MmaShape<T, kEdge>;
   static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : kEdge * int(sizeof(T))) / 16;
   static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // of a thread; between them
+  static constexpr int kToStep = kFarStep * kInRow * 16;
   static_assert(kFarStep % (kKMajor || sizeof(T) == 2 ? 8 : 4) == 0, "all of a thread's chunks are permuted alike");
-  static_assert(kChunks * kFarStep * kInRow * 16 == S::kOperandBytes, "threads share the chunks evenly");
+  static_assert(kChunks * kToStep == S::kOperandBytes, "threads share the chunks evenly");
   const T* next;              // this thread's first chunk of the k-block that is copied next
-  uint32_t to;                // where it goes in the first stage
+  int64_t step;               // from one of its chunks to the next
+  uint32_t to;                // where the first goes in the first stage
   int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly
 
   __device__ MmaCopier(const OperandView<T>& view, int k0, uint32_t stage) {
@@ -2679,7 +2687,9 @@ struct MmaCopier {
     whole_to = view.first_line + kEdge <= view.lines ? min(whole_to, view.depth - S::kBlockK) : -1;
     next = view.data + (kKMajor ? (view.first_line + far()) * view.line_stride + k0 + near()
                                 : (k0 + far()) * view.k_stride + view.first_line + near());
+    step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
     to = stage + (kKMajor ? mma_at<T, kEdge, true>(far(), near()) : mma_at<T, kEdge, false>(near(), far()));
+    keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
   __device__ static int far() { return threadIdx.x / kInRow; }
   __device__ static int near() { return threadIdx.x % kInRow * kChunk; }
@@ -2687,28 +2697,33 @@ struct MmaCopier {
   // Copies the next k-block, which begins at k0. stage: how far it is from the first, in bytes.
   __device__ void copy(const OperandView<T>& view, int k0, int stage) {
     const T* from = next;
-    const int64_t step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
-    uint32_t at = to + stage;
-    next += kKMajor ? S::kBlockK : S::kBlockK * view.k_stride;
+    const uint32_t at = to + stage;
+    next += kKMajor ? S::kBlockK : kChunks * step;
     if (k0 >= whole_from && k0 <= whole_to) {
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i, from += step, at += kFarStep * kInRow * 16) cp_async_16(at, from);
+      for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(at + i * kToStep, from);
     } else {
-      copy_existing(view, k0, from, at, step);
+      copy_existing(view, k0, from, at);
     }
   }
 
  private:
   // With zeros for what does not exist.
-  __device__ static void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at, int64_t step) {
-    const int first = (kKMajor ? k0 : view.first_line) + near(), far_count = kKMajor ? view.lines : view.depth;
-    const int near_count = kKMajor ? view.depth : view.lines;
-    const bool up_to_far = view.side == (kKMajor ? kUpToLine : kFromLine), from_far = view.side == (kKMajor ? kFromLine : kUpToLine);
+  __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
+    const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
+    const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
+    const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
+    if (ends && rows > (kChunks - 1) * kFarStep && cols >= kChunk) {   // inside the matrix, and on its diagonal, where chunks end
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
+        cp_async_16(at + i * kToStep, from, max(0, min(row + i * kFarStep + 1 - col, kChunk)) * static_cast<int>(sizeof(T)));
+      return;
+    }
 #pragma unroll 1
-    for (int i = 0; i < kChunks; ++i, from += step, at += kFarStep * kInRow * 16) {
-      const int f = (kKMajor ? view.first_line : k0) + far() + i * kFarStep;
-      const int begin = from_far ? f - first : 0;   // of the chunk, the elements begin .. end - 1 exist
-      const int end = f < far_count ? max(0, min(kChunk, min(near_count, up_to_far ? f + 1 : near_count) - first)) : 0;
+    for (int i = 0; i < kChunks; ++i, from += step, at += kToStep) {
+      const int diagonal = row + i * kFarStep - col;   // of the chunk, the elements begin .. end - 1 exist
+      const int begin = begins ? diagonal : 0;
+      const int end = i * kFarStep < rows ? max(0, min(ends ? diagonal + 1 : kChunk, min(kChunk, cols))) : 0;
       if (begin <= 0 || end <= begin) {
         cp_async_16(at, from, end <= begin ? 0 : end * static_cast<int>(sizeof(T)));
       } else {
@@ -2738,6 +2753,7 @@ struct MmaReader {
       at = operand + mma_at<T, kEdge, true>(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
     else
       at = operand + mma_at<T, kEdge, false>(first_line + line_half * 8, k_half * 8 + lane % 8);
+    keep(at);
   }
   // Lines 16 u to 16 u + 15 of the warp's.
   __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
@@ -2766,14 +2782,12 @@ struct MmaReader {
 // ---- mma kernel: multiplying a k-block.
 
 // sums += X Y of one k-block, of float32 operands times `scale`. Tensor cores truncate what they add: so the sums of split operands go no
-// further than a k-block, and the small terms of each step come first.
+// further than two steps, and the small terms of each step come first.
 template <typename T, int kEdge, typename X, typename Y>
 __device__ inline void mma_multiply(const X& x, const Y& y, int stage, float scale, MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   if constexpr (S::kSplit) {
     MmaSums<T, kEdge> part;
-#pragma unroll
-    for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
 #pragma unroll
     for (int step = 0; step < S::kSteps; ++step) {
       uint32_t x_large[S::kTilesM][4], x_small[S::kTilesM][4], y_large[S::kTilesN / 2][4], y_small[S::kTilesN / 2][4];
@@ -2795,14 +2809,18 @@ __device__ inline void mma_multiply(const X& x, const Y& y, int stage, float sca
 #pragma unroll
           for (int n = 0; n < S::kTilesN; ++n) mma<T>(part + (m * S::kTilesN + n) * 4, a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
       };
+      if (step % S::kStepsToPromote == 0)
+#pragma unroll
+        for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
       product(x_small, y_large);
       product(x_large, y_small);
       product(x_large, y_large);
-    }
-    // Promote
-    const float unscale = 1.0f / (scale * scale);
+      // Promote
+      const float unscale = 1.0f / (scale * scale);
+      if ((step + 1) % S::kStepsToPromote == 0)
 #pragma unroll
-    for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], unscale, sum[u]);
+        for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], unscale, sum[u]);
+    }
   } else {
 #pragma unroll
     for (int step = 0; step < S::kSteps; ++step) {
@@ -2860,7 +2878,7 @@ template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, bool exactly, MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   const MmaWorkTile<T>& work = memory.work;
-  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpM, warp_col = warp / 2 * S::kWarpN;
+  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpEdge, warp_col = warp / 2 * S::kWarpEdge;
   const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin, k_blocks = work.k_blocks;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
@@ -2871,8 +2889,9 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   const MmaReader<T, kEdge, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kEdge, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
-  const int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
-  const int terms_to = end_of_k(x_side, y_side, row + S::kWarpM, col + S::kWarpN, p.k);
+  int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
+  int terms_to = end_of_k(x_side, y_side, row + S::kWarpEdge, col + S::kWarpEdge, p.k);
+  keep(terms_from), keep(terms_to);
 #pragma unroll
   for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
   constexpr int kAhead = S::kStages - 1;
@@ -2975,7 +2994,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   if (work.split != 0) return;
   const int warp = threadIdx.x / 32, row = tile.i * kEdge, col = tile.j * kEdge;
   const bool inside = row + kEdge <= p.m && col + kEdge <= p.n && !(p.triangular && tile.i == tile.j);
-  mma_write<T, kEdge>(p, work.c, row + warp % 2 * S::kWarpM, col + warp / 2 * S::kWarpN, inside, sum);
+  mma_write<T, kEdge>(p, work.c, row + warp % 2 * S::kWarpEdge, col + warp / 2 * S::kWarpEdge, inside, sum);
   if (p.triangular && tile.i != tile.j) write_zeros<kEdge, false>(p, work.c, col, row, 0, kEdge, threadIdx.x, S::kThreads);
 }
 """
@@ -2996,22 +3015,25 @@ __global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdg
 #endif
 }
 
-// As cut_of: large tiles read least, and many tiles keep every SM busy. The limits are guesses, to be measured.
-static Cut mma_cut_of(const Product& p, int block_k, const Gpu& gpu) {
-  if (tile_count(p, 128) * p.batches >= 2 * gpu.sms) return {128, 1};
-  const int64_t tiles = tile_count(p, 64) * p.batches;
+// As cut_of: large tiles read least, and many tiles keep every SM busy. Two CTAs of large tiles have to fit into an SM: those of 9.0 and
+// 10.0 have 228 KB. Of float32 and float64 small tiles are as fast at every size.
+template <typename T>
+static Cut mma_cut_of(const Product& p, const Gpu& gpu) {
+  const bool roomy = gpu.capability == 90 || gpu.capability / 10 == 10;
+  if (sizeof(T) == 2 && roomy && p.k >= 2048 && tile_count(p, 128) * p.batches >= 2 * gpu.sms) return {128, 1};
+  const int64_t tiles = tile_count(p, 64) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
   int splits = 1;
-  while (gpu.capability >= 90 && splits < 8 && 2 * splits * tiles <= 3 * gpu.sms && ceil_div(p.k, block_k) >= 8 * splits) splits *= 2;
+  while (gpu.capability >= 90 && splits < 8 && splits * splits * tiles <= most && p.k >= splits * (sizeof(T) == 2 ? 512 : 128)) splits *= 2;
   return {64, splits};
 }
 
 template <typename T>
 static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   constexpr int kUnit = 16 / sizeof(T);
-  const Cut cut = mma_cut_of(p, MmaShape<T, 64>::kBlockK, gpu);
+  const Cut cut = mma_cut_of<T>(p, gpu);
   return with_constants(!layout_of_x(p, kUnit).lines_first, !layout_of_y(p, kUnit).lines_first, [&](auto x_k_major, auto y_k_major) {
     return with_constant(cut.edge == 128, [&](auto large) {
-      constexpr int kEdge = large ? 128 : 64, kBytes = sizeof(MmaMemory<T, kEdge>);
+      constexpr int kEdge = sizeof(T) == 2 && large ? 128 : 64, kBytes = sizeof(MmaMemory<T, kEdge>);
       const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, MmaShape<T, kEdge>::kThreads, kBytes, cut.splits, false, stream);
       return launch_kernel<mma_product<T, kEdge, x_k_major, y_k_major>>(launch, p, cut.splits);
     });
