@@ -1400,11 +1400,6 @@ static cudaError_t launch_kernel(const Launch& launch, const Arguments&... argum
   return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
 }
 
-// How a product is cut. `splits`: how many CTAs, a cluster of Hopper or later, share the range of k of each tile.
-struct Cut {
-  int edge, splits;
-};
-
 // ---- Launching: conditions and types as constants.
 
 // Each calls f with what it is given as a constant, or with an element of the type.
@@ -1415,11 +1410,6 @@ static cudaError_t with_constant(bool condition, const F& f) {
 template <typename F>
 static cudaError_t with_constants(bool a, bool b, const F& f) {
   return with_constant(a, [&](auto first) { return with_constant(b, [&](auto second) { return f(first, second); }); });
-}
-template <typename F>
-static cudaError_t with_edge(int edge, const F& f) {
-  if (edge == 128) return f(std::integral_constant<int, 128>());
-  return edge == 64 ? f(std::integral_constant<int, 64>()) : f(std::integral_constant<int, 32>());
 }
 template <typename F>
 static cudaError_t with_type(ElementType type, const F& f) {
@@ -1452,32 +1442,34 @@ static cudaError_t with_type(ElementType type, const F& f) {
 _CUDA_PORTABLE = r"""
 // ---- Portable kernel: who sums which elements.
 
-// How the threads of one team share a tile of kEdge x kEdge: each sums kRows x kCols elements. A warp is 4 x 8 threads whose
-// elements come in groups of four (float32), or 8 x 4 threads whose elements lie as the double-precision tensor cores want them;
-// both ways its reads of a k-block meet no bank conflict.
-template <typename Acc, int kEdge>
+constexpr int kPortableEdge = 32;   // of a tile
+
+// How the threads of one team share a tile: each sums kRows x kCols elements. A warp is 4 x 8 threads whose elements come in groups of four
+// (float32), or 8 x 4 threads whose elements lie as the double-precision tensor cores want them; both ways its reads of a k-block meet no
+// bank conflict.
+template <typename Acc>
 struct Layout;
 
-template <int kEdge>
-struct Layout<float, kEdge> {
-  static constexpr int kRows = kEdge / 8, kCols = kEdge == 32 ? 4 : 8, kWarpRows = 4 * kRows, kWarpCols = 8 * kCols;
-  __device__ static int row(int lane, int r) { return lane / 8 * 4 + r / 4 * 16 + r % 4; }
-  __device__ static int col(int lane, int s) { return lane % 8 * 4 + s / 4 * 32 + s % 4; }
+template <>
+struct Layout<float> {
+  static constexpr int kRows = 4, kCols = 4, kWarpRows = 4 * kRows, kWarpCols = 8 * kCols;
+  __device__ static int row(int lane, int r) { return lane / 8 * 4 + r; }
+  __device__ static int col(int lane, int s) { return lane % 8 * 4 + s; }
 };
 
-template <int kEdge>
-struct Layout<double, kEdge> {
-  static constexpr int kRows = 4, kCols = kEdge == 32 ? 8 : 16, kWarpRows = 8 * kRows, kWarpCols = 4 * kCols;
+template <>
+struct Layout<double> {
+  static constexpr int kRows = 4, kCols = 8, kWarpRows = 8 * kRows, kWarpCols = 4 * kCols;
   __device__ static int row(int lane, int r) { return lane / 4 + r * 8; }
   __device__ static int col(int lane, int s) { return lane % 4 * 2 + s / 2 * 8 + s % 2; }
 };
 
 // ---- Portable kernel: k-blocks on their way to shared memory.
 
-// Copies an operand's part of each k-block of a team to shared memory: kEdge lines by kDepth values of k. begin() starts the copy and
+// Copies an operand's part of each k-block of a team to shared memory: kPortableEdge lines by kDepth values of k. begin() starts the copy and
 // finish() ends it. Where the GPU can copy elements of this type by itself (sm_80 on, 4 or 8 bytes), all happens in between; elsewhere
 // begin() reads into registers and finish() stores them.
-template <typename T, int kEdge, int kDepth, int kThreads>
+template <typename T, int kDepth, int kThreads>
 struct StageCopier {
   using Acc = AccumulatorOf<T>;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -1485,26 +1477,26 @@ struct StageCopier {
 #else
   static constexpr bool kAsync = false;
 #endif
-  static constexpr int kPitch = kEdge + 4;   // a row of the k-block; the padding spreads the stores over the banks
+  static constexpr int kPitch = kPortableEdge + 4;   // a row of the k-block; the padding spreads the stores over the banks
 
   // Neighbouring threads read along the direction of the smaller stride. Along k they transpose it: a warp reads 32 bytes, a sector, of
   // each of several lines, and its stores meet no bank conflict. Along the lines they may copy 16 bytes at a time.
   enum Way : int { kAlongK, kAlongLines, kBy16Bytes };
   static constexpr int kRun = kDepth < 32 / int(sizeof(Acc)) ? kDepth : 32 / int(sizeof(Acc)), kRuns = kDepth / kRun;
   __host__ __device__ static constexpr int width(Way way) { return way == kBy16Bytes ? 16 / int(sizeof(T)) : 1; }
-  __host__ __device__ static constexpr int loads(Way way) { return kEdge * kDepth / kThreads / width(way); }
+  __host__ __device__ static constexpr int loads(Way way) { return kPortableEdge * kDepth / kThreads / width(way); }
   __host__ __device__ static constexpr int steps(Way way) {   // from one of a thread's elements to the next, in lines or in k
-    return way == kAlongK ? kThreads / kDepth : kThreads * width(way) / kEdge;
+    return way == kAlongK ? kThreads / kDepth : kThreads * width(way) / kPortableEdge;
   }
-  static constexpr int kLoads = kEdge * kDepth / kThreads;
-  static_assert(kThreads / 32 % kRuns == 0 && kThreads % kEdge == 0 && kLoads * kThreads == kEdge * kDepth,
+  static constexpr int kLoads = kPortableEdge * kDepth / kThreads;
+  static_assert(kThreads / 32 % kRuns == 0 && kThreads % kPortableEdge == 0 && kLoads * kThreads == kPortableEdge * kDepth,
                 "a thread's elements must lie evenly spaced along the lines or along k");
 
   // The place of thread t's first element in the k-block.
   __device__ static int line(Way way, int t) {
-    return way == kAlongK ? t % 32 / kRun + t / 32 / kRuns * (32 / kRun) : t % (kEdge / width(way)) * width(way);
+    return way == kAlongK ? t % 32 / kRun + t / 32 / kRuns * (32 / kRun) : t % (kPortableEdge / width(way)) * width(way);
   }
-  __device__ static int k(Way way, int t) { return way == kAlongK ? t % kRun + t / 32 % kRuns * kRun : t / (kEdge / width(way)); }
+  __device__ static int k(Way way, int t) { return way == kAlongK ? t % kRun + t / 32 % kRuns * kRun : t / (kPortableEdge / width(way)); }
 
   int way;         // a Way
   int clear;       // the k-block nearest to the diagonal that lies wholly in the operand begins here
@@ -1516,7 +1508,7 @@ struct StageCopier {
     const bool aligned =
         view.line_stride == 1 && view.k_stride * int64_t(sizeof(T)) % 16 == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
     const Way chosen = view.k_stride <= view.line_stride ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
-    const int last_line = view.first_line + kEdge - 1;
+    const int last_line = view.first_line + kPortableEdge - 1;
     if (view.side == kFromLine)
       clear = last_line < view.lines ? last_line : view.depth;
     else
@@ -1602,15 +1594,11 @@ struct StageCopier {
 // first line at the first k.
 template <typename L, int kDepth, int kPitch>
 __device__ inline void multiply(const float* x, const float* y, int lane, float (&sum)[L::kRows][L::kCols]) {
-#pragma unroll(L::kRows == 8 ? 2 : 8)   // with 8 x 8 sums a thread, two CTAs an SM, registers are few
+#pragma unroll 8
   for (int k = 0; k < kDepth; ++k) {
     float a[L::kRows], b[L::kCols];
-#pragma unroll
-    for (int r = 0; r < L::kRows; r += 4)
-      *reinterpret_cast<float4*>(a + r) = *reinterpret_cast<const float4*>(x + k * kPitch + L::row(lane, r));
-#pragma unroll
-    for (int s = 0; s < L::kCols; s += 4)
-      *reinterpret_cast<float4*>(b + s) = *reinterpret_cast<const float4*>(y + k * kPitch + L::col(lane, s));
+    *reinterpret_cast<float4*>(a) = *reinterpret_cast<const float4*>(x + k * kPitch + L::row(lane, 0));
+    *reinterpret_cast<float4*>(b) = *reinterpret_cast<const float4*>(y + k * kPitch + L::col(lane, 0));
 #pragma unroll
     for (int r = 0; r < L::kRows; ++r)
 #pragma unroll
@@ -1674,40 +1662,46 @@ struct PortableWorkTile {
   const void *x, *y;   // of that product
 };
 
-// The sizes of the kernel: tiles of 128, 64 or 32, always 256 threads, with more teams to a smaller tile.
-template <typename T, int kEdge>
+// The sizes of the kernel.
+template <typename T>
 struct Portable {
   using Acc = AccumulatorOf<T>;
-  using L = Layout<Acc, kEdge>;
-  static constexpr int kThreads = 256, kStages = kEdge >= 64 ? 2 : 3;
-  // CTAs an SM: while one waits the other multiplies. One where the registers of two would not hold the sums: with two, tiles of 64 x 64
-  // would spill 8 bytes on sm_100 and sm_120, and 352 on sm_75.
+  using L = Layout<Acc>;
+  static constexpr int kEdge = kPortableEdge, kThreads = 256, kStages = 3;
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000)
-  static constexpr int kCtasPerSm = 1;
+  static constexpr int kCtasPerSm = 1;   // with two, some would spill there
 #else
-  static constexpr int kCtasPerSm = sizeof(T) == 4 && kEdge <= 64 ? 2 : 1;
+  static constexpr int kCtasPerSm = sizeof(T) == 4 ? 2 : 1;   // while one waits the other multiplies
 #endif
   static constexpr int kTeamThreads = kEdge / L::kWarpRows * (kEdge / L::kWarpCols) * 32, kTeams = kThreads / kTeamThreads;
-  static constexpr int kDepth = (kEdge >= 64 ? 16384 : 8192) / (kTeams * kEdge * static_cast<int>(sizeof(Acc)));   // of a team's k-block
-  // A k-block is multiplied in parts. Where a team has two warps on each scheduler, one of them copies in the second part only, so that
-  // one always multiplies.
-  static constexpr int kParts = kTeamThreads > 128 ? 2 : 1;
-  using Copier = StageCopier<T, kEdge, kDepth, kTeamThreads>;
+  static constexpr int kDepth = 8192 / (kTeams * kEdge * static_cast<int>(sizeof(Acc)));   // of a team's k-block
+  using Copier = StageCopier<T, kDepth, kTeamThreads>;
   static constexpr int kBufferElements = kDepth * Copier::kPitch;
-  static constexpr int kSharedBytes = kStages * kTeams * 2 * kBufferElements * static_cast<int>(sizeof(Acc));
+  struct Memory {
+    alignas(16) Acc buffers[kStages * kTeams * 2 * kBufferElements];
+    PortableWorkTile work;   // and not in registers, because the loop over the k-blocks rarely needs it
+  };
 };
 
 //   buffers:  | team 0: X, Y | team 1: X, Y | ... | the next stage: team 0: X, Y | ...      X, Y: kDepth rows of kEdge + 4 elements
 //
-// Sums and writes one tile, or `splits` CTAs of a cluster together do. work: in shared memory, and not in registers, because the
-// loop over the k-blocks rarely needs it.
-template <typename T, int kEdge>
-__device__ inline void compute_tile(const Product& p, int splits, const PortableWorkTile& work, typename Portable<T, kEdge>::Acc* buffers) {
-  using P = Portable<T, kEdge>;
+// Sums and writes tile `number / splits`, or one of its splits, whose CTAs are a cluster.
+template <typename T>
+__device__ inline void portable_compute(const Product& p, int splits, int number, typename Portable<T>::Memory& memory) {
+  using P = Portable<T>;
   using L = typename P::L;
   using Acc = typename P::Acc;
   using Copier = typename P::Copier;
-  constexpr int kDepth = P::kDepth, kStep = P::kTeams * kDepth, kPitch = Copier::kPitch, kStages = P::kStages;
+  constexpr int kEdge = P::kEdge, kDepth = P::kDepth, kStep = P::kTeams * kDepth, kPitch = Copier::kPitch, kStages = P::kStages;
+  if (threadIdx.x == 0) {
+    const int batches = static_cast<int>(p.batches), batch = number / splits % batches;
+    memory.work = {tile_at(p, kEdge, number / splits / batches), batch, number % splits,
+                   static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
+                   static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
+  }
+  __syncthreads();
+  const PortableWorkTile& work = memory.work;
+  Acc* const buffers = memory.buffers;
   const int team = P::kTeams == 1 ? 0 : threadIdx.x / P::kTeamThreads, in_team = threadIdx.x % P::kTeamThreads, warp = in_team / 32,
             lane = threadIdx.x % 32;
   auto buffer_x = [&](int stage) { return buffers + 2 * (stage * P::kTeams + team) * P::kBufferElements; };
@@ -1750,25 +1744,19 @@ __device__ inline void compute_tile(const Product& p, int splits, const Portable
         named_barrier_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
       }
       const int k_next = k0 + kAhead * kStep, stage_next = stage + kAhead < kStages ? stage + kAhead : stage + kAhead - kStages;
-#pragma unroll 1
-      for (int part = 0; part < P::kParts; ++part) {
-        // Start the copies of a later stage
-        if (part == warp / 4 % P::kParts) {
-          if (number + kAhead < k_blocks_of_team) {
-            copier_x.template begin<kStep>(view_x(), k_next, buffer_x(stage_next));
-            copier_y.template begin<kStep>(view_y(), k_next, buffer_y(stage_next));
-          }
-          cp_async_commit_group();
-        }
-        // Multiply
-        if (number < 0 || k0 <= terms_from || k0 >= terms_to) continue;
-        constexpr int kPart = kDepth / P::kParts;
-        const Acc *x_of_warp = buffer_x(stage) + part * kPart * kPitch + warp_row,
-                  *y_of_warp = buffer_y(stage) + part * kPart * kPitch + warp_col;
+      // Start the copies of a later stage
+      if (number + kAhead < k_blocks_of_team) {
+        copier_x.template begin<kStep>(view_x(), k_next, buffer_x(stage_next));
+        copier_y.template begin<kStep>(view_y(), k_next, buffer_y(stage_next));
+      }
+      cp_async_commit_group();
+      // Multiply
+      if (number >= 0 && k0 > terms_from && k0 < terms_to) {
+        const Acc *x_of_warp = buffer_x(stage) + warp_row, *y_of_warp = buffer_y(stage) + warp_col;
         if (careful)
-          multiply_masked<L, kPart, kPitch>(x_of_warp, y_of_warp, x_side, y_side, first_row(), first_col(), k0 + part * kPart, sum);
+          multiply_masked<L, kDepth, kPitch>(x_of_warp, y_of_warp, x_side, y_side, first_row(), first_col(), k0, sum);
         else
-          multiply<L, kPart, kPitch>(x_of_warp, y_of_warp, lane, sum);
+          multiply<L, kDepth, kPitch>(x_of_warp, y_of_warp, lane, sum);
       }
       // While the first k-blocks are on their way.
       if (number == -1 && !careful && p.triangular && work.tile.i != work.tile.j && work.split == splits - 1)
@@ -1780,23 +1768,21 @@ __device__ inline void compute_tile(const Product& p, int splits, const Portable
     if (careful || !p.triangular || !__syncthreads_or(any_nan<L::kRows * L::kCols>(&sum[0][0]))) break;
   }
 
-  // The teams' sums, added one after the other, 64 elements of each thread at a time.
-  constexpr int kElements = L::kRows * L::kCols, kRound = kElements < 64 ? kElements : 64;
-  static_assert(P::kTeams == 1 || kRound * P::kTeamThreads * sizeof(Acc) <= P::kSharedBytes, "a team's round must fit the buffers");
+  // The teams' sums, added one after the other.
+  constexpr int kElements = L::kRows * L::kCols;
+  static_assert(kElements * P::kTeamThreads * sizeof(Acc) <= sizeof(memory.buffers), "a team's sums must fit the buffers");
   Acc* const flat = &sum[0][0];
 #pragma unroll 1
-  for (int other = 1; other < P::kTeams; ++other)
+  for (int other = 1; other < P::kTeams; ++other) {
+    __syncthreads();
+    if (team == other)
 #pragma unroll
-    for (int first = 0; first < kElements; first += kRound) {
-      __syncthreads();
-      if (team == other)
+      for (int e = 0; e < kElements; ++e) buffers[e * P::kTeamThreads + in_team] = flat[e];
+    __syncthreads();
+    if (team == 0)
 #pragma unroll
-        for (int e = 0; e < kRound; ++e) buffers[e * P::kTeamThreads + in_team] = flat[first + e];
-      __syncthreads();
-      if (team == 0)
-#pragma unroll
-        for (int e = 0; e < kRound; ++e) flat[first + e] += buffers[e * P::kTeamThreads + in_team];
-    }
+      for (int e = 0; e < kElements; ++e) flat[e] += buffers[e * P::kTeamThreads + in_team];
+  }
 
   // The splits of the CTAs of a cluster, likewise.
   add_splits<kElements, P::kTeamThreads>(flat, buffers, in_team, team == 0, work.split, splits);
@@ -1843,158 +1829,33 @@ __device__ inline void compute_tile(const Product& p, int splits, const Portable
       }
   }
 }
-
-// The work tile of a CTA that is a split of tile `number`.
-template <typename T, int kEdge>
-__device__ inline PortableWorkTile work_tile_of(const Product& p, int number, int split) {
-  const int batch = number % static_cast<int>(p.batches);
-  return {tile_at(p, kEdge, number / static_cast<int>(p.batches)), batch, split,
-          static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch), static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
-}
 """
 
 _CUDA_PORTABLE_LAUNCH = r"""
-// ---- Portable kernel: the kernel, and what runs behind the Hopper kernel.
-
-template <typename T, int kEdge>
-__global__ void __launch_bounds__(Portable<T, kEdge>::kThreads, Portable<T, kEdge>::kCtasPerSm)
-    portable_product(const Product p, int splits) {
-  extern __shared__ __align__(16) unsigned char stage_memory[];
-  __shared__ PortableWorkTile work;
-  if (threadIdx.x == 0) work = work_tile_of<T, kEdge>(p, blockIdx.x / splits, blockIdx.x % splits);
-  __syncthreads();
-  compute_tile<T, kEdge>(p, splits, work, reinterpret_cast<typename Portable<T, kEdge>::Acc*>(stage_memory));
-}
-
-// What the portable kernel has to know of a product of the Hopper kernel that it runs behind: how it went, and the packed operands.
-struct Behind {
-  const Control* control;
-  int* next_tile;   // of a queue
-  Packed x, y;
-};
-
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order.
-// transposed: the k of the packed matrix are its rows.
-template <int kEdge, typename F>
-__device__ inline void for_each_outlier(const Packed& packed, bool transposed, int first, const F& f) {
-  const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
-  const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols));
-  for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
-    for (int word = 0; word < words; ++word)
-      for (uint32_t bits = (transposed ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
-        const BlockMetadata& metadata = packed.metadata[block_index(packed, row, col)];
-        for (int e = 0; e < metadata.head.outliers; ++e) {
-          const Outlier outlier = metadata.outlier[e];
-          const int at = line * kBlock + (transposed ? outlier.col : outlier.row);
-          if (at >= first && at < first + kEdge) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
-        }
-      }
-}
-
-// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
-// X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
-template <int kEdge, int kThreads>
-__device__ __noinline__ void correct_tile(const Product& p, const PortableWorkTile& work, const Packed& packed_x, const Packed& packed_y) {
-  const float *const x = static_cast<const float*>(work.x), *const y = static_cast<const float*>(work.y);
-  float* const c = static_cast<float*>(p.c);
-  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  const int first_row = work.tile.i * kEdge, first_col = work.tile.j * kEdge;
-  constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
-  const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
-  auto add = [&](int m, int n, float a, float b) {
-    float* const at = c + m * p.c_row + n * p.c_col;
-    if (!p.triangular || n <= m) *at = fmaf(a, b, *at);
-  };
-  for_each_outlier<kEdge>(packed_x, p.contraction == kTN, first_row, [&](int k, int m, float value) {
-    if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
-  });
-  __syncthreads();
-  for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
-    if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
-    const float a = x[row * p.x_row + k * p.x_col];
-    const bool transposed = p.contraction == kTN;
-    const int64_t block = block_index(packed_x, (transposed ? k : row) / kBlock, (transposed ? row : k) / kBlock);
-    if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
-  });
-}
-
-// Behind a product of the Hopper kernel: computes it as the fallback, or corrects what has outliers, or does nothing. That is so common
-// that no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
-template <int kEdge>
-__global__ void __launch_bounds__(Portable<float, kEdge>::kThreads, Portable<float, kEdge>::kCtasPerSm)
-    portable_behind(const __grid_constant__ Product p, int requested, const __grid_constant__ Behind behind) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  const int splits = kEdge == 32 ? requested : 1;   // larger tiles are never split
-  launch_dependent_grids();   // which may be another like this
-  const Control* const control = behind.control;
-  // CTAs with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
-  if (blockIdx.x >= splits && load_relaxed(&control->taken) && !load_relaxed(&control->outliers)) return;
-  grid_dependency_wait();
-  if (!control->fallback && (!control->outliers || blockIdx.x % splits)) return;
-  extern __shared__ __align__(16) unsigned char stage_memory[];
-  __shared__ PortableWorkTile work;
-  do {
-    if (threadIdx.x == 0) {
-      const int number = splits > 1 ? blockIdx.x / splits : atomicAdd(behind.next_tile, 1);
-      work.tile.i = -1;
-      if (number < tile_count(p, kEdge)) work = work_tile_of<float, kEdge>(p, number, blockIdx.x % splits);
-    }
-    __syncthreads();
-    if (work.tile.i < 0) return;
-    if (control->fallback)
-      compute_tile<float, kEdge>(p, splits, work, reinterpret_cast<float*>(stage_memory));
-    else
-      correct_tile<kEdge, Portable<float, kEdge>::kThreads>(p, work, behind.x, behind.y);
-    __syncthreads();
-  } while (splits == 1);
-#endif
-}
-
 // ---- Portable kernel: launching.
 
-// Large tiles read least, but only many tiles keep every SM busy to the end. Where there are few, several CTAs
-// share the range of k of one, if the GPU has clusters, and the tiles are made smaller. The limits are measured, on an H200.
-static Cut cut_of(const Product& p, int element_bytes, const Gpu& gpu) {
-  const int64_t sms = gpu.sms;
-  if (gpu.capability >= 80) {   // earlier ones have too little shared memory for the k-blocks of the larger tiles
-    // The copies of 16-bit elements go through registers, and the largest tile leaves none for them.
-    if (element_bytes >= 4 && tile_count(p, 128) * p.batches >= 3 * sms) return {128, 1};
-    const int64_t tiles = tile_count(p, 64) * p.batches;
-    if (tiles >= 2 * sms) return {64, 1};
-    if (element_bytes == 8 && gpu.capability >= 90 && tiles >= sms) return {64, 2};
-  }
-  const bool few = 2 * tile_count(p, 32) * p.batches <= (element_bytes == 8 ? 1 : 3) * sms;   // as many as fit at a time, about
-  int splits = few && p.k >= 256 ? 2 : 1;
-  // cuBLAS splits long sums of narrow matrices, too, and errors grow with the root of how many terms are added one after the other.
-  if (element_bytes == 4 && !p.triangular) splits = max(splits, min(8, ceil_div(p.k, 512 * Portable<float, 32>::kTeams)));
-  return {32, gpu.capability >= 90 ? splits : 1};
+template <typename T>
+__global__ void __launch_bounds__(Portable<T>::kThreads, Portable<T>::kCtasPerSm) portable_product(const Product p, int splits) {
+  extern __shared__ __align__(16) unsigned char stage_memory[];
+  portable_compute<T>(p, splits, blockIdx.x, *reinterpret_cast<typename Portable<T>::Memory*>(stage_memory));
 }
 
-template <typename T>
-static cudaError_t launch_portable_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
-  const Cut cut = cut_of(p, sizeof(T), gpu);
-  return with_edge(cut.edge, [&](auto edge) {
-    constexpr int kEdge = sizeof(T) == 2 && edge == 128 ? 64 : edge;   // 16-bit elements have no larger tiles
-    using P = Portable<T, kEdge>;
-    const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, P::kThreads, P::kSharedBytes, cut.splits, false, stream);
-    return launch_kernel<portable_product<T, kEdge>>(launch, p, cut.splits);
-  });
+// Where tiles are few, several CTAs share the range of k of one, if the GPU has clusters. The limits are measured, on an H200.
+static int portable_splits(const Product& p, int element_bytes, const Gpu& gpu) {
+  if (gpu.capability < 90) return 1;
+  const bool few = 2 * tile_count(p, kPortableEdge) * p.batches <= (element_bytes == 8 ? 1 : 3) * gpu.sms;   // as many as fit at a time
+  const int splits = few && p.k >= 256 ? 2 : 1;
+  // cuBLAS splits long sums of narrow matrices, too, and errors grow with the root of how many terms are added one after the other.
+  if (element_bytes != 4 || p.triangular) return splits;
+  return max(splits, min(8, ceil_div(p.k, 512 * Portable<float>::kTeams)));
 }
 
 cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  return with_type(type, [&](auto element) { return launch_portable_as<decltype(element)>(p, gpu, stream); });
-}
-
-// Behind a product of the Hopper kernel, of one matrix.
-cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
-  const Cut cut = cut_of(p, sizeof(float), gpu);
-  return with_edge(cut.edge, [&](auto edge) {
-    using P = Portable<float, edge>;
-    const int64_t tiles = tile_count(p, edge), room = gpu.sms * P::kCtasPerSm;   // CTAs that the GPU holds
-    const int64_t blocks = cut.splits > 1 ? tiles * cut.splits : tiles < room ? tiles : room;
-    const Launch launch(blocks, P::kThreads, P::kSharedBytes, cut.splits, true, stream);
-    return launch_kernel<portable_behind<edge>>(launch, p, cut.splits, behind);
+  return with_type(type, [&](auto element) {
+    using P = Portable<decltype(element)>;
+    const int splits = portable_splits(p, sizeof(element), gpu);
+    const Launch launch(tile_count(p, P::kEdge) * p.batches * splits, P::kThreads, sizeof(typename P::Memory), splits, false, stream);
+    return launch_kernel<portable_product<decltype(element)>>(launch, p, splits);
   });
 }
 """
@@ -3002,21 +2863,38 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 _CUDA_MMA_LAUNCH = r"""
 // ---- mma kernel: launching.
 
-// It is compiled only where TRIL_MATMUL_PATH asks for it: until it has been measured it is chosen nowhere by itself.
+// What is compiled. Compute capability 9.0 has another kernel for 16-bit types, so there these are left out unless TRIL_MATMUL_PATH asks for
+// them, which defines TRIL_MATMUL_MMA.
 #if defined(TRIL_MATMUL_MMA)
+constexpr bool kMmaOnRequest = true;
+#else
+constexpr bool kMmaOnRequest = false;
+#endif
+template <typename T>
+__host__ __device__ constexpr bool mma_exists(int capability) {
+  return capability >= 80 && (sizeof(T) > 2 || capability != 90 || kMmaOnRequest);
+}
 
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdge>::kCtasPerSm)
     mma_product(const __grid_constant__ Product p, int splits) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  extern __shared__ __align__(256) unsigned char mma_memory[];
-  mma_compute<T, kEdge, kXKMajor, kYKMajor>(p, kEdge == 64 ? splits : 1, blockIdx.x,
-                                            *reinterpret_cast<MmaMemory<T, kEdge>*>(mma_memory));
+#if defined(__CUDA_ARCH__)
+  if constexpr (mma_exists<T>(__CUDA_ARCH__ / 10)) {
+    extern __shared__ __align__(256) unsigned char mma_memory[];
+    mma_compute<T, kEdge, kXKMajor, kYKMajor>(p, kEdge == 64 ? splits : 1, blockIdx.x,
+                                              *reinterpret_cast<MmaMemory<T, kEdge>*>(mma_memory));
+  }
 #endif
 }
 
-// As cut_of: large tiles read least, and many tiles keep every SM busy. Two CTAs of large tiles have to fit into an SM: those of 9.0 and
-// 10.0 have 228 KB. Of float32 and float64 small tiles are as fast at every size.
+// How a product is cut. `splits`: how many CTAs, a cluster of Hopper or later, share the range of k of each tile.
+struct Cut {
+  int edge, splits;
+};
+
+// Large tiles read least, and many tiles keep every SM busy. Two CTAs of large tiles have to fit into an SM: those of 9.0 and 10.0 have 228
+// KB. Of float32 and float64 small tiles are as fast at every size. Where tiles are few, several CTAs share the range of k of one, if the
+// GPU has clusters. The limits are measured, on an H200.
 template <typename T>
 static Cut mma_cut_of(const Product& p, const Gpu& gpu) {
   const bool roomy = gpu.capability == 90 || gpu.capability / 10 == 10;
@@ -3030,6 +2908,7 @@ static Cut mma_cut_of(const Product& p, const Gpu& gpu) {
 template <typename T>
 static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   constexpr int kUnit = 16 / sizeof(T);
+  if (!mma_exists<T>(gpu.capability)) return cudaErrorNotSupported;
   const Cut cut = mma_cut_of<T>(p, gpu);
   return with_constants(!layout_of_x(p, kUnit).lines_first, !layout_of_y(p, kUnit).lines_first, [&](auto x_k_major, auto y_k_major) {
     return with_constant(cut.edge == 128, [&](auto large) {
@@ -3043,9 +2922,128 @@ static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t 
 cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   return with_type(type, [&](auto element) { return launch_mma_as<decltype(element)>(p, gpu, stream); });
 }
-#else
-cudaError_t launch_mma(const Product&, ElementType, const Gpu&, cudaStream_t) { return cudaErrorNotSupported; }
+"""
+
+# ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. -----------------
+_CUDA_BEHIND = r"""
+// ---- Behind the Hopper kernel: outliers.
+
+// What a kernel has to know of a product of the Hopper kernel that it runs behind: how it went, and the packed operands.
+struct Behind {
+  const Control* control;
+  int* next_tile;   // of a queue
+  Packed x, y;
+};
+
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order.
+// transposed: the k of the packed matrix are its rows.
+template <int kEdge, typename F>
+__device__ inline void for_each_outlier(const Packed& packed, bool transposed, int first, const F& f) {
+  const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
+  const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols));
+  for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
+    for (int word = 0; word < words; ++word)
+      for (uint32_t bits = (transposed ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
+        const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
+        const BlockMetadata& metadata = packed.metadata[block_index(packed, row, col)];
+        for (int e = 0; e < metadata.head.outliers; ++e) {
+          const Outlier outlier = metadata.outlier[e];
+          const int at = line * kBlock + (transposed ? outlier.col : outlier.row);
+          if (at >= first && at < first + kEdge) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
+        }
+      }
+}
+
+// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
+// X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
+template <int kEdge, int kThreads>
+__device__ __noinline__ void correct_tile(const Product& p, const Tile& tile, const Packed& packed_x, const Packed& packed_y) {
+  const float *const x = static_cast<const float*>(p.x), *const y = static_cast<const float*>(p.y);
+  float* const c = static_cast<float*>(p.c);
+  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
+  const int first_row = tile.i * kEdge, first_col = tile.j * kEdge;
+  constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
+  const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
+  auto add = [&](int m, int n, float a, float b) {
+    float* const at = c + m * p.c_row + n * p.c_col;
+    if (!p.triangular || n <= m) *at = fmaf(a, b, *at);
+  };
+  for_each_outlier<kEdge>(packed_x, p.contraction == kTN, first_row, [&](int k, int m, float value) {
+    if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
+  });
+  __syncthreads();
+  for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
+    if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
+    const float a = x[row * p.x_row + k * p.x_col];
+    const bool transposed = p.contraction == kTN;
+    const int64_t block = block_index(packed_x, (transposed ? k : row) / kBlock, (transposed ? row : k) / kBlock);
+    if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
+  });
+}
+
+// ---- Behind the Hopper kernel: the kernel.
+
+// What computes a product as the fallback: the mma kernel, of operands that it can read, or the portable one.
+template <bool kXKMajor, bool kYKMajor>
+struct MmaFallback {
+  using S = MmaShape<float, 64>;
+  static constexpr int kEdge = 64, kThreads = S::kThreads, kCtasPerSm = S::kCtasPerSm;
+  using Memory = MmaMemory<float, kEdge>;
+  __device__ static void compute(const Product& p, int splits, int number, Memory& memory) {
+    mma_compute<float, kEdge, kXKMajor, kYKMajor>(p, splits, number, memory);
+  }
+};
+struct PortableFallback : Portable<float> {
+  __device__ static void compute(const Product& p, int splits, int number, Memory& memory) {
+    portable_compute<float>(p, splits, number, memory);
+  }
+};
+
+// Behind a product of the Hopper kernel: computes it as the fallback, or corrects what has outliers, or does nothing. That is so common
+// that no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
+template <typename Fallback>
+__global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
+    product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  launch_dependent_grids();   // which may be another like this
+  const Control* const control = behind.control;
+  // CTAs with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
+  if (blockIdx.x >= splits && load_relaxed(&control->taken) && !load_relaxed(&control->outliers)) return;
+  grid_dependency_wait();
+  if (!control->fallback && (!control->outliers || blockIdx.x % splits)) return;
+  extern __shared__ __align__(256) unsigned char fallback_memory[];
+  __shared__ int number;   // of a tile, or of one of its splits
+  do {
+    if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
+    __syncthreads();
+    if (number / splits >= tile_count(p, Fallback::kEdge)) return;
+    if (control->fallback)
+      Fallback::compute(p, splits, number, *reinterpret_cast<typename Fallback::Memory*>(fallback_memory));
+    else
+      correct_tile<Fallback::kEdge, Fallback::kThreads>(p, tile_at(p, Fallback::kEdge, number / splits), behind.x, behind.y);
+    __syncthreads();
+  } while (splits == 1);
 #endif
+}
+
+// ---- Behind the Hopper kernel: launching.
+
+template <typename Fallback>
+static cudaError_t launch_behind_as(const Product& p, const Gpu& gpu, int splits, const Behind& behind, cudaStream_t stream) {
+  const int64_t tiles = tile_count(p, Fallback::kEdge), room = gpu.sms * Fallback::kCtasPerSm;   // CTAs that the GPU holds
+  const int64_t blocks = splits > 1 ? tiles * splits : tiles < room ? tiles : room;
+  const Launch launch(blocks, Fallback::kThreads, sizeof(typename Fallback::Memory), splits, true, stream);
+  return launch_kernel<product_behind<Fallback>>(launch, p, splits, behind);
+}
+
+// Behind a product of the Hopper kernel, of one matrix.
+cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
+  const OperandLayout x = layout_of_x(p, 4), y = layout_of_y(p, 4);
+  if (!x.readable || !y.readable) return launch_behind_as<PortableFallback>(p, gpu, portable_splits(p, sizeof(float), gpu), behind, stream);
+  return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
+    return launch_behind_as<MmaFallback<x_k_major, y_k_major>>(p, gpu, mma_cut_of<float>(p, gpu).splits, behind, stream);
+  });
+}
 """
 
 # ---- The Hopper kernel: float32 accuracy from float16 tensor cores. --------------------------------------------------
@@ -4166,7 +4164,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
-# Four kernels make a Hopper product: reset_counters, pack_blocks, hopper_product, and portable_behind, which does nothing but for outliers
+# Four kernels make a Hopper product: reset_counters, pack_blocks, hopper_product, and product_behind, which does nothing but for outliers
 # or as the fallback. Each starts before the one ahead of it has ended, and waits for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Launching: how long the splits are, and what is to be packed.
@@ -4196,7 +4194,7 @@ static int block_count(const Packed& p) {
 
 // ---- Launching: the workspace.
 
-// The counters of a product, or of a gradient: the queues of work tiles, of zeros and of portable_behind, then splits_done.
+// The counters of a product, or of a gradient: the queues of work tiles, of zeros and of product_behind, then splits_done.
 enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
@@ -4318,22 +4316,32 @@ static bool hopper_serves(const Product& p) {
   return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
+// Whether the mma kernel is faster than the portable one; measured, on an H200. What it cannot read as it is has to be copied first.
+static bool mma_serves(const Product& p, ElementType type) {
+  if (type == kFloat16 || type == kBFloat16) return true;
+  const double work = static_cast<double>(p.batches) * p.m * p.n * p.k;
+  return work >= (type == kFloat32 ? 1.3e8 : 3e8) * (operands_to_copy(p, type, kMmaKernel) ? 8 : 1);
+}
+
 // Which kernel computes a product. docs/kernel.md has the measurement behind each bound ("Which kernel").
 //
 //   asked for    capability    element type         size                      kernel
 //   portable     any           any                  any                       portable
 //   mma          8.0 on        any                  any                       mma
-//   auto         9.0           float64              any                       portable
 //   auto         9.0           float16, bfloat16    any                       half
 //   auto         9.0           float32              small, see tf32_serves    tf32
 //   auto         9.0           float32              large, hopper_serves      hopper
+//   auto         8.0 on        all else             large, mma_serves         mma
 //   auto         all else                                                     portable
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kPortablePath || p.k == 0) return kPortableKernel;
   if (path == kMmaPath) return kMmaKernel;
-  if (type == kFloat64 || gpu.capability != 90 || gpu.sms < 4) return kPortableKernel;   // 4: two clusters, for two gradients
-  if (type != kFloat32) return kHalfKernel;
-  return tf32_serves(p, gpu) ? kTf32Kernel : hopper_serves(p) ? kHopperKernel : kPortableKernel;
+  if (gpu.capability == 90 && gpu.sms >= 4) {   // two clusters, for two gradients
+    if (type == kFloat16 || type == kBFloat16) return kHalfKernel;
+    if (type == kFloat32 && tf32_serves(p, gpu)) return kTf32Kernel;
+    if (type == kFloat32 && hopper_serves(p)) return kHopperKernel;
+  }
+  return gpu.capability >= 80 && mma_serves(p, type) ? kMmaKernel : kPortableKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
@@ -4678,7 +4686,7 @@ _PATH = _requested_path()
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
 _CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT]
-_CUDA_SOURCES += [_CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
