@@ -2571,26 +2571,28 @@ struct MmaCopier {
  private:
   // With zeros for what does not exist.
   __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
+    // Rows are what a chunk lies in: lines, or k. Those on the diagonal end there, or begin.
     const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
     const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
     const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
-    if (ends && rows > (kChunks - 1) * kFarStep && cols >= kChunk) {   // inside the matrix, and on its diagonal, where chunks end
+    auto end = [&](int i) {   // of the chunk, the elements before this one exist
+      return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
+    };
+    if (!begins || k0 <= view.first_line - S::kBlockK || k0 >= view.first_line + kEdge) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
-        cp_async_16(at + i * kToStep, from, max(0, min(row + i * kFarStep + 1 - col, kChunk)) * static_cast<int>(sizeof(T)));
+        cp_async_16(at + i * kToStep, from, end(i) * static_cast<int>(sizeof(T)));
       return;
     }
 #pragma unroll 1
     for (int i = 0; i < kChunks; ++i, from += step, at += kToStep) {
-      const int diagonal = row + i * kFarStep - col;   // of the chunk, the elements begin .. end - 1 exist
-      const int begin = begins ? diagonal : 0;
-      const int end = i * kFarStep < rows ? max(0, min(ends ? diagonal + 1 : kChunk, min(kChunk, cols))) : 0;
-      if (begin <= 0 || end <= begin) {
-        cp_async_16(at, from, end <= begin ? 0 : end * static_cast<int>(sizeof(T)));
+      const int begin = row + i * kFarStep - col;
+      if (begin <= 0 || end(i) <= begin) {
+        cp_async_16(at, from, end(i) <= begin ? 0 : end(i) * static_cast<int>(sizeof(T)));
       } else {
         alignas(16) T v[kChunk];
 #pragma unroll
-        for (int e = 0; e < kChunk; ++e) v[e] = e >= begin && e < end ? from[e] : T();
+        for (int e = 0; e < kChunk; ++e) v[e] = e >= begin && e < end(i) ? from[e] : T();
         const uint4 w = *reinterpret_cast<const uint4*>(v);
         store_shared_four(at, w.x, w.y, w.z, w.w);
       }
@@ -2708,28 +2710,34 @@ __device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, 
                                             int line_y, int k0, MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll 1
-  for (int k = 0; k < S::kBlockK; ++k) {
-    typename S::Acc a[2 * S::kTilesM];
-    uint32_t has_a = 0;
+  auto multiply = [&](auto masked) {
+    constexpr bool kMasked = decltype(masked)::value;
+#pragma unroll(kMasked ? 1 : 2)
+    for (int k = 0; k < S::kBlockK; ++k) {
+      typename S::Acc a[2 * S::kTilesM];
 #pragma unroll
-    for (int r = 0; r < 2 * S::kTilesM; ++r) {
-      const int line = r * 8 + g;
-      a[r] = widen(*reinterpret_cast<const T*>(x + mma_at<T, kEdge, kXKMajor>(line_x + line, k)));
-      has_a |= static_cast<uint32_t>(on_side(x_side, row + line, k0 + k)) << r;
-    }
+      for (int r = 0; r < 2 * S::kTilesM; ++r)
+        a[r] = widen(*reinterpret_cast<const T*>(x + mma_at<T, kEdge, kXKMajor>(line_x + r * 8 + g, k)));
 #pragma unroll
-    for (int c = 0; c < 2 * S::kTilesN; ++c) {
-      const int line = c / 2 * 8 + 2 * t + c % 2;
-      const auto b = widen(*reinterpret_cast<const T*>(y + mma_at<T, kEdge, kYKMajor>(line_y + line, k)));
-      if (!on_side(y_side, col + line, k0 + k)) continue;
+      for (int c = 0; c < 2 * S::kTilesN; ++c) {
+        const int line = c / 2 * 8 + 2 * t + c % 2;
+        const auto b = widen(*reinterpret_cast<const T*>(y + mma_at<T, kEdge, kYKMajor>(line_y + line, k)));
+        if (kMasked && !on_side(y_side, col + line, k0 + k)) continue;
 #pragma unroll
-      for (int r = 0; r < 2 * S::kTilesM; ++r) {
-        auto& s = sum[(r / 2 * S::kTilesN + c / 2) * 4 + r % 2 * 2 + c % 2];
-        if (has_a >> r & 1) s = fma(a[r], b, s);
+        for (int r = 0; r < 2 * S::kTilesM; ++r) {
+          auto& s = sum[(r / 2 * S::kTilesN + c / 2) * 4 + r % 2 * 2 + c % 2];
+          if (!kMasked || on_side(x_side, row + r * 8 + g, k0 + k)) s = fma(a[r], b, s);
+        }
       }
     }
-  }
+  };
+  auto inside = [&](Side side, int first) {   // whether the warp's lines have all of these k
+    return side == kUpToLine ? k0 + S::kBlockK - 1 <= first : side == kEverywhere || k0 >= first + S::kWarpEdge - 1;
+  };
+  if (inside(x_side, row) && inside(y_side, col))
+    multiply(std::false_type());
+  else
+    multiply(std::true_type());
 }
 
 // ---- mma kernel: a tile.
@@ -2863,23 +2871,22 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 _CUDA_MMA_LAUNCH = r"""
 // ---- mma kernel: launching.
 
-// What is compiled. Compute capability 9.0 has another kernel for 16-bit types, so there these are left out unless TRIL_MATMUL_PATH asks for
-// them, which defines TRIL_MATMUL_MMA.
+// Large tiles are compiled where two CTAs of them fit into an SM, that is on 10.x; and on 9.0, which has another kernel for large products,
+// if TRIL_MATMUL_PATH asks for this one, which defines TRIL_MATMUL_MMA.
 #if defined(TRIL_MATMUL_MMA)
 constexpr bool kMmaOnRequest = true;
 #else
 constexpr bool kMmaOnRequest = false;
 #endif
-template <typename T>
-__host__ __device__ constexpr bool mma_exists(int capability) {
-  return capability >= 80 && (sizeof(T) > 2 || capability != 90 || kMmaOnRequest);
+__host__ __device__ constexpr bool has_large_mma_tiles(int capability) {
+  return capability / 10 == 10 || (capability == 90 && kMmaOnRequest);
 }
 
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdge>::kCtasPerSm)
     mma_product(const __grid_constant__ Product p, int splits) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (mma_exists<T>(__CUDA_ARCH__ / 10)) {
+  if constexpr (__CUDA_ARCH__ >= 800 && (kEdge == 64 || has_large_mma_tiles(__CUDA_ARCH__ / 10))) {
     extern __shared__ __align__(256) unsigned char mma_memory[];
     mma_compute<T, kEdge, kXKMajor, kYKMajor>(p, kEdge == 64 ? splits : 1, blockIdx.x,
                                               *reinterpret_cast<MmaMemory<T, kEdge>*>(mma_memory));
@@ -2892,13 +2899,11 @@ struct Cut {
   int edge, splits;
 };
 
-// Large tiles read least, and many tiles keep every SM busy. Two CTAs of large tiles have to fit into an SM: those of 9.0 and 10.0 have 228
-// KB. Of float32 and float64 small tiles are as fast at every size. Where tiles are few, several CTAs share the range of k of one, if the
+// Large tiles read least, and many tiles keep every SM busy. Of float32 and float64 small tiles are as fast at every size. Where tiles are few, several CTAs share the range of k of one, if the
 // GPU has clusters. The limits are measured, on an H200.
 template <typename T>
 static Cut mma_cut_of(const Product& p, const Gpu& gpu) {
-  const bool roomy = gpu.capability == 90 || gpu.capability / 10 == 10;
-  if (sizeof(T) == 2 && roomy && p.k >= 2048 && tile_count(p, 128) * p.batches >= 2 * gpu.sms) return {128, 1};
+  if (sizeof(T) == 2 && has_large_mma_tiles(gpu.capability) && p.k >= 2048 && tile_count(p, 128) * p.batches >= 2 * gpu.sms) return {128, 1};
   const int64_t tiles = tile_count(p, 64) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
   int splits = 1;
   while (gpu.capability >= 90 && splits < 8 && splits * splits * tiles <= most && p.k >= splits * (sizeof(T) == 2 ? 512 : 128)) splits *= 2;
@@ -2908,7 +2913,6 @@ static Cut mma_cut_of(const Product& p, const Gpu& gpu) {
 template <typename T>
 static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   constexpr int kUnit = 16 / sizeof(T);
-  if (!mma_exists<T>(gpu.capability)) return cudaErrorNotSupported;
   const Cut cut = mma_cut_of<T>(p, gpu);
   return with_constants(!layout_of_x(p, kUnit).lines_first, !layout_of_y(p, kUnit).lines_first, [&](auto x_k_major, auto y_k_major) {
     return with_constant(cut.edge == 128, [&](auto large) {
@@ -4316,11 +4320,12 @@ static bool hopper_serves(const Product& p) {
   return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
-// Whether the mma kernel is faster than the portable one; measured, on an H200. What it cannot read as it is has to be copied first.
-static bool mma_serves(const Product& p, ElementType type) {
+// Whether the mma kernel is faster than the half-precision one, or than the portable one; measured, on an H200. The portable one computes
+// products of few tiles at once, and reads any strides.
+static bool mma_beats_half(const Product& p, const Gpu& gpu) { return p.k <= 1024 && 8 * tile_count(p, 64) * p.batches <= 9 * gpu.sms; }
+static bool mma_beats_portable(const Product& p, ElementType type, const Gpu& gpu) {
   if (type == kFloat16 || type == kBFloat16) return true;
-  const double work = static_cast<double>(p.batches) * p.m * p.n * p.k;
-  return work >= (type == kFloat32 ? 1.3e8 : 3e8) * (operands_to_copy(p, type, kMmaKernel) ? 8 : 1);
+  return tile_count(p, 64) * p.batches >= gpu.sms / 2 * (operands_to_copy(p, type, kMmaKernel) ? 4 : 1);
 }
 
 // Which kernel computes a product. docs/kernel.md has the measurement behind each bound ("Which kernel").
@@ -4328,20 +4333,20 @@ static bool mma_serves(const Product& p, ElementType type) {
 //   asked for    capability    element type         size                      kernel
 //   portable     any           any                  any                       portable
 //   mma          8.0 on        any                  any                       mma
-//   auto         9.0           float16, bfloat16    any                       half
+//   auto         9.0           float16, bfloat16    but small: mma_beats_half half
 //   auto         9.0           float32              small, see tf32_serves    tf32
 //   auto         9.0           float32              large, hopper_serves      hopper
-//   auto         8.0 on        all else             large, mma_serves         mma
+//   auto         8.0 on        all else             mma_beats_portable        mma
 //   auto         all else                                                     portable
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kPortablePath || p.k == 0) return kPortableKernel;
   if (path == kMmaPath) return kMmaKernel;
   if (gpu.capability == 90 && gpu.sms >= 4) {   // two clusters, for two gradients
-    if (type == kFloat16 || type == kBFloat16) return kHalfKernel;
+    if (type == kFloat16 || type == kBFloat16) return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
     if (type == kFloat32 && tf32_serves(p, gpu)) return kTf32Kernel;
     if (type == kFloat32 && hopper_serves(p)) return kHopperKernel;
   }
-  return gpu.capability >= 80 && mma_serves(p, type) ? kMmaKernel : kPortableKernel;
+  return gpu.capability >= 80 && mma_beats_portable(p, type, gpu) ? kMmaKernel : kPortableKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
