@@ -225,13 +225,16 @@ COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil
 
 
 # _FORTIFY_SOURCE as some distributions' compilers set it by themselves: what it aborts then shows on every machine. It needs optimisation.
-HOST_FLAGS = ["-std=c++17", "-O1", "-w", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
+HOST_FLAGS = ["-std=c++17", "-w", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
 
 
-def host_program(room, name, parts):
-    """Compiles the parts into one program in the folder `room`. Returns run(numbers ...), which fails with what the program found wrong."""
+def host_program(room, name, parts, optimise="-O1"):
+    """Compiles the parts into one program in the folder `room`. Returns run(numbers ...), which fails with what the program found wrong.
+
+    -O1 makes of compiling and running together the least time; -Og does for a program that is large and runs briefly.
+    """
     (room / f"{name}.cpp").write_text("\n".join(parts))
-    command = [COMPILER, *HOST_FLAGS, "-o", name, f"{name}.cpp"]
+    command = [COMPILER, *HOST_FLAGS, optimise, "-o", name, f"{name}.cpp"]
     built = subprocess.run(command, capture_output=True, text=True, cwd=room)
     assert built.returncode == 0, f"the {name} of model_new.py does not compile on the host:\n" + textwrap.shorten(built.stderr, 4000)
 
