@@ -17,6 +17,7 @@ PRELUDE = r"""
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -63,11 +64,9 @@ struct __nv_bfloat16 {
   uint16_t bits;
 };
 inline float __half2float(__half v) {
-  const int exponent = v.bits >> 10 & 31, fraction = v.bits & 1023;
-  const double magnitude = exponent == 31  ? (fraction ? NAN : INFINITY)
-                           : exponent == 0 ? std::ldexp(fraction, -24)
-                                           : std::ldexp(1024 + fraction, exponent - 25);
-  return static_cast<float>(v.bits >> 15 ? -magnitude : magnitude);
+  const uint32_t sign = (v.bits & 0x8000u) << 16, exponent = v.bits >> 10 & 31, fraction = v.bits & 1023;
+  if (exponent == 0) return (sign ? -0x1p-24f : 0x1p-24f) * fraction;
+  return bits_as<float>(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13);
 }
 inline __half __float2half_rn(float v) {
   const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
@@ -458,8 +457,9 @@ template <typename Memory>
 void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {}) {
   block_threads = threads_of_block;
   static const size_t stack_size = 64 * 1024;
-  static std::vector<char> stacks;   // of one cluster after the other
-  stacks.resize(std::max(stacks.size(), size * block_threads * stack_size));
+  static size_t stacks_size = 0;   // of one cluster after the other; not a vector, which would write to all of them
+  static std::unique_ptr<char[]> stacks;
+  if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
   Cluster here = {number, size};
   std::vector<unsigned char> memory(size * (sizeof(Memory) + 1024) + 1024, 0xFF);   // as floats NaN
   here.blocks.resize(size);
@@ -557,27 +557,40 @@ int run_product(char** arguments, const Compute& compute) {
   const double per_term = sizeof(T) == 8 ? (k + 1) * 0x1p-52 : 1e-6;
   const double least = std::is_same_v<T, __half> ? 0x1p-25 : 1e-44;
 
-  for (int batch = 0; batch < batches; ++batch)
-    for (int row = 0; row < m; ++row)
+  std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // y by rows of k; the sums of a row of c
+  for (int batch = 0; batch < batches; ++batch) {
+    auto y_place = [&](int i, int col) { return contraction == kNT ? std::pair(col, i) : std::pair(i, col); };
+    for (int i = 0; i < k; ++i)
       for (int col = 0; col < n; ++col) {
-        double exact = 0, magnitude = 0;
-        for (int i = 0; i < k; ++i) {
-          const int x_row = contraction == kTN ? i : row, x_col = contraction == kTN ? row : i;
-          const int y_row = contraction == kNT ? col : i, y_col = contraction == kNT ? i : col;
-          if (!has(x_row, x_col) || !has(y_row, y_col) || !has(row, col)) continue;
-          const double term = static_cast<double>(widen(x.at(batch, x_row, x_col))) * widen(y.at(batch, y_row, y_col));
-          exact += term, magnitude += std::fabs(term);
+        const auto [y_row, y_col] = y_place(i, col);
+        y_wide[static_cast<size_t>(i) * n + col] = widen(y.at(batch, y_row, y_col));
+      }
+    for (int row = 0; row < m; ++row) {
+      std::fill(exact.begin(), exact.end(), 0.0), std::fill(magnitude.begin(), magnitude.end(), 0.0);
+      for (int i = 0; i < k; ++i) {
+        const int x_row = contraction == kTN ? i : row, x_col = contraction == kTN ? row : i;
+        if (!has(x_row, x_col)) continue;
+        const double x_wide = widen(x.at(batch, x_row, x_col));
+        for (int col = 0; col < n; ++col) {
+          const auto [y_row, y_col] = y_place(i, col);
+          if (!has(y_row, y_col) || !has(row, col)) continue;
+          const double term = x_wide * y_wide[static_cast<size_t>(i) * n + col];
+          exact[col] += term, magnitude[col] += std::fabs(term);
         }
-        const double got = widen(c.at(batch, row, col));
-        const bool right = !has(row, col)          ? got == 0
-                           : std::isnan(exact)     ? std::isnan(got)
-                           : !std::isfinite(exact) ? got == exact
-                                                   : std::fabs(got - exact) <= per_term * magnitude + half_ulp * std::fabs(exact) + least;
+      }
+      for (int col = 0; col < n; ++col) {
+        const double got = widen(c.at(batch, row, col)), sum = exact[col];
+        const bool right = !has(row, col)        ? got == 0
+                           : std::isnan(sum)     ? std::isnan(got)
+                           : !std::isfinite(sum) ? got == sum
+                                                 : std::fabs(got - sum) <= per_term * magnitude[col] + half_ulp * std::fabs(sum) + least;
         if (!right) {
-          std::printf("product %d, element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", batch, row, col, got, exact, magnitude);
+          std::printf("product %d, element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", batch, row, col, got, sum, magnitude[col]);
           return 1;
         }
       }
+    }
+  }
   std::printf("all holds\n");
   return 0;
 }

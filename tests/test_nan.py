@@ -19,7 +19,7 @@ from helpers import (
     assert_bitwise,
     assert_same_specials,
     assert_within,
-    expected_by_outer_products,
+    expected_with_specials,
     generator,
     needs_cuda,
     normal,
@@ -35,7 +35,7 @@ SPECIALS = [math.nan, math.inf, -math.inf]
 
 def assert_specials(X, Y, contraction, structure, what="C"):
     C = product(X, Y, contraction, structure)
-    exact, magnitude = expected_by_outer_products(X, Y, contraction, structure)
+    exact, magnitude = expected_with_specials(X, Y, contraction, structure)
     assert C.shape == exact.shape
     assert_same_specials(C, exact, what)
     finite = exact.isfinite()
@@ -150,7 +150,7 @@ def test_sums_that_overflow_are_infinite(model, function, N, device):
     contraction, structure = FUNCTIONS[function]
     A, B = torch.full((N, N), 2e38, device=device), torch.full((N, N), 1.0, device=device)
     C = getattr(model, function)(A, B)
-    exact, _ = expected_by_outer_products(A, B, contraction, structure)
+    exact, _ = expected_with_specials(A, B, contraction, structure)
     assert_same_specials(C, exact.float().double())
     finite = exact.float().isfinite()
     assert_within(C.where(finite, 0.0), exact.where(finite, 0.0), 1e-6 * exact.abs())
@@ -159,5 +159,5 @@ def test_sums_that_overflow_are_infinite(model, function, N, device):
 def test_the_expectation_itself(model):
     # By hand: NN, lower, N = 2. C[1, 0] = A[1, 0] B[0, 0] + A[1, 1] B[1, 0], and A[0, 1], B[0, 1] are not read.
     X, Y = torch.tensor([[2.0, math.nan], [3.0, math.inf]]), torch.tensor([[5.0, math.nan], [0.0, 7.0]])
-    exact, _ = expected_by_outer_products(X, Y, NN, LOWER)
+    exact, _ = expected_with_specials(X, Y, NN, LOWER)
     assert exact[0].tolist() == [10.0, 0.0] and math.isnan(exact[1, 0]) and exact[1, 1] == math.inf

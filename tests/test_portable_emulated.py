@@ -36,7 +36,8 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_PORTABLE]
-    program = host_program(tmp_path_factory.mktemp("portable"), "portable_kernel", [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN])
+    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
+    program = host_program(tmp_path_factory.mktemp("portable"), "portable_kernel", parts, optimise="-Og")
 
     def run(dtype, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, pad=0, kind=0, c_pad=0):
         program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype, splits)
