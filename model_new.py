@@ -92,6 +92,7 @@ struct Product {
   int m, n, k;             // C is m x n; k is what is summed over. Triangular products have m = n = k.
   Contraction contraction;
   int triangular;          // 1: the operands and C are lower triangular; 0: they are dense and the sum runs over all k
+  int tf32;                // 1: of float32 operands 11 bits are enough, which is what torch's settings call TF32
   int64_t batches;         // how many products: batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
   int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims], c_batch[kMaxBatchDims];
@@ -134,9 +135,9 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
 // Launches on `stream` of the current device, which is `gpu`. A workspace begins with a Control, to be read afterwards. If `controls` is
-// given, it gets that of each of the batch.
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
-                           cudaStream_t stream);
+// given, it gets that of each of the batch. keep: the workspace will be given to launch_gradients.
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+                           Control* controls, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
 // may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
@@ -1261,6 +1262,7 @@ struct Packing {
   const Control* kept;      // of operands that were packed before; or null
   bool alone;               // no reset_counters before it, which waits for what writes the operands
   int most_outliers;        // with more than these the product is left to the fallback
+  int bytes;                // of each block that are needed: kBlockBytes, or those of hi alone
 };
 
 struct PackMemory {
@@ -1342,7 +1344,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   fence_proxy_async_shared();
   __syncthreads();
   if (t == 0) {
-    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.operand_tiles, kBlockBytes);
+    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.operand_tiles, p.bytes);
     copy_bulk_out(operand.metadata + number, &shared.metadata, sizeof(BlockMetadata));
     bulk_commit_group();
     bulk_wait_group_read();
@@ -3086,6 +3088,7 @@ struct HopperProduct {
   Contraction contraction;
   int triangular;
   int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
+  int tf32;                         // 1: hi hi alone, of the three products
   Control* control;
   int* next_tile;                   // of the queue
   int* next_strip;                  // of zeros
@@ -3148,6 +3151,7 @@ struct SharedMemory {
   BlockHead head[kStages][2];
   WorkTile tile[kTiles];
   KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
+  int tf32;
   uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTiles];
@@ -3184,23 +3188,24 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
     if (tile.i < 0 || fallback) break;
     const int begin = tile.begin, end = tile.end;
     const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
+    const int bytes = p.tf32 ? kOperandBytes : kBlockBytes;   // of a block
+    const int bytes_and_head = bytes + static_cast<int>(sizeof(BlockHead));
 #pragma unroll 1
     for (int k = begin; k < end; ++k) {
-      int flags = k == end - 1 ? kLast : 0;
+      int flags = (k == end - 1 ? kLast : 0) | (p.tf32 ? kWideX * 3 | kWideY * 3 : 0);   // TF32 goes the way of wide blocks
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
 #pragma unroll
       for (int u = 0; u < 4; ++u)
         if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
-      constexpr int kBlockAndHead = kBlockBytes + sizeof(BlockHead);   // bytes that come for one block
       auto copy_y = [&](int half) {
         if (flags & kHasY << 2 * half << rank) {
           const int block = block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
           uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
           copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
+          if (!p.tf32) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
           copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       };
@@ -3216,7 +3221,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
         if (flags & kHasX << u) {
           const int block = block_of<kX, kContraction>(p, first_row + u, k);
           const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[pipeline.stage]);
+          copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, bytes, &shared.full[pipeline.stage]);
           copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       if (k == begin || k % 32 == 0)
@@ -3231,14 +3236,14 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles&
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
       shared.info[pipeline.stage] = {flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place};
-      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBlockAndHead);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBlockAndHead);
+      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * bytes_and_head);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * bytes_and_head);
       pipeline.advance();
 
       // Wait for an empty stage, and copy the second half of Y
       barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(1);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBlockAndHead);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * bytes_and_head);
       pipeline.advance();
     }
   }
@@ -3368,6 +3373,7 @@ struct ConsumerView {
   __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
     return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + offset + sizeof(BlockHead) * (2 * stage + block)));
   }
+  __device__ bool tf32() const { return load_shared(base + offsetof(SharedMemory, tf32)); }
   __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
   __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
@@ -3421,10 +3427,10 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   const uint64_t x = make_descriptor(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kOperandBytes, 1024);
   const uint64_t y = make_descriptor(stages + h.y_stage() * kStageBytes, kOperandBytes, 1024);
   float sums[64];
-  if (h.wide()) {   // rare: what is multiplied by the residuals of a wide block has a scale of its own
+  if (h.wide()) {   // rare: what is multiplied by the residuals of a wide block has a scale of its own. Or TF32
     meanwhile();
 #pragma unroll 1
-    for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
+    for (int product = view.tf32() ? 2 : 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
       warpgroup_arrive();
       issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kOperandBytes : 0),
                                 advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), sums, false);
@@ -3537,6 +3543,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
       barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
     }
     for (int u = 0; u < kTiles; ++u) barrier_init(&shared.tile_full[u], 1);
+    shared.tf32 = p.of[0].tf32;
     barrier_init_fence();
   }
   launch_dependent_grids();
@@ -4261,6 +4268,9 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
   return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
 }
 
+// The bytes of a packed block that are needed. In TF32 those are hi; what may be needed in another setting later is kept whole.
+static int bytes_to_pack(const Product& p, bool keep) { return p.tf32 && !keep ? kOperandBytes : kBlockBytes; }
+
 // An outlier of a line meets every tile on it. With too many the portable kernel is sooner done with the whole product.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
@@ -4293,7 +4303,7 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
   p.m = product.m, p.n = product.n;
   p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.k_blocks = blocks_in(product.k);
   p.contraction = product.contraction, p.triangular = product.triangular;
-  p.longest_split = at.longest;
+  p.longest_split = at.longest, p.tf32 = product.tf32;
   p.control = at.control;
   p.next_tile = at.queue[which] + kNextTile, p.next_strip = at.queue[which] + kNextStrip, p.splits_done = at.queue[which] + kSplitsDone;
   p.partial_sums = at.partial_sums[which];
@@ -4303,13 +4313,14 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
 // ---- Launching: what the binding calls.
 
 // One product (batches = 1) of float32 operands.
-cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
+cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
   const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({x, y, block_count(x), block_count(y), at.control, nullptr, false, most_outliers(product)}, stream);
+    error = launch_packing({x, y, block_count(x), block_count(y), at.control, nullptr, false, most_outliers(product),
+                            bytes_to_pack(product, keep)}, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
@@ -4353,8 +4364,8 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients, nullptr).bytes : 0;
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
-                           cudaStream_t stream) {
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+                           Control* controls, cudaStream_t stream) {
   if (kernel == kPortableKernel) return launch_portable(product, type, gpu, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, stream);
@@ -4365,7 +4376,7 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
     one.x = static_cast<const float*>(product.x) + batch_offset(product, product.x_batch, b);
     one.y = static_cast<const float*>(product.y) + batch_offset(product, product.y_batch, b);
     one.c = static_cast<float*>(product.c) + batch_offset(product, product.c_batch, b);
-    cudaError_t error = launch_hopper(one, workspace, gpu, stream);
+    cudaError_t error = launch_hopper(one, workspace, keep, gpu, stream);
     if (error == cudaSuccess && controls) error = cudaMemcpyAsync(controls + b, workspace, sizeof(Control), cudaMemcpyDefault, stream);
     if (error != cudaSuccess) return error;
   }
@@ -4381,7 +4392,8 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({g, g, block_count(g), 0, at.control, before.control, first, most_outliers(product)}, stream);
+    error = launch_packing({g, g, block_count(g), 0, at.control, before.control, first, most_outliers(product),
+                            bytes_to_pack(product, false)}, stream);
   HopperProducts products = {};
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;
@@ -4401,6 +4413,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
 _CPP_BINDING = r"""
 // ---- Binding: errors and element types.
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -4468,6 +4481,11 @@ bool describe_batch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& 
   return true;
 }
 
+// Whether torch's settings allow TF32 for float32 products: set_float32_matmul_precision, allow_tf32 or fp32_precision.
+bool tf32_allowed() {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) == at::Float32Precision::TF32;
+}
+
 struct Sizes {   // C is m x n, and k is summed over
   int64_t m, n, k;
   Sizes(const at::Tensor& x, const at::Tensor& y, int contraction)
@@ -4480,7 +4498,7 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
   if (!describe_batch(x, y, c, p)) return false;
   const Sizes sizes(x, y, contraction);
   p.m = static_cast<int>(sizes.m), p.n = static_cast<int>(sizes.n), p.k = static_cast<int>(sizes.k);
-  p.triangular = structure != kDense;
+  p.triangular = structure != kDense, p.tf32 = x.scalar_type() == at::kFloat && tf32_allowed();
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
   p.y = y.const_data_ptr(), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
@@ -4516,7 +4534,7 @@ at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::emp
 struct Way {
   Kernel kernel = kPortableKernel;
   at::Tensor workspace;
-  bool explained = false;
+  bool keep = false, explained = false;
   std::optional<at::Tensor> controls;
 };
 
@@ -4560,7 +4578,7 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
       way.controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
       controls = static_cast<Control*>(way.controls->mutable_data_ptr());
     }
-    error = launch_product(p, type, way.kernel, gpu, workspace, controls, stream);
+    error = launch_product(p, type, way.kernel, gpu, workspace, way.keep, controls, stream);
   }
   if (error != cudaSuccess) return launch_error(error, x);
   return c;
@@ -4588,6 +4606,7 @@ Result product(const at::Tensor& x, const at::Tensor& y, int contraction, int st
 std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::Tensor& x, const at::Tensor& y, int contraction,
                                                                      int structure, int path) {
   Way way;
+  way.keep = true;
   Result c = product_if_fit(x, y, contraction, structure, path, way);
   return {c, way.kernel == kHopperKernel ? std::optional(way.workspace) : std::nullopt};
 }
@@ -5202,9 +5221,10 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', or 'hopper, portable' where
-        a part of a batch fell back); 'refused', whether there was a fallback: pairs of float16 cannot hold an operand, and the portable
-        kernel computed the product, or one of the batch; 'refused_at', which of the batch, counted over its leading dimensions as one;
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper,
+        fallback' where a part of a batch fell back); 'refused', whether there was a fallback: pairs of float16 cannot hold an operand, and
+        the mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the batch; 'refused_at',
+        which of the batch, counted over its leading dimensions as one;
         'lost', how many outliers the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
 
     Raises:
@@ -5221,7 +5241,7 @@ def explain(A, B, problem="lower"):
     controls = [] if controls is None else controls.tolist()  # of each: refused, outliers
     refused_at = [number for number, control in enumerate(controls) if control[0]]
     if refused_at:
-        path = "portable" if len(refused_at) == len(controls) else "hopper, portable"
+        path = "fallback" if len(refused_at) == len(controls) else "hopper, fallback"
     return {"path": path, "refused": bool(refused_at), "refused_at": refused_at, "lost": sum(control[1] for control in controls)}
 
 

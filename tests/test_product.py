@@ -31,6 +31,7 @@ from helpers import (
     normal,
     poison,
     product,
+    truth,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -634,7 +635,7 @@ def test_explain_names_a_fallback(automatic, problem):
     A, B = cuda_operands(2048)
     for operands in ((torch.exp(3 * A), torch.exp(3 * B)), (A, torch.exp(3 * B)), (torch.exp(3 * A), B)):
         told = automatic.explain(*operands, problem)
-        assert (told["path"], told["refused"]) == ("portable", True), told
+        assert (told["path"], told["refused"]) == ("fallback", True), told
 
 
 @needs_hopper
@@ -648,18 +649,18 @@ def test_explain_tells_of_a_whole_batch(automatic, problem):
     told = automatic.explain(torch.stack([small, A, small, A]).view(2, 2, 2048, 2048), B, problem)
     assert told == {"path": "hopper", "refused": False, "refused_at": [], "lost": 2 * sum(alone)}
     told = automatic.explain(torch.stack([hard, small, hard, A]), B, problem)  # the last one is not refused
-    assert (told["path"], told["refused"], told["refused_at"]) == ("hopper, portable", True, [0, 2]) and told["lost"] >= sum(alone), told
+    assert (told["path"], told["refused"], told["refused_at"]) == ("hopper, fallback", True, [0, 2]) and told["lost"] >= sum(alone), told
     told = automatic.explain(hard.expand(2, 2048, 2048), B, problem)
-    assert (told["path"], told["refused_at"]) == ("portable", [0, 1]), told
+    assert (told["path"], told["refused_at"]) == ("fallback", [0, 1]), told
 
 
 @pytest.mark.parametrize(
     ("controls", "told"),
     [
         ([[0, 3]], ("hopper", False, [], 3)),
-        ([[1, 9]], ("portable", True, [0], 9)),
-        ([[0, 3], [1, 9], [1, 0], [0, 2]], ("hopper, portable", True, [1, 2], 14)),
-        ([[1, 1], [1, 2]], ("portable", True, [0, 1], 3)),
+        ([[1, 9]], ("fallback", True, [0], 9)),
+        ([[0, 3], [1, 9], [1, 0], [0, 2]], ("hopper, fallback", True, [1, 2], 14)),
+        ([[1, 1], [1, 2]], ("fallback", True, [0, 1], 3)),
     ],
 )
 def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, controls, told):
@@ -705,14 +706,73 @@ def test_many_outliers_make_a_fallback(model, problem, every, refused):
         assert told["lost"] > 50, told
 
 
+def path_of_large(model, dtype):
+    """The kernel of products of this dtype that are large enough for tensor cores, and not float32."""
+    if model._PATH != model._AUTOMATIC:
+        return next(name for name, path in model._PATHS.items() if path == model._PATH)
+    if helpers.HAS_HOPPER and dtype in HALF_DTYPES:
+        return "half"
+    return "mma" if torch.cuda.get_device_capability() >= (8, 0) else "portable"
+
+
 @needs_cuda
 @pytest.mark.parametrize("problem", EXPLAINED)
-def test_explain_names_the_portable_kernel(model, problem):
-    A, B = cuda_operands(300)
-    assert model.explain(A, B, problem) == PORTABLE
+def test_explain_names_the_kernel(model, problem):
+    small = "mma" if model._PATH == model._MMA else "portable"
+    assert model.explain(*cuda_operands(300), problem) == {**PORTABLE, "path": small}
     for dtype in DTYPES[1:]:
-        half = helpers.HAS_HOPPER and model._PATH == model._AUTOMATIC and dtype in HALF_DTYPES
-        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == {**PORTABLE, "path": "half" if half else "portable"}
+        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == {**PORTABLE, "path": path_of_large(model, dtype)}
+
+
+TF32_SETTINGS = {
+    "set_float32_matmul_precision": lambda: torch.set_float32_matmul_precision("high"),
+    "allow_tf32": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+    "fp32_precision": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+}
+
+
+@pytest.fixture
+def restored_precision():
+    """Gives torch's settings back, the older and the newer one."""
+    before = torch.backends.cuda.matmul.fp32_precision, torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before[1])
+    torch.backends.cuda.matmul.fp32_precision = before[0]
+
+
+def worst_error(C, X, Y, contraction, structure):
+    exact, magnitude = truth(X, Y, contraction, structure)
+    return ((C.double() - exact).abs() / magnitude.clamp(min=1e-300)).max().item()
+
+
+@needs_cuda
+@pytest.mark.parametrize("setting", TF32_SETTINGS)
+def test_tf32_where_torch_allows_it(model, restored_precision, setting):
+    """Each operand is rounded to 11 bits at most. The Hopper kernel takes the time of one product then; the others stay what they are."""
+    A, B = cuda_operands(1500)
+    TF32_SETTINGS[setting]()
+    hopper = helpers.HAS_HOPPER and model._PATH == model._AUTOMATIC
+    for function, family in FUNCTIONS.items():
+        error = worst_error(getattr(model, function)(A, B), A, B, *family)
+        assert error < 1.01 * 2.0**-10, (function, error)
+        assert not hopper or error > 2.0**-16, (function, error)
+
+
+@needs_cuda
+@pytest.mark.parametrize("precisions", [("high", "highest"), ("highest", "high"), ("high", "high")])
+def test_gradients_go_by_the_setting_when_they_are_computed(model, restored_precision, precisions):
+    """Operands that a product in TF32 keeps for the gradients are kept whole."""
+    A, B = (T.requires_grad_() for T in cuda_operands(1500))
+    G = normal(1500, 1500, seed=77, device="cuda")
+    torch.set_float32_matmul_precision(precisions[0])
+    C = model.tril_matmul(A, B)
+    torch.set_float32_matmul_precision(precisions[1])
+    dA, dB = torch.autograd.grad(C, (A, B), G)
+    limits = [1.01 * 2.0**-10 if precision == "high" else 2.0**-18 for precision in precisions]
+    A, B = A.detach(), B.detach()
+    assert worst_error(C.detach(), A, B, NN, LOWER) < limits[0]
+    assert worst_error(dA, G, B, NT, LOWER) < limits[1]
+    assert worst_error(dB, A, G, TN, LOWER) < limits[1]
 
 
 @needs_cuda
