@@ -1468,7 +1468,7 @@ struct Layout<double> {
 
 // ---- Portable kernel: k-blocks on their way to shared memory.
 
-// Copies an operand's part of each k-block of a team to shared memory: kPortableEdge lines by kDepth values of k. begin() starts the copy and
+// Copies an operand's part of each k-block of a team to shared memory: kPortableEdge lines by kDepth values of k. begin() starts the copy,
 // finish() ends it. Where the GPU can copy elements of this type by itself (sm_80 on, 4 or 8 bytes), all happens in between; elsewhere
 // begin() reads into registers and finish() stores them.
 template <typename T, int kDepth, int kThreads>
@@ -2901,11 +2901,12 @@ struct Cut {
   int edge, splits;
 };
 
-// Large tiles read least, and many tiles keep every SM busy. Of float32 and float64 small tiles are as fast at every size. Where tiles are few, several CTAs share the range of k of one, if the
-// GPU has clusters. The limits are measured, on an H200.
+// Large tiles read least, and many tiles keep every SM busy. Of float32 and float64 small tiles are as fast at every size. Where tiles are
+// few, several CTAs share the range of k of one, if the GPU has clusters. The limits are measured, on an H200.
 template <typename T>
 static Cut mma_cut_of(const Product& p, const Gpu& gpu) {
-  if (sizeof(T) == 2 && has_large_mma_tiles(gpu.capability) && p.k >= 2048 && tile_count(p, 128) * p.batches >= 2 * gpu.sms) return {128, 1};
+  const bool many = p.k >= 2048 && tile_count(p, 128) * p.batches >= 2 * gpu.sms;
+  if (sizeof(T) == 2 && many && has_large_mma_tiles(gpu.capability)) return {128, 1};
   const int64_t tiles = tile_count(p, 64) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
   int splits = 1;
   while (gpu.capability >= 90 && splits < 8 && splits * splits * tiles <= most && p.k >= splits * (sizeof(T) == 2 ? 512 : 128)) splits *= 2;
