@@ -31,15 +31,16 @@ inputs, Ozaki's scheme, kept as a pair of float64.) The error of an element is |
 the unit roundoff of the dtype, n the number of terms. Every element has to meet
 
     float32           max(1e-6, 2 x the reference's worst error on the same input)
+    with --tf32       the same with 2^-10, two operands rounded to 11 bits, and 2^-23 sqrt(n) for the accumulation
     float64           the same with 1e-6 * 2^-29, which is as many units of float64's roundoff as 1e-6 is of float32's
     float16/bfloat16  |C - truth| <= u |truth| + e |A||B|: the rounding of a right result, plus an accumulation in float32 with
                       e = max(2^-23 sqrt(n), 2 x what the reference needs); tensor cores truncate, hence 2^-23 and not 2^-24
 
-The reference may loosen no bound beyond 16 sqrt(n) u (two units for the 16-bit types): it would not be a reference. Where |A||B| is
-above the dtype's largest number a partial sum may overflow, and the element is not judged. Where a product may lie under the
-smallest normal number of float32 (within a factor of 4), each term may be lost: n times that number is allowed. A result below it
+The reference may loosen no bound beyond 16 sqrt(n) u (two units for the 16-bit types, 2^-8 for TF32): it would not be a reference.
+Where |A||B| is above the dtype's largest number a partial sum may overflow, and the element is not judged. Where a product may lie under
+the smallest normal number of float32 (within a factor of 4), each term may be lost: n times that number is allowed. A result below it
 may be flushed to zero. Inputs of integers with exactly representable sums allow no error at all. On uniform inputs KernelBench's own
-criterion is tested besides: allclose to the reference at 1e-4, for the 16-bit types 1e-2.
+criterion is tested besides: allclose to the reference at 1e-4, for the 16-bit types and TF32 1e-2.
 
 Memory. Before each request what the child's allocator has free is filled with the byte 255, which is NaN in every dtype, so that what is
 not written shows: on a GPU the blocks of torch's caching allocator, on a CPU each tensor that torch.empty makes (but in timed requests,
@@ -166,8 +167,8 @@ def label(dims):
 class Draw:
     """Random float64 matrices on a device, from a stream of their own: a seed repeats them whatever else is drawn."""
 
-    def __init__(self, seed, name, device):
-        self.device = device
+    def __init__(self, seed, name, device, tf32=False):
+        self.device, self.tf32 = device, tf32
         drawn = hashlib.sha256(f"{seed} {name}".encode()).digest()
         self.generator = torch.Generator(device).manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
 
@@ -194,6 +195,7 @@ def _integers(draw, a, b, dtype):
     # Terms up to limit^2, so that a sum of K of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
     bits = {torch.float64: 53, torch.float32: 24}.get(dtype)
     limit = 4 if bits is None else max(1, math.isqrt(2**bits // max(1, a[0])))
+    limit = min(limit, 1024) if draw.tf32 else limit  # which holds 11 bits
     return tuple(torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit for shape in (a, b))
 
 
@@ -368,9 +370,11 @@ def narrow(dtype):
     return dtype in (torch.float16, torch.bfloat16)
 
 
-def allowed(dtype, terms):
+def allowed(dtype, terms, tf32=False):
     """The componentwise errors that a solution may have in any case, and that no reference can excuse. The manual derives them."""
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
+    if tf32:
+        return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
     return (root * 2.0**-23, 4 * u) if narrow(dtype) else (1e-6 * (u / 2.0**-24), 16 * root * u)
 
 
@@ -387,9 +391,10 @@ class Truth:
     dtype: torch.dtype
     keep: Callable
     exact: bool = False
+    tf32: bool = False
 
     @classmethod
-    def of(cls, X, Y, keep, exact=False):
+    def of(cls, X, Y, keep, exact=False, tf32=False):
         dtype, terms, info = X.dtype, X.shape[-1], torch.finfo(X.dtype)
         high, low = (None if part is None else keep(part) for part in exact_product(X, Y))
         magnitude = high.abs() if one_sign(X) and one_sign(Y) else keep(X.double().abs() @ Y.double().abs())
@@ -402,7 +407,7 @@ class Truth:
         elif narrow(dtype):
             # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
             forgiven = (high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
-        return cls(high, low, magnitude, forgiven, magnitude <= info.max, terms, dtype, keep, exact)
+        return cls(high, low, magnitude, forgiven, magnitude <= info.max, terms, dtype, keep, exact, tf32)
 
     def errors(self, C):
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
@@ -415,7 +420,7 @@ class Truth:
 
     def bound(self, reference_worst):
         """What the worst componentwise error may be."""
-        floor, most = allowed(self.dtype, self.terms)
+        floor, most = allowed(self.dtype, self.terms, self.tf32)
         return 0.0 if self.exact else max(floor, min(2 * reference_worst, most))
 
 
@@ -551,11 +556,11 @@ class Child:
             torch.utils.deterministic.fill_uninitialized_memory = True
             warnings.filterwarnings("ignore", message=".*deterministic.*")
         self.slab = Slab(self.device, size, place)
-        torch.set_float32_matmul_precision("highest")
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
 
-    def load(self, path, text, classes, arguments):
+    def load(self, path, text, classes, arguments, tf32):
         """The file as KernelBench has it: no __file__, no __name__. Its name is for tracebacks and inspect.getsource (Triton needs it)."""
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
         names = {}
         exec(compile(text, path, "exec"), names)
         found = next((name for name in classes if name in names), None)
@@ -933,6 +938,7 @@ class Run:
     seed: int
     timeout: float
     report: "Report"
+    tf32: bool = False  # torch's setting allows it
     reference: Contender | None = None
     solution: Contender | None = None
     timings: dict = field(default_factory=dict)
@@ -973,7 +979,7 @@ class Run:
     def call(self, name, dims, mode="forward"):
         """A call with fresh inputs, of which each matrix has a random sign."""
         self.drawn += 1
-        draw = Draw(self.seed, self.drawn, self.slab.device)
+        draw = Draw(self.seed, self.drawn, self.slab.device, self.tf32)
         *operands, result = self.problem.shapes(dims)
         inputs = [self.problem.keep(X * self.random.choice((1, -1))) for X in DISTRIBUTIONS[name].make(draw, *operands, self.dtype)]
         inputs += [draw.normal(*result)] if mode == "gradients" else []
@@ -1080,16 +1086,17 @@ class Run:
             raise call.results
         distribution = DISTRIBUTIONS[call.name]
         for i, (name, X, Y) in enumerate(self.problem.products(*call.inputs)):
-            C, truth = call.results[i], Truth.of(X, Y, self.problem.keep, distribution.exact and call.mode != "gradients")
+            exact = distribution.exact and call.mode != "gradients"
+            C, truth = call.results[i], Truth.of(X, Y, self.problem.keep, exact, self.tf32)
             errors = truth.errors(C)
             error, (row, column) = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
                 reference = self.refer([call], call.mode)[0][0]
             reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
-            if reference and call.name in ORDINARY and reference_error > allowed(self.dtype, truth.terms)[1]:
+            if reference and call.name in ORDINARY and reference_error > allowed(self.dtype, truth.terms, self.tf32)[1]:
                 raise CannotRun(
                     f"--reference {self.reference.path}: its componentwise error of {name} on {call.name} inputs is {reference_error:.1e};"
-                    f" it does not compute {self.problem.formula} in {self.dtype_name}, or it is made to use TF32"
+                    f" it does not compute {self.problem.formula} in {self.dtype_name}, or it is made to use TF32; see --tf32"
                 )
             bound = truth.bound(reference_error or 0.0)
             if not call.row or not error / max(bound, 1e-300) <= call.row["error"] / max(call.row["bound"], 1e-300):
@@ -1107,7 +1114,7 @@ class Run:
         if bool(beyond.any()):
             i, j = (int(v) for v in beyond.nonzero()[0])
             raise Wrong(f"C[{i}, {j}] = {float(C[i, j]):.9g} beyond the diagonal, where exact zeros belong")
-        tolerance = 1e-2 if narrow(self.dtype) else 1e-4
+        tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
         if distribution.kernelbench and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
             raise Wrong(f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}")
 
@@ -1590,6 +1597,7 @@ def parse(argv):
     add("--reference", metavar="FILE", default=os.path.join(HERE, "reference_model.py"), help="default: reference_model.py")
     add("--size", metavar="N", type=number(int, 1, 1 << 20, whole), help="the largest size, which is timed (of transposed_a: K)")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
+    add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     add(
         "--device",
         type=device_of,
@@ -1611,6 +1619,8 @@ def parse(argv):
     add("--export", metavar="FILE", help="write the solution as a KernelBench file of --problem, and do nothing else")
     options = parser.parse_args(argv)
     cuda = options.device.type == "cuda"
+    if options.tf32 and not (cuda and options.dtype == "float32"):
+        parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
     if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024
         options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 512 if narrow(DTYPES[options.dtype]) else 2048
     options.trials = options.trials or (30 if cuda else 8)
@@ -1660,7 +1670,7 @@ def load(run, who, path, text, arguments=None):
     """The answer of a contender (run.reference or run.solution) that is to load this text."""
     classes = (f"{run.problem.prefix}Model", "Model") if who == "reference" else (f"{run.problem.prefix}ModelNew", "ModelNew")
     answer = getattr(run, who).ask(
-        "load", LOADING * run.timeout, path=os.path.abspath(path), text=text, classes=classes, arguments=arguments
+        "load", LOADING * run.timeout, path=os.path.abspath(path), text=text, classes=classes, arguments=arguments, tf32=run.tf32
     )
     if answer.get("class") not in classes:
         raise Ended(f"the {who}'s process says that it has loaded {printable(answer.get('class'))}")
@@ -1691,12 +1701,11 @@ def referee(options):
     texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
     report, slab = Report(), new_slab(options)
-    run, stopwatches = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report), []
+    run, stopwatches = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report, options.tf32), []
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     dimensions = "N" if problem.triangular else "K x M x N"
-    report.line(
-        f"{problem.formula} (KernelBench level 1, problem {problem.number}), {options.dtype}, up to {dimensions} = {label(run.dims)}"
-    )
+    precision = options.dtype + ", TF32 allowed" * options.tf32
+    report.line(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, up to {dimensions} = {label(run.dims)}")
     report.line(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     with contextlib.ExitStack() as stack:
         report.progress("loading the reference")

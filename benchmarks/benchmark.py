@@ -7,7 +7,7 @@
 
 Suites, for a CUDA GPU:
 
-    forward      N = 64 .. 16384 float32; hard inputs and other dtypes at 4096
+    forward      N = 64 .. 16384 float32; hard inputs at 4096; other dtypes, and TF32
     portable     the kernel that other GPUs get (TRIL_MATMUL_PATH=portable)
     mma          the kernel that is taken on request alone (TRIL_MATMUL_PATH=mma)
     batch        many products in one call
@@ -70,16 +70,20 @@ SAMPLED_LINES = 256  # rows and columns that are compared beyond
 
 FORWARD_SIZES = (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384)
 HALF_SIZES = (64, 256, 512, 1024, 2048, 4096, 8192)
+TF32_SIZES = (512, 1024, 2048, 4096, 8192)
 PORTABLE_SIZES = (512, 1024, 2048, 4096)
 BACKWARD_SIZES = (1024, 2048, 4096)
 LIMITS_SIZES = (1024, 2048, 4096, 8192)
 PEERS_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 CPU_SIZES = (1, 64, 128, 256, 512, 1024, 2048)
 CPU_BATCHES = ((1024, 128), (4096, 16), (64, 256))
-CHECKS = (  # problem, dtype, TRIL_MATMUL_PATH
+CHECKS = (  # problem, dtype, TRIL_MATMUL_PATH, further options
     ("lower", "float32", "auto"),
     ("upper", "float32", "auto"),
     ("transposed_a", "float32", "auto"),
+    ("lower", "float32", "auto", "--tf32"),
+    ("lower", "float16", "auto"),
+    ("lower", "float32", "mma"),
 )
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
@@ -143,10 +147,10 @@ def product_errors(X, Y, results):
     return [error_pair(C, truth, bound, rest) for C in results], compared
 
 
-def error_limit(dtype, terms, reference_worst):
+def error_limit(dtype, terms, reference_worst, tf32=False):
     """The componentwise error that a result may have: what check.py allows, and the rounding of a 16-bit result."""
     rounding = torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0
-    return max(check.allowed(dtype, terms)[0], 2 * reference_worst) + rounding
+    return max(check.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
 
 # ---- Time ------------------------------------------------------------------------------------------------------------
@@ -361,7 +365,7 @@ def path_of(bench, A, B, problem):
 def finish_row(record, row, dtype, terms):
     """Ratio and verdict, then into the record."""
     row["ratio"] = row["reference"]["median_us"] / row["ours"]["median_us"]
-    limit = error_limit(dtype, terms, row["reference"]["worst_error"])
+    limit = error_limit(dtype, terms, row["reference"]["worst_error"], row.get("tf32", False))
     row["within_contract"] = row["ours"]["worst_error"] <= limit  # a NaN is not
     record.add(row, row_line(row))
     if not row["within_contract"]:
@@ -402,6 +406,7 @@ def measure_forward(bench, record, group, problem, dims, dtype=torch.float32, in
             "batch": batch,
             "dtype": dtype_name,
             "inputs": inputs,
+            "tf32": dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest",
             **{name: chosen.get(name) for name in ("path", "refused", "lost")},
             "reference": {**reference_time, "norm_error": reference_error[0], "worst_error": reference_error[1]},
             "ours": {**own_time, "norm_error": own_error[0], "worst_error": own_error[1]},
@@ -418,6 +423,17 @@ def _special_size(bench, usual=4096):
     return usual if bench.sizes is None or usual in bench.sizes else max(bench.sizes)
 
 
+@contextlib.contextmanager
+def tf32_allowed():
+    """Both sides may compute float32 products in TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def suite_forward(bench, record):
     print(HEADER)
     for N in bench.sizes or FORWARD_SIZES:
@@ -430,6 +446,9 @@ def suite_forward(bench, record):
     for dtype in (torch.float16, torch.bfloat16):
         for N in bench.sizes or HALF_SIZES:
             measure_forward(bench, record, "dtypes", "lower", N, dtype)
+    with tf32_allowed():
+        for N in bench.sizes or TF32_SIZES:
+            measure_forward(bench, record, "tf32", "lower", N)
 
 
 def suite_portable(bench, record):
@@ -678,11 +697,11 @@ def suite_registers(bench, record):
 
 def suite_check(bench, record):
     """What check.py says, each time in processes of its own."""
-    for problem, dtype, path in CHECKS:
-        with record.row(f"check {problem} {dtype} {path}"), tempfile.TemporaryDirectory() as folder:
+    for problem, dtype, path, *more in CHECKS:
+        with record.row(" ".join(["check", problem, dtype, path, *more])), tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "check.json"
             command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
-            command += ["--solution", str(bench.solution_file), "--json", str(file)]
+            command += ["--solution", str(bench.solution_file), "--json", str(file), *more]
             command += ["--size", str(max(bench.sizes))] if bench.sizes else []
             environ = {**os.environ, "TRIL_MATMUL_PATH": path}
             done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600)
@@ -691,7 +710,7 @@ def suite_check(bench, record):
             found = json.loads(file.read_text())
             record.add({"path": path, "dtype": dtype, **found}, found["sentence"])
             if found["verdict"] != "ok":
-                record.fail(f"check {problem} {dtype} {path}: {found['sentence']}")
+                record.fail(f"check {' '.join([problem, dtype, path, *more])}: {found['sentence']}")
 
 
 def _one_after_the_other(first, second):
@@ -803,7 +822,7 @@ PROFILED_METRICS = {  # ncu's name -> ours
     "dram__bytes_read.sum": "dram_read",
     "dram__bytes_write.sum": "dram_written",
 }
-PROFILED_KERNELS = ("reset_counters", "pack_blocks", "hopper_product", "portable_behind")  # torch's own, which make inputs, are left out
+PROFILED_KERNELS = ("reset_counters", "pack_blocks", "hopper_product", "product_behind")  # torch's own, which make inputs, are left out
 PROFILED_CALLS = 3  # the last is recorded
 PROFILED = """
 import sys

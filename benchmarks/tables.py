@@ -115,6 +115,14 @@ def portable(rows):
     return markdown(["N", "dtype", *TIMES_HEAD], [[row["N"], row["dtype"], *times(row)] for row in rows]) if rows else None
 
 
+def mma(rows):
+    cells = [
+        [row["shape"].replace(" x ", "×"), row["dtype"], *([row["inputs"]] if row["problem"] == "lower" else [row["problem"]]), *times(row)]
+        for row in rows
+    ]
+    return markdown(["N", "dtype", "inputs, or another problem", *TIMES_HEAD], cells) if rows else None
+
+
 PROBLEM_NAMES = {"lower": "lower · lower (15)", "upper": "upper · upper (14)", "transposed_a": "Aᵀ · B (16)"}
 
 
@@ -130,9 +138,13 @@ def check(rows):
     def side(timing):
         return [*(microseconds(us) for us in (timing["reference_us"], timing["solution"]["us"])), ratio(timing["ratio"])]
 
+    def judged(row):
+        tf32, forced = row.get("options", {}).get("tf32"), row["path"] != "auto"
+        return f"{row['problem']}, {row['dtype']}" + ", TF32 allowed" * bool(tf32) + f", {row['path']} kernel" * forced
+
     cells = [
         [
-            f"{row['problem']}, {row['dtype']}{', portable kernel' * (row['path'] == 'portable')} ({'×'.join(map(str, row['dims']))})",
+            f"{judged(row)} ({'×'.join(map(str, row['dims']))})",
             row["calls"],
             row["verdict"],
             *side(row["timings"]["forward"]),
@@ -329,6 +341,8 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "forward": ("forward.json", forward),
     "hard": ("forward.json", hard),
     "dtypes": ("forward.json", comparison("dtypes", "dtype", lambda row: f"{row['dtype']} (N = {row['N']})")),
+    "tf32": ("forward.json", comparison("tf32", "N, TF32 allowed", lambda row: row["N"])),
+    "mma": ("mma.json", mma),
     "portable": ("portable.json", portable),
     "batch": ("batch.json", comparison("batch", "batch", lambda row: row["shape"].replace(" x ", "×") + of_dtype(row))),
     "backward": ("backward.json", comparison("backward", "N, forward and backward", lambda row: f"{row['N']}{of_dtype(row)}")),

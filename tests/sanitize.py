@@ -61,7 +61,16 @@ MMA_SIZES = (136, 2200)  # tiles of 64, shared by clusters; tiles of 128
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
 FAMILY = tuple(itertools.product((0, 1, 2), (0, 1, 2)))  # contractions and structures
-NAMED = ("portable", "tf32", "hopper", "half", "mma", "pack", "reset")  # what the names of our kernels hold; torch's are not looked at
+NAMED = (
+    "portable",
+    "tf32",
+    "hopper",
+    "half",
+    "mma",
+    "behind",
+    "pack",
+    "reset",
+)  # what the names of our kernels hold; torch's are not looked at
 
 
 def finite(torch, module, X, Y, contraction, structure):
@@ -100,7 +109,7 @@ def hopper(torch, module):
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
     P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
-    X[5, 3] = float("inf")  # a fallback: portable_behind computes the product
+    X[5, 3] = float("inf")  # a fallback: product_behind computes it
     assert not finite(torch, module, X, Y, 0, 1)
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
