@@ -4334,7 +4334,11 @@ static bool hopper_serves(const Product& p) {
 
 // Whether the mma kernel is faster than the half-precision one, or than the portable one; measured, on an H200. The portable one computes
 // products of few tiles at once, and reads any strides.
-static bool mma_beats_half(const Product& p, const Gpu& gpu) { return p.k <= 1024 && 8 * tile_count(p, 64) * p.batches <= 9 * gpu.sms; }
+static bool mma_beats_half(const Product& p, const Gpu& gpu) {
+  const int64_t tiles = tile_count(p, 64) * p.batches;
+  if (p.triangular) return p.k <= 256 || (p.k <= 1152 && tiles <= 4 * gpu.sms);
+  return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
+}
 static bool mma_beats_portable(const Product& p, ElementType type, const Gpu& gpu) {
   if (type == kFloat16 || type == kBFloat16) return true;
   return tile_count(p, 64) * p.batches >= gpu.sms / 2 * (operands_to_copy(p, type, kMmaKernel) ? 4 : 1);

@@ -7,10 +7,10 @@
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every tool is clean, 1 if one is not, 2 if it
 cannot run.
 
-Two tools (of CUDA 13.0) do not follow all that the Hopper kernel does, and look at a copy of the file that differs in that alone:
+Two tools (of CUDA 13.0) do not follow all that these kernels do, and look at a copy of the file that differs in that alone:
 
 racecheck follows an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of
-them arrives for all, which is how the Hopper kernel gives a stage back, it reports a race that cannot be. (A kernel of 20 lines
+them arrives for all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel of 20 lines
 that does no more than that is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
 
 initcheck does not see what bulk copies write to global memory, which is how packing writes its blocks. In its copy a thread writes them
@@ -31,7 +31,10 @@ from pathlib import Path
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 EMPTY = "address_in_peer(base + offsetof(SharedMemory, empty) + 8 * stage"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-COPIED = {  # for a tool: what becomes of what
+EVERY_COPY = (  # small products of the 16-bit types, too, are for the half-precision kernel: large ones would take the tools minutes
+    ("return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;", "return kHalfKernel;"),
+)
+COPIED = {  # for a tool: what becomes of what, besides
     "racecheck": (
         (
             f"    const int lane = fresh_thread_index() % 32;\n    __syncwarp();\n    if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
@@ -41,6 +44,32 @@ COPIED = {  # for a tool: what becomes of what
             "barrier_init(&shared.empty[s], 2 * kConsumerWarps);",
             "barrier_init(&shared.empty[s], 2 * kConsumerWarps * 32);",
         ),
+        # Half precision: who gives a stage back, who has masked one (or the producer, of one that needs none), who takes a tile
+        (
+            "    if (lane < (kCooperation == kMulticast ? 2 : 1))\n"
+            "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, lane) : barrier);",
+            "    for (int rank = 0; rank < (kCooperation == kMulticast ? 2 : 1); ++rank)\n"
+            "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, rank) : barrier);",
+        ),
+        (
+            "(kCooperation == kMulticast ? 2 : 1) * kConsumerWarps);",
+            "(kCooperation == kMulticast ? 2 : 1) * kConsumerWarps * 32);",
+        ),
+        (
+            "if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
+            "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
+        ),
+        ("apply(&shared.full[s], 1);", "apply(&shared.full[s], 32);"),
+        (
+            "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);",
+            "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);\n"
+            "        for (int u = 1; u < 32 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));",
+        ),
+        (
+            "if (threadIdx.x % 32 == 0) barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
+            "barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
+        ),
+        ("apply(&shared.tile_empty[u], kTileTakers);", "apply(&shared.tile_empty[u], kTileTakers * 32);"),
     ),
     "initcheck": (
         ("copy_bulk_out(operand.blocks", "copy_words(operand.blocks"),
@@ -57,7 +86,7 @@ COPIED = {  # for a tool: what becomes of what
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 HALF_SIZES = (136, 1100)  # split sums, and tiles of clusters that share Y
-MMA_SIZES = (136, 2200)  # tiles of 64, shared by clusters; tiles of 128
+MMA_SIZES, MMA_LARGE = (136, 260), 2944  # tiles of 64, shared by clusters, with an edge that no block divides; tiles of 128
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
 FAMILY = tuple(itertools.product((0, 1, 2), (0, 1, 2)))  # contractions and structures
@@ -130,6 +159,8 @@ def half(torch, module):
 def mma(torch, module):
     """Every contraction and structure of all four types, large tiles and small ones, a copy, a batch, and what is summed again."""
     module._PATH = module._MMA
+    X, Y = (torch.randn(MMA_LARGE, MMA_LARGE, device="cuda").to(torch.float16) for _ in range(2))
+    assert finite(torch, module, X, Y, 0, 1) and finite(torch, module, X.mT, Y.mT, 0, 1)
     for N, dtype in itertools.product(MMA_SIZES, (torch.float32, torch.float64, torch.float16, torch.bfloat16)):
         X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -145,8 +176,8 @@ KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper, "half": half, "
 
 
 def copy_for(tool, text):
-    """The file's text with what COPIED has for the tool."""
-    for old, new in COPIED.get(tool, ()):
+    """The file's text with what EVERY_COPY has, and COPIED for the tool."""
+    for old, new in (*EVERY_COPY, *COPIED.get(tool, ())):
         assert text.count(old) == 1, f"{FILE} no longer holds {old!r}, which tests/sanitize.py replaces for {tool}"
         text = text.replace(old, new)
     return text
