@@ -175,9 +175,9 @@ def mma(torch, module):
 KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper, "half": half, "mma": mma}
 
 
-def copy_for(tool, text):
-    """The file's text with what EVERY_COPY has, and COPIED for the tool."""
-    for old, new in (*EVERY_COPY, *COPIED.get(tool, ())):
+def copy_for(text, *tools):
+    """The file's text with what EVERY_COPY has, and COPIED for the tools."""
+    for old, new in (*EVERY_COPY, *(pair for tool in tools for pair in COPIED.get(tool, ()))):
         assert text.count(old) == 1, f"{FILE} no longer holds {old!r}, which tests/sanitize.py replaces for {tool}"
         text = text.replace(old, new)
     return text
@@ -186,7 +186,7 @@ def copy_for(tool, text):
 def load(tool):
     """The module model_new, from the copy for the tool."""
     module = types.ModuleType("sanitized")
-    exec(compile(copy_for(tool, FILE.read_text()), str(FILE), "exec"), module.__dict__)
+    exec(compile(copy_for(FILE.read_text(), tool), str(FILE), "exec"), module.__dict__)
     return module
 
 

@@ -91,10 +91,7 @@ class TestCompilation:
 @pytest.mark.skipif(NVCC is None, reason="no nvcc was found")
 def test_the_copies_for_sanitizers_compile(model, tmp_path):
     """What the tools see in place of the source; all replacements in one file, which takes nvcc less time than two."""
-    text = "\n".join(model._CUDA_SOURCES)
-    for tool in sanitize.COPIED:
-        text = sanitize.copy_for(tool, text)
-    (tmp_path / "copy.cu").write_text(text)
+    (tmp_path / "copy.cu").write_text(sanitize.copy_for("\n".join(model._CUDA_SOURCES), *sanitize.COPIED))
     help = subprocess.run([NVCC, "--help"], capture_output=True, text=True).stdout
     fast = ["--Ofast-compile", "max"] if "--Ofast-compile" in help else []  # that it compiles is all that is asked here
     command = [NVCC, "-std=c++17", *fast, "-arch=compute_90a", "-ptx", "-o", "copy.ptx", "copy.cu"]
