@@ -178,7 +178,7 @@ KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper, "half": half, "
 def copy_for(text, *tools):
     """The file's text with what EVERY_COPY has, and COPIED for the tools."""
     for old, new in (*EVERY_COPY, *(pair for tool in tools for pair in COPIED.get(tool, ()))):
-        assert text.count(old) == 1, f"{FILE} no longer holds {old!r}, which tests/sanitize.py replaces for {tool}"
+        assert text.count(old) == 1, f"{FILE} no longer holds {old!r}, which tests/sanitize.py replaces"
         text = text.replace(old, new)
     return text
 
