@@ -15,7 +15,8 @@ The contract:
   * A and B are float32, float64, float16 or bfloat16, with any strides; leading dimensions broadcast as in torch.matmul. What stands
     above the diagonals of A and B is never read. The result is differentiable any number of times.
   * float32: each element's error is at most the larger of 1e-6 and twice that of cuBLAS float32, relative to |A| |B|, for every finite
-    input whose products neither overflow nor underflow. float16 and bfloat16 are accumulated in float32.
+    input whose products neither overflow nor underflow. float16 and bfloat16 are accumulated in float32. Where torch's settings allow
+    TF32 for matrix products, the operands of large float32 products may be rounded to 11 bits.
   * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else.
   * The same input gives bitwise the same result on every run on the same GPU. No input is modified. The work runs on the current
     stream and never synchronises the host.
@@ -29,8 +30,8 @@ Map, top to bottom:
 
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
                        split-K), element types, packing (float32 as scaled pairs of float16), launching, the portable kernel (any
-                       GPU), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on, on request), the Hopper
-                       kernel (float32), the half-precision kernel, which kernel computes
+                       GPU), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind the
+                       Hopper kernel, the Hopper kernel (float32), the half-precision kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -112,7 +113,7 @@ struct Gpu {
 
 // How a product of the Hopper kernel went, in device memory.
 struct Control {
-  int fallback;   // set by packing when a block cannot be held in pairs of fp16: the product is then left to the portable kernel
+  int fallback;   // set by packing when a block cannot be held in pairs of fp16: the product is then left to the fallback
   int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
   int taken;      // set by the product kernel: packing has ended, and there is no fallback
 };
@@ -225,7 +226,7 @@ __host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end
   return min(min(depth, x == kUpToLine ? row_end : depth), y == kUpToLine ? col_end : depth);
 }
 
-// ---- Schedule: the tiles of the portable and of the tf32 kernel, in elements.
+// ---- Schedule: the tiles of the portable, the tf32 and the mma kernel, in elements.
 
 // Tile rows that a dense product walks through together, so that its tiles meet in the L2 cache; and those of larger tiles, further down.
 [[maybe_unused]] constexpr int kBandRows = 8, kBandTiles = 4;
@@ -1437,7 +1438,8 @@ static cudaError_t with_type(ElementType type, const F& f) {
 # index, the next ones already on their way from global memory. It has a barrier of its own, so that one team multiplies while another
 # waits.
 #
-# float32 and the 16-bit types are multiplied by fused multiply-adds; float64 too, on the double-precision tensor cores from sm_80 on.
+# float32 and the 16-bit types are multiplied by fused multiply-adds; float64 too, on the double-precision tensor cores from sm_80 on. From
+# there on it is left with products of few tiles, and with operands that the mma kernel would have to copy.
 #
 # Where an operand has no element (beyond its diagonal or its edge) the k-block holds a zero. Zero times Inf would make a NaN where
 # the sum over k has no such term. So a tile whose sums hold a NaN is summed a second time, leaving out the terms that are not there.
@@ -2674,17 +2676,19 @@ __device__ inline void mma_multiply(const X& x, const Y& y, int stage, float sca
 #pragma unroll
           for (int n = 0; n < S::kTilesN; ++n) mma<T>(part + (m * S::kTilesN + n) * 4, a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
       };
-      if (step % S::kStepsToPromote == 0)
+      if (step % S::kStepsToPromote == 0) {
 #pragma unroll
         for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
+      }
       product(x_small, y_large);
       product(x_large, y_small);
       product(x_large, y_large);
-      // Promote
-      const float unscale = 1.0f / (scale * scale);
-      if ((step + 1) % S::kStepsToPromote == 0)
+      if ((step + 1) % S::kStepsToPromote == 0) {
+        // Promote
+        const float unscale = 1.0f / (scale * scale);
 #pragma unroll
         for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], unscale, sum[u]);
+      }
     }
   } else {
 #pragma unroll
@@ -2873,8 +2877,8 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 _CUDA_MMA_LAUNCH = r"""
 // ---- mma kernel: launching.
 
-// Large tiles are compiled where two CTAs of them fit into an SM, that is on 10.x; and on 9.0, which has another kernel for large products,
-// if TRIL_MATMUL_PATH asks for this one, which defines TRIL_MATMUL_MMA.
+// Large tiles are compiled where two CTAs of them fit into an SM, that is on 10.x and 9.0; on 9.0, which has another kernel for large
+// products, only if TRIL_MATMUL_PATH asks for this one, which defines TRIL_MATMUL_MMA.
 #if defined(TRIL_MATMUL_MMA)
 constexpr bool kMmaOnRequest = true;
 #else
@@ -2915,13 +2919,15 @@ static Cut mma_cut_of(const Product& p, const Gpu& gpu) {
 
 template <typename T>
 static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
-  constexpr int kUnit = 16 / sizeof(T);
+  const OperandLayout x = layout_of_x(p, 16 / sizeof(T)), y = layout_of_y(p, 16 / sizeof(T));
+  Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
+  (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
   const Cut cut = mma_cut_of<T>(p, gpu);
-  return with_constants(!layout_of_x(p, kUnit).lines_first, !layout_of_y(p, kUnit).lines_first, [&](auto x_k_major, auto y_k_major) {
+  return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
     return with_constant(cut.edge == 128, [&](auto large) {
       constexpr int kEdge = sizeof(T) == 2 && large ? 128 : 64, kBytes = sizeof(MmaMemory<T, kEdge>);
       const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, MmaShape<T, kEdge>::kThreads, kBytes, cut.splits, false, stream);
-      return launch_kernel<mma_product<T, kEdge, x_k_major, y_k_major>>(launch, p, cut.splits);
+      return launch_kernel<mma_product<T, kEdge, x_k_major, y_k_major>>(launch, q, cut.splits);
     });
   });
 }
@@ -3056,7 +3062,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 # ---- The Hopper kernel: float32 accuracy from float16 tensor cores. --------------------------------------------------
 #
 # Enters: a HopperProduct, whose operands are packed, triangular or dense. Leaves: all of C; or nothing if `control->fallback`, and then
-# C is for the portable kernel.
+# C is for product_behind.
 #
 # CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
@@ -3428,7 +3434,7 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   const uint64_t x = make_descriptor(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kOperandBytes, 1024);
   const uint64_t y = make_descriptor(stages + h.y_stage() * kStageBytes, kOperandBytes, 1024);
   float sums[64];
-  if (h.wide()) {   // rare: what is multiplied by the residuals of a wide block has a scale of its own. Or TF32
+  if (h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own; or any in TF32, hi hi alone
     meanwhile();
 #pragma unroll 1
     for (int product = view.tf32() ? 2 : 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
@@ -4272,7 +4278,7 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
 // The bytes of a packed block that are needed. In TF32 those are hi; what may be needed in another setting later is kept whole.
 static int bytes_to_pack(const Product& p, bool keep) { return p.tf32 && !keep ? kOperandBytes : kBlockBytes; }
 
-// An outlier of a line meets every tile on it. With too many the portable kernel is sooner done with the whole product.
+// An outlier of a line meets every tile on it. With too many the fallback is sooner done with the whole product.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
@@ -4327,7 +4333,7 @@ cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, co
   return error;
 }
 
-// Whether the Hopper kernel is faster than the portable one; measured, on an H200.
+// Whether the Hopper kernel is faster than the portable one; measured, on an H200. Than the mma kernel it is faster from here on, too.
 static bool hopper_serves(const Product& p) {
   return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
@@ -4349,11 +4355,14 @@ static bool mma_beats_portable(const Product& p, ElementType type, const Gpu& gp
 //   asked for    capability    element type         size                      kernel
 //   portable     any           any                  any                       portable
 //   mma          8.0 on        any                  any                       mma
-//   auto         9.0           float16, bfloat16    but small: mma_beats_half half
+//   auto         9.0           float16, bfloat16    small, see mma_beats_half mma
+//   auto         9.0           float16, bfloat16    larger                    half
 //   auto         9.0           float32              small, see tf32_serves    tf32
 //   auto         9.0           float32              large, hopper_serves      hopper
 //   auto         8.0 on        all else             mma_beats_portable        mma
 //   auto         all else                                                     portable
+//
+// And portable where there is nothing to sum, k = 0. A part of a 9.0 with fewer than four SMs goes by the lines for 8.0.
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kPortablePath || p.k == 0) return kPortableKernel;
   if (path == kMmaPath) return kMmaKernel;
@@ -4702,7 +4711,7 @@ _PATHS = {"auto": _AUTOMATIC, "portable": _PORTABLE, "mma": _MMA}
 
 def _requested_path():
     """The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); 'portable', to run every CUDA product on the portable kernel; or 'mma',
-    to run it on the mma kernel, which is compiled only then."""
+    on the mma kernel, whose tiles for large 16-bit products Hopper has only then."""
     value = os.environ.get("TRIL_MATMUL_PATH", "auto")
     if value not in _PATHS:
         raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'portable' or 'mma', but is {value!r}")
@@ -5230,7 +5239,8 @@ def explain(A, B, problem="lower"):
         fallback' where a part of a batch fell back); 'refused', whether there was a fallback: pairs of float16 cannot hold an operand, and
         the mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the batch; 'refused_at',
         which of the batch, counted over its leading dimensions as one;
-        'lost', how many outliers the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
+        'lost', how many outliers the whole batch had: elements too small for a pair of float16, kept whole beside their blocks. (The
+        keys are older than the words fallback and outlier.)
 
     Raises:
         ValueError: another problem. And what those functions raise.

@@ -8,8 +8,8 @@
 Suites, for a CUDA GPU:
 
     forward      N = 64 .. 16384 float32; hard inputs at 4096; other dtypes, and TF32
-    portable     the kernel that other GPUs get (TRIL_MATMUL_PATH=portable)
-    mma          the kernel that is taken on request alone (TRIL_MATMUL_PATH=mma)
+    portable     the kernel that older GPUs get (TRIL_MATMUL_PATH=portable)
+    mma          the one that those from Ampere on get (TRIL_MATMUL_PATH=mma)
     batch        many products in one call
     backward     forward and both gradients
     problems     lower, upper triangular and A.T @ B

@@ -206,7 +206,7 @@ def main():
         return 2
     tools = [tool for tool in sys.argv[1:] if tool in TOOLS] or TOOLS
     kernels = [some for some in sys.argv[1:] if some in KERNELS] or list(KERNELS)
-    # The mma kernel is compiled on request alone
+    # Its large tiles are compiled for Hopper on request alone
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRIL_MATMUL_PATH": "mma" if "mma" in kernels else "auto"}
     dirty = 0
     for tool in tools:

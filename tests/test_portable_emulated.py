@@ -1,4 +1,4 @@
-"""The portable kernel without a GPU; see emulation.py. It is the referee of the others, and computes on every GPU but Hopper."""
+"""The portable kernel without a GPU; see emulation.py. It is the referee of the others, and computes small products, and all before 8.0."""
 
 import emulation
 import pytest

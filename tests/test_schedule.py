@@ -44,7 +44,7 @@ void range_of_k(const Product& p, int m0, int m1, int n0, int n1, int& begin, in
   else begin = m0;
 }
 
-// ---- The portable kernel's tiles.
+// ---- The tiles of the portable, the tf32 and the mma kernel.
 
 void check_tiles(Contraction contraction, int m, int n, int k, int triangular, int edge) {
   Product p = {};
@@ -308,14 +308,14 @@ RECTANGLES = [(2048, 4096, 8192), (300, 700, 500), (3000, 5000, 1000), (1, 5000,
 
 @pytest.mark.parametrize("edge", [32, 64, 128])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_the_portable_kernel_takes_each_lower_tile_once_longest_first(program, contraction, edge):
+def test_each_lower_tile_is_taken_once_longest_first(program, contraction, edge):
     for N in (1, 31, 32, 33, 64, 65, 127, 128, 129, 300, 640, 1000, 2048, 4096):
         program("tiles", CONTRACTIONS[contraction], N, N, N, 1, edge)
 
 
 @pytest.mark.parametrize("edge", [32, 64, 128])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_the_portable_kernel_takes_each_tile_of_a_rectangle_once(program, contraction, edge):
+def test_each_tile_of_a_rectangle_is_taken_once(program, contraction, edge):
     for sizes in RECTANGLES:
         program("tiles", CONTRACTIONS[contraction], *sizes, 0, edge)
 

@@ -48,7 +48,6 @@ def compiled(model, tmp_path_factory, request):
     stubs = "-static-global-template-stub"
     help = subprocess.run([NVCC, "--help"], capture_output=True, text=True).stdout
     flags = [*FLAGS, *model._NVCC_FLAGS, *([f"{stubs}=false"] if stubs in help else [])]
-    flags = flags if code == "sm_90a" else [*flags, "-DTRIL_MATMUL_MMA"]  # that kernel is on request, and for sm_80 on first of all
     flags = [*flags, "--Ofast-compile=max"] if code.startswith("compute_") and "--Ofast-compile" in help else flags
     done = subprocess.run([NVCC, target, *flags, "-c", "x.cu", "-o", "x.o"], capture_output=True, text=True, cwd=room)
     return code, done.returncode, done.stdout + done.stderr, room / "x.o"
