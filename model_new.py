@@ -5236,11 +5236,10 @@ def explain(A, B, problem="lower"):
 
     Returns:
         A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper,
-        fallback' where a part of a batch fell back); 'refused', whether there was a fallback: pairs of float16 cannot hold an operand, and
-        the mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the batch; 'refused_at',
-        which of the batch, counted over its leading dimensions as one;
-        'lost', how many outliers the whole batch had: elements too small for a pair of float16, kept whole beside their blocks. (The
-        keys are older than the words fallback and outlier.)
+        fallback' where a part of a batch fell back); 'fallback', whether there was one: pairs of float16 cannot hold an operand, and the
+        mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the batch; 'fallback_at', which
+        of the batch, counted over its leading dimensions as one;
+        'outliers', how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
 
     Raises:
         ValueError: another problem. And what those functions raise.
@@ -5250,14 +5249,15 @@ def explain(A, B, problem="lower"):
     contraction, structure = _PROBLEMS[problem]
     A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
-        return {"path": "cpu", "refused": False, "refused_at": [], "lost": 0}
+        return {"path": "cpu", "fallback": False, "fallback_at": [], "outliers": 0}
     result, path, controls = _kernels().explained_product(A, B, contraction, structure, _PATH)
     _tensor(result)
-    controls = [] if controls is None else controls.tolist()  # of each: refused, outliers
-    refused_at = [number for number, control in enumerate(controls) if control[0]]
-    if refused_at:
-        path = "fallback" if len(refused_at) == len(controls) else "hopper, fallback"
-    return {"path": path, "refused": bool(refused_at), "refused_at": refused_at, "lost": sum(control[1] for control in controls)}
+    controls = [] if controls is None else controls.tolist()  # of each: fallback, outliers
+    fallback_at = [number for number, control in enumerate(controls) if control[0]]
+    if fallback_at:
+        path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"
+    outliers = sum(control[1] for control in controls)
+    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": outliers}
 
 
 # ======================================================================================================================

@@ -79,9 +79,10 @@ def rate(row):
 
 
 def path_of(row):
-    """Which kernel computed it, and how many outliers ('lost') packing kept whole."""
+    """Which kernel computed it, and how many outliers packing kept whole ('lost' in records of before 2026-11-23)."""
     name = row["path"] or "not said"
-    return f"{name}, {row['lost']:,} kept apart" if row["lost"] else name
+    outliers = row.get("outliers", row.get("lost"))
+    return f"{name}, {outliers:,} outliers" if outliers else name
 
 
 def of_dtype(row):

@@ -586,7 +586,7 @@ def test_memory_beyond_the_result(model, function):
 # ---- Which kernel computed. ------------------------------------------------------------------------------------------
 
 EXPLAINED = {"lower": LOWER, "upper": UPPER, "transposed_a": DENSE}
-PORTABLE = {"path": "portable", "refused": False, "refused_at": [], "lost": 0}
+PORTABLE = {"path": "portable", "fallback": False, "fallback_at": [], "outliers": 0}
 
 
 @pytest.fixture
@@ -609,8 +609,8 @@ def test_explain_names_the_hopper_kernel(automatic, problem):
     A, B = cuda_operands(2048)
     for operands in ((A, B), (A.abs() % 1, B.abs() % 1), (A.mT, B), (poison(A, EXPLAINED[problem]), B)):
         told = automatic.explain(*operands, problem)
-        assert (told["path"], told["refused"]) == ("hopper", False), told
-        assert isinstance(told["lost"], int) and 0 <= told["lost"] < 10000, told
+        assert (told["path"], told["fallback"]) == ("hopper", False), told
+        assert isinstance(told["outliers"], int) and 0 <= told["outliers"] < 10000, told
 
 
 @needs_hopper
@@ -635,7 +635,7 @@ def test_explain_names_a_fallback(automatic, problem):
     A, B = cuda_operands(2048)
     for operands in ((torch.exp(3 * A), torch.exp(3 * B)), (A, torch.exp(3 * B)), (torch.exp(3 * A), B)):
         told = automatic.explain(*operands, problem)
-        assert (told["path"], told["refused"]) == ("fallback", True), told
+        assert (told["path"], told["fallback"]) == ("fallback", True), told
 
 
 @needs_hopper
@@ -644,14 +644,16 @@ def test_explain_tells_of_a_whole_batch(automatic, problem):
     A, B = cuda_operands(2048)
     hard, small = torch.exp(3 * A), A.clone()
     small.view(32, 64, 32, 64)[::16, 3, :, 5] *= 1e-10
-    alone = [automatic.explain(X, B, problem)["lost"] for X in (A, small)]
+    alone = [automatic.explain(X, B, problem)["outliers"] for X in (A, small)]
     assert alone[1] > alone[0]
     told = automatic.explain(torch.stack([small, A, small, A]).view(2, 2, 2048, 2048), B, problem)
-    assert told == {"path": "hopper", "refused": False, "refused_at": [], "lost": 2 * sum(alone)}
-    told = automatic.explain(torch.stack([hard, small, hard, A]), B, problem)  # the last one is not refused
-    assert (told["path"], told["refused"], told["refused_at"]) == ("hopper, fallback", True, [0, 2]) and told["lost"] >= sum(alone), told
+    assert told == {"path": "hopper", "fallback": False, "fallback_at": [], "outliers": 2 * sum(alone)}
+    told = automatic.explain(torch.stack([hard, small, hard, A]), B, problem)  # the last one does not fall back
+    assert (told["path"], told["fallback"], told["fallback_at"]) == ("hopper, fallback", True, [0, 2]) and told["outliers"] >= sum(alone), (
+        told
+    )
     told = automatic.explain(hard.expand(2, 2048, 2048), B, problem)
-    assert (told["path"], told["refused_at"]) == ("fallback", [0, 1]), told
+    assert (told["path"], told["fallback_at"]) == ("fallback", [0, 1]), told
 
 
 @pytest.mark.parametrize(
@@ -668,7 +670,7 @@ def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, contr
     extension = types.SimpleNamespace(explained_product=lambda *_: (None, "hopper", torch.tensor(controls, dtype=torch.int32)))
     monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
     monkeypatch.setattr(model, "_EXTENSION", extension)
-    assert model.explain(None, None) == dict(zip(("path", "refused", "refused_at", "lost"), told, strict=True))
+    assert model.explain(None, None) == dict(zip(("path", "fallback", "fallback_at", "outliers"), told, strict=True))
 
 
 @needs_hopper
@@ -683,7 +685,7 @@ def test_small_elements_beside_large_ones(automatic, which, mantissa):
     S = S.tril_()
     A, B = (S, identity) if which == "A" else (identity, S)
     told = automatic.explain(A, B)
-    assert told["path"] == "hopper" and 0 < told["lost"] < 60, told
+    assert told["path"] == "hopper" and 0 < told["outliers"] < 60, told
     C = automatic.tril_matmul(A, B)
     relative = ((C.double() - S.double()).abs() / S.double().abs().clamp_min(1e-300)).max().item()
     assert relative <= 1e-6, relative
@@ -691,8 +693,8 @@ def test_small_elements_beside_large_ones(automatic, which, mantissa):
 
 @needs_hopper
 @pytest.mark.parametrize("problem", EXPLAINED)
-@pytest.mark.parametrize(("every", "refused"), [(16, False), (1, True)])
-def test_many_outliers_make_a_fallback(model, problem, every, refused):
+@pytest.mark.parametrize(("every", "fallback"), [(16, False), (1, True)])
+def test_many_outliers_make_a_fallback(model, problem, every, fallback):
     """Elements that a pair of float16 cannot hold are added one by one, unless there are too many for that."""
     A, B = cuda_operands(2048)
     for T in (A, B):
@@ -702,8 +704,8 @@ def test_many_outliers_make_a_fallback(model, problem, every, refused):
     assert_product(getattr(model, function)(A, B), A, B, *family, function)
     if model._PATH == model._AUTOMATIC:
         told = model.explain(A, B, problem)
-        assert told["refused"] == refused, told
-        assert told["lost"] > 50, told
+        assert told["fallback"] == fallback, told
+        assert told["outliers"] > 50, told
 
 
 def path_of_large(model, dtype):

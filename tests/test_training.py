@@ -67,7 +67,7 @@ def test_explain_computes_what_autocast_makes_of_the_operands(model, device, dty
         if model._PATH == model._PORTABLE or not torch.cuda.get_device_capability() >= (8, 0)
         else "mma"
     )
-    assert explained == {"path": path, "refused": False, "refused_at": [], "lost": 0}
+    assert explained == {"path": path, "fallback": False, "fallback_at": [], "outliers": 0}
 
 
 @pytest.mark.parametrize(("device", "dtype"), AUTOCAST)
