@@ -1354,7 +1354,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
 }
 """
 
-# ---- Launching: what all kernels' launchers share. --------------------------------------------------------------------
+# ---- Launching: what all kernels' launchers share. -------------------------------------------------------------------
 _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
@@ -1706,7 +1706,7 @@ __device__ inline void portable_compute(const Product& p, int splits, int number
   __syncthreads();
   const PortableWorkTile& work = memory.work;
   Acc* const buffers = memory.buffers;
-  const int team = P::kTeams == 1 ? 0 : threadIdx.x / P::kTeamThreads, in_team = threadIdx.x % P::kTeamThreads, warp = in_team / 32,
+  const int team = threadIdx.x / P::kTeamThreads, in_team = threadIdx.x % P::kTeamThreads, warp = in_team / 32,
             lane = threadIdx.x % 32;
   auto buffer_x = [&](int stage) { return buffers + 2 * (stage * P::kTeams + team) * P::kBufferElements; };
   auto buffer_y = [&](int stage) { return buffer_x(stage) + P::kBufferElements; };
@@ -2937,7 +2937,10 @@ cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaS
 }
 """
 
-# ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. -----------------
+# ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
+#
+# Enters: a Product that the Hopper kernel was given, how it went there (`control`), and its packed operands. Leaves: C, corrected for the
+# outliers of X and Y, or computed as the fallback.
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 

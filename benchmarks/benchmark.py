@@ -57,6 +57,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+PEERS_FILE = ROOT / "benchmarks" / "peers.py"
 sys.path.insert(0, str(ROOT))  # check.py lies there
 
 import check  # noqa: E402
@@ -423,17 +424,6 @@ def _special_size(bench, usual=4096):
     return usual if bench.sizes is None or usual in bench.sizes else max(bench.sizes)
 
 
-@contextlib.contextmanager
-def tf32_allowed():
-    """Both sides may compute float32 products in TF32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def suite_forward(bench, record):
     print(HEADER)
     for N in bench.sizes or FORWARD_SIZES:
@@ -446,7 +436,7 @@ def suite_forward(bench, record):
     for dtype in (torch.float16, torch.bfloat16):
         for N in bench.sizes or HALF_SIZES:
             measure_forward(bench, record, "dtypes", "lower", N, dtype)
-    with tf32_allowed():
+    with load(PEERS_FILE).tf32_allowed():  # for both sides
         for N in bench.sizes or TF32_SIZES:
             measure_forward(bench, record, "tf32", "lower", N)
 
@@ -698,7 +688,8 @@ def suite_registers(bench, record):
 def suite_check(bench, record):
     """What check.py says, each time in processes of its own."""
     for problem, dtype, path, *more in CHECKS:
-        with record.row(" ".join(["check", problem, dtype, path, *more])), tempfile.TemporaryDirectory() as folder:
+        name = " ".join(["check", problem, dtype, path, *more])
+        with record.row(name), tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "check.json"
             command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
             command += ["--solution", str(bench.solution_file), "--json", str(file), *more]
@@ -710,7 +701,7 @@ def suite_check(bench, record):
             found = json.loads(file.read_text())
             record.add({"path": path, "dtype": dtype, **found}, found["sentence"])
             if found["verdict"] != "ok":
-                record.fail(f"check {' '.join([problem, dtype, path, *more])}: {found['sentence']}")
+                record.fail(f"{name}: {found['sentence']}")
 
 
 def _one_after_the_other(first, second):
@@ -801,7 +792,7 @@ def measure_peers(bench, record, peers, N, dtype):
 @torch.no_grad()
 def suite_peers(bench, record):
     """What a user could pick instead."""
-    peers = load(Path(__file__).resolve().parent / "peers.py")
+    peers = load(PEERS_FILE)
     if peers.triton is not None:
         record.content["versions"]["triton"] = peers.triton.__version__
     print("N      dtype     of each: us, norm and worst error")

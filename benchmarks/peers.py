@@ -10,6 +10,7 @@ compiles, picks the fastest tile) and returns a function without arguments that 
 Unavailable, whose text says why. `python benchmarks/benchmark.py --suite peers` checks and times them.
 """
 
+import contextlib
 import ctypes
 import functools
 import re
@@ -37,17 +38,24 @@ def _name(dtype):
 # ---- By torch alone. -------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def tf32_allowed():
+    """While torch's setting allows TF32 for float32 products."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def tf32(A, B):
     if A.dtype != torch.float32:
         raise Unavailable("TF32 is a setting for float32 alone")
 
     def product():
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")
-        try:
+        with tf32_allowed():
             return torch.tril(torch.matmul(A, B))
-        finally:
-            torch.set_float32_matmul_precision(before)
 
     return product
 

@@ -118,7 +118,7 @@ def portable(rows):
 
 def mma(rows):
     cells = [
-        [row["shape"].replace(" x ", "×"), row["dtype"], *([row["inputs"]] if row["problem"] == "lower" else [row["problem"]]), *times(row)]
+        [row["shape"].replace(" x ", "×"), row["dtype"], row["inputs"] if row["problem"] == "lower" else row["problem"], *times(row)]
         for row in rows
     ]
     return markdown(["N", "dtype", "inputs, or another problem", *TIMES_HEAD], cells) if rows else None
@@ -185,6 +185,7 @@ FAMILIES = {  # column -> what a mangled kernel's name holds
     "tf32": "tf32_product",
     "Hopper": "hopper_product",
     "half precision": "half_product",
+    "behind Hopper": "product_behind",
 }
 
 

@@ -36,6 +36,14 @@ needs_two_gpus = pytest.mark.skipif(not HAS_CUDA or torch.cuda.device_count() < 
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
+def cuda_path(model, hopper="mma"):
+    """The kernel that computes what tensor cores are for, float32 apart: the one that TRIL_MATMUL_PATH asks for, else Hopper's, given as
+    `hopper`, or that of the GPU."""
+    if model._PATH != model._AUTOMATIC:
+        return next(name for name, path in model._PATHS.items() if path == model._PATH)
+    return hopper if HAS_HOPPER else "mma" if torch.cuda.get_device_capability() >= (8, 0) else "portable"
+
+
 def load():
     """The module model_new, imported once for all tests."""
     return importlib.import_module("model_new")

@@ -708,22 +708,14 @@ def test_many_outliers_make_a_fallback(model, problem, every, fallback):
         assert told["outliers"] > 50, told
 
 
-def path_of_large(model, dtype):
-    """The kernel of products of this dtype that are large enough for tensor cores, and not float32."""
-    if model._PATH != model._AUTOMATIC:
-        return next(name for name, path in model._PATHS.items() if path == model._PATH)
-    if helpers.HAS_HOPPER and dtype in HALF_DTYPES:
-        return "half"
-    return "mma" if torch.cuda.get_device_capability() >= (8, 0) else "portable"
-
-
 @needs_cuda
 @pytest.mark.parametrize("problem", EXPLAINED)
 def test_explain_names_the_kernel(model, problem):
     small = "mma" if model._PATH == model._MMA else "portable"
     assert model.explain(*cuda_operands(60), problem) == {**PORTABLE, "path": small}  # one tile, on however small a GPU
     for dtype in DTYPES[1:]:
-        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == {**PORTABLE, "path": path_of_large(model, dtype)}
+        path = helpers.cuda_path(model, hopper="half" if dtype in HALF_DTYPES else "mma")
+        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == {**PORTABLE, "path": path}
 
 
 TF32_SETTINGS = {

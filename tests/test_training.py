@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
-from helpers import DEVICES, FUNCTIONS, ROOT, SOURCE, assert_bitwise, load, needs_cuda, normal
+from helpers import DEVICES, FUNCTIONS, ROOT, SOURCE, assert_bitwise, cuda_path, load, needs_cuda, normal
 from torch.utils.checkpoint import checkpoint
 
 AUTOCAST = [("cpu", torch.bfloat16), *(pytest.param("cuda", d, marks=needs_cuda) for d in (torch.float16, torch.bfloat16))]
@@ -60,13 +60,7 @@ def test_explain_computes_what_autocast_makes_of_the_operands(model, device, dty
     A, B = (T.detach() for T in operands(70, device))
     with torch.autocast(device, dtype):
         explained = model.explain(A, B.to(dtype))
-    path = (
-        "cpu"
-        if device == "cpu"
-        else "portable"
-        if model._PATH == model._PORTABLE or not torch.cuda.get_device_capability() >= (8, 0)
-        else "mma"
-    )
+    path = "cpu" if device == "cpu" else cuda_path(model)
     assert explained == {"path": path, "fallback": False, "fallback_at": [], "outliers": 0}
 
 
