@@ -4188,7 +4188,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 # Four kernels make a Hopper product: reset_counters, pack_blocks, hopper_product, and product_behind, which does nothing but for outliers
 # or as the fallback. Each starts before the one ahead of it has ended, and waits for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
-// ---- Launching: how long the splits are, and what is to be packed.
+// ---- Hopper kernel, launching: how long the splits are, and what is to be packed.
 
 // The longest range of k, in k-blocks, that one cluster sums at a time. Longer tiles are cut into splits; measured, on an H200, for one
 // product and for two in one launch, which share the clusters.
@@ -4213,7 +4213,7 @@ static int block_count(const Packed& p) {
   return static_cast<int>(p.triangular ? triangle(p.block_cols) : static_cast<int64_t>(blocks_in(p.rows)) * p.block_cols);
 }
 
-// ---- Launching: the workspace.
+// ---- Hopper kernel, launching: the workspace.
 
 // The counters of a product, or of a gradient: the queues of work tiles, of zeros and of product_behind, then splits_done.
 enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
@@ -4272,7 +4272,7 @@ struct Workspace {
   }
 };
 
-// ---- Launching: one kernel each.
+// ---- Hopper kernel, launching: one kernel each.
 
 cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
   return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
