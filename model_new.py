@@ -132,10 +132,10 @@ Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu, Path
 // Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 
-// Bytes of device memory, the workspace, which the Hopper kernel alone needs: for a product (gradients = 0), or for one or two gradients.
+// Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product (gradients = 0), or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
-// Launches on `stream` of the current device, which is `gpu`. A workspace begins with a Control, to be read afterwards. If `controls` is
+// Launches on `stream` of the current device, which is `gpu`. The Hopper kernel's begins with a Control, to be read afterwards. If `controls` is
 // given, it gets that of each of the batch. keep: the workspace will be given to launch_gradients.
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream);
@@ -263,7 +263,7 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   return {band + place % rows, place / rows, 0, p.k};
 }
 
-// ---- Schedule: the work tiles of the Hopper kernel, in blocks, found one after the other.
+// ---- Schedule: the work tiles of the Hopper and the half-precision kernel, in blocks, found one after the other.
 
 constexpr int kTileEdge = 256;                    // what a cluster computes: the tiles of two CTAs, one above the other
 constexpr int kTileBlocks = kTileEdge / kBlock;   // along an edge
@@ -277,32 +277,35 @@ struct alignas(16) WorkTile {
   int unused;
 };
 
+template <int kEdge = kTileEdge>
 struct WorkTiles {
-  int group = 0, base = 0, base_place = 0;   // of the group's first work tile: its number, and the place of its partial sums
+  static constexpr int kBlocks = kEdge / kBlock;   // along an edge of a tile
+  int group = 0, base = 0, base_place = 0;         // of the group's first work tile: its number, and the place of its partial sums
 
-  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many splits. False: no such group.
-  __host__ __device__ static bool describe(int group, int rows, int cols, int k_blocks, int triangular, int longest, int& count,
-                                           int& splits) {
+  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many splits; returned: their length, of
+  // which the ones on an edge may lack some. 0: no such group.
+  __host__ __device__ static int describe(int group, int rows, int cols, int k_blocks, int triangular, int longest, int& count,
+                                          int& splits) {
     const int band = rows - group * kBandTiles;   // rows of tiles that are left, of a dense product
-    if (triangular ? group >= rows : band <= 0) return false;
+    if (triangular ? group >= rows : band <= 0) return 0;
     count = triangular ? group + 1 : (band < kBandTiles ? band : kBandTiles) * cols;
-    const int length = triangular ? kTileBlocks * (rows - group) : k_blocks;
+    const int length = triangular ? kBlocks * (rows - group) : k_blocks;
     splits = ceil_div(length < k_blocks ? length : k_blocks, longest);
-    return true;
+    return length;
   }
 
   // The k-blocks of k that the tile in row i and column j sums.
   template <typename P>
   __device__ static void k_range(const P& p, int i, int j, int& begin, int& end) {
-    begin = !p.triangular || p.contraction == kNT ? 0 : kTileBlocks * (p.contraction == kNN ? j : i);
-    end = !p.triangular || p.contraction == kTN ? p.k_blocks : min(p.k_blocks, kTileBlocks * ((p.contraction == kNN ? i : j) + 1));
+    begin = !p.triangular || p.contraction == kNT ? 0 : kBlocks * (p.contraction == kNN ? j : i);
+    end = !p.triangular || p.contraction == kTN ? p.k_blocks : min(p.k_blocks, kBlocks * ((p.contraction == kNN ? i : j) + 1));
   }
 
   // How many tiles' worth of partial sums the splits leave.
   __host__ static int64_t partial_sums(int m, int n, int k_blocks, int triangular, int longest) {
     int64_t sum = 0;
     int count, splits;
-    const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
+    const int rows = ceil_div(m, kEdge), cols = ceil_div(n, kEdge);
     for (int group = 0; describe(group, rows, cols, k_blocks, triangular, longest, count, splits); ++group)
       sum += static_cast<int64_t>(count) * (splits - 1);
     return sum;
@@ -311,7 +314,7 @@ struct WorkTiles {
   // Finds a work tile by its number; the numbers asked for must rise. False if there are no more.
   template <typename P>
   __device__ bool find(const P& p, int number, WorkTile& tile) {
-    const int rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
+    const int rows = ceil_div(p.m, kEdge), cols = ceil_div(p.n, kEdge);
     int count, splits, place;
     for (;; ++group) {   // the group that the work tile is in
       if (!describe(group, rows, cols, p.k_blocks, p.triangular, p.longest_split, count, splits)) return false;
@@ -341,69 +344,6 @@ struct WorkTiles {
     return true;
   }
 };
-
-// ---- Schedule: the work tiles of half precision, in blocks, likewise.
-
-namespace half_precision {
-
-// A tile of C and the range of k that it sums, all in blocks of 64. A tile of a cluster, until the CTA that takes it makes it its own.
-struct WorkTile {
-  int row, col, k_begin, k_end, batch;   // row = -1: there are no more
-};
-
-// The work tiles of a product, about the longest first, in groups of similar length. Tile column j of a triangular product begins in tile
-// row j * cols / rows, and reaches down to the last.
-struct Scheduler {
-  const Product& p;
-  int rows, cols;   // of a tile, in blocks
-  int group = 0, base = 0;
-
-  __host__ __device__ int tile_rows() const { return ceil_div(p.m, rows * kBlock); }
-  __host__ __device__ int tile_cols() const { return ceil_div(p.n, cols * kBlock); }
-  // How many tile columns begin above tile row `i`.
-  __host__ __device__ int cols_above(int i) const { return i * rows >= tile_cols() * cols ? tile_cols() : ceil_div(i * rows, cols); }
-
-  // How many tiles a group has, of one product of the batch; 0: there is no such group.
-  __host__ __device__ int size(int group) const {
-    const int left = tile_rows() - group * (p.triangular ? 1 : kBandTiles);   // tile rows
-    if (left <= 0) return 0;
-    if (!p.triangular) return (left < kBandTiles ? left : kBandTiles) * tile_cols();
-    return p.contraction == kNT ? (cols_above(left) - cols_above(left - 1)) * (group + 1) : cols_above(group + 1);
-  }
-  __host__ int64_t count() const {
-    int64_t sum = 0;
-    for (int g = 0; size(g) > 0 || g < tile_rows(); ++g) sum += size(g);
-    return sum * p.batches;
-  }
-
-  // The work tile of a number; the numbers asked for must rise. row = -1: there is none.
-  __device__ WorkTile find(int number) {
-    const int batches = static_cast<int>(p.batches), side = tile_rows();
-    int count;
-    for (;; ++group, base += count) {
-      count = size(group) * batches;
-      if (number - base < count) break;
-      if (group > side) return {-1};
-    }
-    const int batch = (number - base) % batches, place = (number - base) / batches;
-    int i, j;
-    if (!p.triangular) {
-      const int band = min(kBandTiles, side - group * kBandTiles);
-      i = group * kBandTiles + place % band, j = place / band;
-    } else if (p.contraction == kNN) {
-      j = place, i = j * cols / rows + side - 1 - group;
-    } else if (p.contraction == kTN) {
-      i = group, j = place;
-    } else {
-      i = side - 1 - group + place % (group + 1), j = cols_above(side - 1 - group) + place / (group + 1);
-    }
-    const Side x = side_of(kX, p), y = side_of(kY, p);
-    const int row = i * rows, col = j * cols, all = ceil_div(p.k, kBlock);
-    return {row, col, first_k(x, y, row, col), end_of_k(x, y, row + rows, col + cols, all), batch};
-  }
-};
-
-}  // namespace half_precision
 """
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
@@ -629,7 +569,10 @@ __device__ inline void copy_bulk_out(void* to, const void* from, uint32_t bytes)
       : "memory");
 }
 __device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ inline void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+template <int kPending = 0>
+__device__ inline void bulk_wait_group_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
 // cluster, and counts on the barrier of each.
@@ -691,6 +634,14 @@ __device__ inline int load_relaxed(const int* p) {
   return value;
 }
 
+__device__ inline uint64_t load_acquire(const uint64_t* p) {
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+  return value;
+}
+__device__ inline void store_release(uint64_t* p, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+}
 __device__ inline void add_release(int* p, int value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
@@ -803,14 +754,11 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   REGISTERS_32                                                                                                                         \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57" \
   ", %58, %59, %60, %61, %62, %63"
-#define REGISTERS_96                                                                                                                   \
+#define REGISTERS_128                                                                                                                  \
   REGISTERS_64                                                                                                                         \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89" \
-  ", %90, %91, %92, %93, %94, %95"
-#define REGISTERS_128                                                                                                                \
-  REGISTERS_96                                                                                                                       \
-  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117" \
-  ", %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+  ", %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112"   \
+  ", %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 // Behind the sums, which are REGISTERS, come the operands: number kA, kB, the predicate `add`, the majors.
 #define WGMMA_OF_TYPE(kN, TYPE, REGISTERS, kA, kB, kAdd, kMA, kMB, ...)                                             \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n"                                                  \
@@ -830,8 +778,6 @@ template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   if constexpr (kN == 128) {
     WGMMA(128, REGISTERS_64, 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
-  } else if constexpr (kN == 192) {
-    WGMMA(192, REGISTERS_96, 96, 97, 98, 99, 100, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64));
   } else {
     static_assert(kN == 256, "a multiplication of this width has no wrapper");
     WGMMA(256, REGISTERS_128, 128, 129, 130, 131, 132, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
@@ -889,6 +835,33 @@ __device__ inline void write_four(const Product& p, float* c, bool vectorized, i
     for (int e = 0; e < 4; ++e)
       if (col + e < p.n) to[e * p.c_col] = v[e];
   }
+}
+
+// ---- Epilogue: split-K through memory.
+
+// The splits of a tile leave their sums in memory, 128 of each thread of a warpgroup, all but the last one, which adds them to its own.
+// A tile has four warpgroups' sums, and so the next split's are kSumsOfTile further on.
+constexpr int kSumsOfTile = 4 * 128 * 128 / 4;   // in float4
+__device__ inline void leave_sums(const float* sum, float4* at) {
+#pragma unroll
+  for (int u = 0; u < 128; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+}
+
+// Adds those of `splits` splits, in their order.
+__device__ inline void add_sums(float* sum, const float4* at, const int& splits) {
+#pragma unroll 1
+  for (int split = 0; split < splits; ++split, at += kSumsOfTile)
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      float4 other[8];   // all read before the first is added: the reads then wait for memory together
+#pragma unroll
+      for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
+#pragma unroll
+      for (int u = 0; u < 8; ++u) {
+        float* const four = sum + part * 32 + 4 * u;
+        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
+      }
+    }
 }
 
 // ---- Epilogue: split-K by a cluster.
@@ -1401,6 +1374,20 @@ static cudaError_t launch_kernel(const Launch& launch, const Arguments&... argum
   if (launch.blocks > 2147483647) return cudaErrorInvalidConfiguration;
   const cudaError_t error = allow_shared_memory<kKernel>(static_cast<int>(launch.config.dynamicSmemBytes));
   return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
+}
+
+// ---- Launching: counters set to zero.
+
+// Sets what a workspace begins with, counters and masks, to zero. It waits first: packing counts on it that everything before this kernel
+// has ended when packing begins.
+__global__ void reset_counters(int* words, int count) {
+  grid_dependency_wait();
+  launch_dependent_grids();
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
+}
+
+static cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
+  return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
 }
 
 // ---- Launching: conditions and types as constants.
@@ -3170,7 +3157,7 @@ static_assert(sizeof(SharedMemory) <= kMostShared, "a CTA of Hopper has no more"
 
 // One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
 // computes a work tile makes no difference to the result.
-__device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, WorkTiles& work_tiles, int made) {
+__device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, WorkTiles<>& work_tiles, int made) {
   WorkTile tile = {};
   if (!work_tiles.find(p, atomicAdd(p.next_tile, 1), tile)) tile.i = -1;
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -3187,7 +3174,7 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, Wor
 // both.
 
 template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles& work_tiles, bool fallback) {
+__device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<>& work_tiles, bool fallback) {
   const int rank = static_cast<int>(block_rank_in_cluster());
   Pipeline<kStages> pipeline = {0, 1};   // the first turn finds the stages free
   for (int taken = 0;; ++taken) {
@@ -3317,8 +3304,6 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
   }
 }
 
-// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
-// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
 __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info, int group, float (&total)[2][64]) {
   const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
   if (info.splits > 1) {
@@ -3326,10 +3311,7 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
     constexpr int kPart = 64 * kCols;   // sums of one warpgroup; four such parts are a tile: kPart float4
     float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kPart) + thread;
     if (info.split < info.splits - 1) {
-      at += static_cast<int64_t>(info.split) * kPart;
-#pragma unroll
-      for (int u = 0; u < 128; u += 4)
-        at[u * 32] = make_float4(total[u / 64][u % 64], total[u / 64][u % 64 + 1], total[u / 64][u % 64 + 2], total[u / 64][u % 64 + 3]);
+      leave_sums(total[0], at + static_cast<int64_t>(info.split) * kPart);
       named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
@@ -3337,19 +3319,7 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
     if (thread == 0)
       while (load_acquire(done) != info.splits - 1) __nanosleep(32);
     named_barrier_sync<128>(group);
-#pragma unroll 1
-    for (int split = 0; split < info.splits - 1; ++split, at += kPart)
-#pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        float4 other[8];   // all read before the first is added: the reads then wait for memory together
-#pragma unroll
-        for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
-#pragma unroll
-        for (int u = 0; u < 8; ++u) {
-          float* sum = &total[part / 2][part % 2 * 32 + 4 * u];
-          sum[0] += other[u].x, sum[1] += other[u].y, sum[2] += other[u].z, sum[3] += other[u].w;
-        }
-      }
+    add_sums(total[0], at, info.splits - 1);
   }
   write_rows(p, row, info.col, total[0]);
   if (info.col + 128 < p.n) write_rows(p, row, info.col + 128, total[1]);
@@ -3523,7 +3493,7 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
 template <Contraction kContraction>
 __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  WorkTiles work_tiles;
+  WorkTiles<> work_tiles;
   if (warp == kProducerWarp && lane == 0 && block_rank_in_cluster() == 0) make_work_tile(p, shared, work_tiles, 0);
   grid_dependency_wait();   // which packed the operands
   fence_proxy_async_global();
@@ -3566,14 +3536,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
   cluster_sync();   // neither CTA may end while the other still signals it
 #endif
 }
-
-// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
-// kernel has ended when packing begins.
-__global__ void reset_counters(int* words, int count) {
-  grid_dependency_wait();
-  launch_dependent_grids();
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
-}
 """
 
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
@@ -3586,7 +3548,9 @@ __global__ void reset_counters(int* words, int count) {
 # hands out work tiles, the longest first. Sums are float32 and rounded once. docs/kernel.md has the measurements.
 _CUDA_HALF = r"""
 #include <algorithm>
+#include <atomic>
 #include <initializer_list>
+#include <random>
 
 namespace half_precision {
 
@@ -3597,14 +3561,22 @@ constexpr int kBlocksM = 2, kBlockK = kBlock;   // of a CTA's tile: 64 rows for 
 constexpr int kMaskWarps = 2;
 // Teams of named barriers: all consumers; and, from kConsumerTeam on, a warpgroup of them.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1;
-constexpr int kDenseN = 256;                        // columns of a tile that is too large for triangular products
-constexpr int kTiles = 2;                           // places for work tiles on their way from the scheduler
-[[maybe_unused]] constexpr int kTileOverhead = 2;   // what a work tile costs beside its k-blocks, in k-blocks; about
-constexpr int kMostClusters = 96;                   // that the scheduler knows, three a lane
+constexpr int kTiles = 2;           // places for work tiles on their way from the scheduler
+constexpr int kMostClusters = 96;   // that the scheduler knows, three a lane
 
 // Multicast: a cluster of two CTAs computes two tiles, one above the other, with the same columns of Y, and stays until no work tile is
 // left. Split: the CTAs of a cluster sum a split of one tile each, and each then adds up a part of the tile.
 enum Cooperation : int { kMulticast, kSplit };
+[[maybe_unused]] constexpr int kTileCost = 3;   // what a work tile costs beside its k-blocks, in k-blocks; about
+template <Cooperation kCooperation>
+constexpr int kColumns = kCooperation == kMulticast ? 256 : 128;   // of a CTA's tile
+
+// The tile of a CTA, in blocks, as the scheduler hands it to the other roles. row = -1: there are no more.
+struct CtaTile {
+  int row, col, k_begin, k_end, batch;
+  int split, splits, place;   // see WorkTile
+  __device__ bool is_stored() const { return split == splits - 1; }   // by the last of the splits
+};
 
 struct HalfProduct {
   CUtensorMap x, y;                 // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
@@ -3614,6 +3586,13 @@ struct HalfProduct {
   bool c_mapped;                    // C has a tensor map: its rows, or columns, are multiples of 16 bytes
   Side x_side, y_side;
   int clusters;
+  int m, n, k_blocks, triangular;   // as in p, for WorkTiles
+  Contraction contraction;
+  int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
+  int places;                       // for partial sums, of one product
+  float* partial_sums;              // of all splits but each tile's last
+  uint64_t* ready;                  // for each 64 x 256 of those: `launch` once they are there. The last split sets it to zero
+  uint64_t launch;                  // a number that no memory holds by chance
 };
 
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
@@ -3622,13 +3601,13 @@ struct HalfProduct {
 template <int kBlockN>
 struct SharedMemory {
   static constexpr int kBlocksN = kBlockN / kBlock, kStageBytes = (kBlocksM + kBlocksN) * kOperandBytes;
-  static constexpr int kStored = kBlockN == kDenseN ? 2 : kBlocksN;   // boxes of C that a warpgroup may have on their way to memory
-  static constexpr int kZeros = kBlockN == kDenseN ? 0 : kOperandBytes;
-  static constexpr int kStages = (kMostShared - 2 * kStored * kOperandBytes - kZeros - 1024) / kStageBytes;
+  static constexpr int kStored = 2;
+  static constexpr int kStages = (kMostShared - (kStored + 1) * kOperandBytes - 1024) / kStageBytes;
   uint8_t stage[kStages][kBlocksM + kBlocksN][kOperandBytes];
-  uint8_t stored[2][kStored][kOperandBytes];   // C, of each consumer warpgroup
-  uint8_t zeros[kZeros + 16];
-  WorkTile tile[kTiles];
+  uint8_t stored[kStored][kOperandBytes];   // boxes of C on their way to memory: they use these two and, with multicast, a stage
+  uint8_t zeros[kOperandBytes];             // a box of zeros
+  WorkTile first;   // of the cluster
+  CtaTile tile[kTiles];
   uint64_t landed[kStages], full[kStages], empty[kStages];   // landed: before it is masked, if it has to be
   uint64_t tile_full[kTiles], tile_empty[kTiles];
   int again;   // a sum is a NaN or Inf: everything is to be summed again, with care
@@ -3659,55 +3638,75 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
 
 // ---- Half precision: the schedule.
 
-// One warp hands the CTA's work tiles to its other roles. Every cluster plays through the same list scheduling: the next tile goes to the
-// cluster that has been given the fewest k-blocks so far. So no counter in memory has to be reset beforehand.
+// One warp hands the CTA's tiles to its other roles, and has the copy engine write the zeros in their transposed places. Every cluster
+// plays through the same list scheduling: the next work tile goes to the cluster that has been given the least work so far. So no counter
+// in memory has to be reset beforehand.
 template <int kBlockN, Cooperation kCooperation>
-__device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Scheduler scheduler, WorkTile first) {
+__device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bool careful) {
   const int lane = threadIdx.x % 32, rank = block_rank_in_cluster(), cluster = cluster_id_in_grid();
+  const int batches = static_cast<int>(h.p.batches), ctas = kCooperation == kMulticast ? 2 : gridDim.x / h.clusters;
+  constexpr int kBlocks = kBlockN / kBlock;
+  WorkTile tile = shared.first;
   int published = 0;
-  auto publish = [&](const WorkTile& tile) {
+  auto publish = [&](const CtaTile& of_cta) {
     const int at = published % kTiles;
     barrier_wait(&shared.tile_empty[at], published / kTiles % 2 ^ 1);
     if (lane == 0) {
-      shared.tile[at] = tile;
+      shared.tile[at] = of_cta;
       barrier_arrive_at(shared_address(&shared.tile_full[at]));
     }
     ++published;
-    if (kBlockN == kDenseN || !h.p.triangular || tile.row < 0) return;
-    // Zeros for the transposed place of the tile. Blocks on the diagonal are their own, and are stored with the tile that they are in
-    const int first_box = kCooperation == kSplit ? rank : 0, ctas = kCooperation == kSplit ? gridDim.x / h.clusters : 1;
+  };
+  // This CTA's part of the work tile. With care, a tile that is summed in splits is summed by its last one alone
+  auto publish_own = [&](int batch) {
+    CtaTile own = {tile.i * kBlocks, tile.j * kBlocks, tile.begin, tile.end, batch, tile.split, tile.splits, tile.place + batch * h.places};
+    if constexpr (kCooperation == kSplit) {
+      const int length = max(tile.end - tile.begin, 0);
+      own.k_begin = tile.begin + length * rank / ctas, own.k_end = tile.begin + length * (rank + 1) / ctas;
+    } else {
+      own.row += kBlocksM * rank;
+      if (careful && tile.splits > 1) {
+        if (!own.is_stored()) return;
+        own.split = 0, own.splits = 1;
+        WorkTiles<kBlockN>::k_range(h, tile.i, tile.j, own.k_begin, own.k_end);
+      }
+    }
+    publish(own);
+  };
+  // The CTA's part of the zeros in the transposed place of a tile; on the diagonal they are stored with the tile
+  auto write_zeros = [&](int batch) {
+    if (!h.triangular || tile.i == tile.j || tile.split < tile.splits - 1) return;
 #pragma unroll 1
-    for (int u = first_box; u < kBlocksM * SharedMemory<kBlockN>::kBlocksN; u += ctas) {
-      const int row = tile.col + u / kBlocksM, col = tile.row + u % kBlocksM;
-      if (row < col && row * kBlock < h.p.m && col * kBlock < h.p.n) send_box<32>(h, shared.zeros, row, col, tile.batch);
+    for (int box = rank; box < kBlocks * kBlocks; box += ctas) {
+      const int row = tile.j * kBlocks + box / kBlocks, col = tile.i * kBlocks + box % kBlocks;
+      if (row * kBlock < h.m && col * kBlock < h.n) send_box<32>(h, shared.zeros, row, col, batch);
     }
     bulk_commit_group();
   };
+  if (tile.i >= 0) publish_own(cluster % batches);
   if constexpr (kCooperation == kSplit) {
-    const int begin = first.k_begin, length = max(first.k_end - begin, 0), split = gridDim.x / h.clusters;
-    first.k_begin = begin + length * rank / split, first.k_end = begin + length * (rank + 1) / split;
-    publish(first);
+    write_zeros(cluster % batches);
   } else {
-    // The first round is known beforehand. The cost of a group is about that of its first tile.
-    auto publish_own = [&](WorkTile tile) {
-      tile.row += kBlocksM * rank;
-      publish(tile);
-    };
-    if (first.row >= 0) publish_own(first);
-    Scheduler replay = {h.p, scheduler.rows, scheduler.cols};
-    uint32_t given[3];   // to clusters lane, lane + 32 and lane + 64: k-blocks, and the cluster's number in the last eight bits
+    const int rows = ceil_div(h.m, kBlockN), cols = ceil_div(h.n, kBlockN);
+    WorkTiles<kBlockN> work_tiles;
+    uint32_t given[3];   // to clusters lane, lane + 32 and lane + 64: work, and the cluster's number in the last eight bits
     for (int u = 0; u < 3; ++u) given[u] = lane + 32 * u < h.clusters ? lane + 32 * u : 0xFFFFFFFFu;
-    for (int number = 0;;) {
-      const WorkTile longest = replay.find(number);
-      if (longest.row < 0) break;
-      const uint32_t cost = (longest.k_end - longest.k_begin + kTileOverhead) << 8;
 #pragma unroll 1
-      for (const int end = number + replay.size(replay.group) * static_cast<int>(h.p.batches); number < end; ++number) {
+    for (int group = 0, number = 0, count, splits, length;
+         (length = WorkTiles<kBlockN>::describe(group, rows, cols, h.k_blocks, h.triangular, h.longest_split, count, splits)); ++group) {
+      const uint32_t cost = (length / splits + kTileCost) << 8;   // of each of the group, about
+#pragma unroll 1
+      for (const int end = number + count * splits * batches; number < end; ++number) {
         const uint32_t least = warp_min(min(given[0], min(given[1], given[2])));
 #pragma unroll
         for (int u = 0; u < 3; ++u)
           if (given[u] == least) given[u] += cost;
-        if ((least & 255) == cluster && number >= h.clusters) publish_own(scheduler.find(number));
+        if ((least & 255) != cluster) continue;
+        if (number >= h.clusters) {   // else it is the one that was known beforehand
+          work_tiles.find(h, number / batches, tile);
+          publish_own(number % batches);
+        }
+        write_zeros(number % batches);
       }
     }
   }
@@ -3718,11 +3717,12 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, Sc
 
 // The next work tile, for every lane of a warp.
 template <int kBlockN>
-__device__ inline WorkTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
+__device__ inline CtaTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
   const int at = taken % kTiles;
   barrier_wait(&shared.tile_full[at], taken / kTiles % 2);
-  WorkTile tile = shared.tile[at];
-  for (int* part : {&tile.row, &tile.col, &tile.k_begin, &tile.k_end, &tile.batch}) *part = __shfl_sync(0xFFFFFFFFu, *part, 0);
+  CtaTile tile = shared.tile[at];
+  for (int* part : {&tile.row, &tile.col, &tile.k_begin, &tile.k_end, &tile.batch, &tile.split, &tile.splits, &tile.place})
+    *part = __shfl_sync(0xFFFFFFFFu, *part, 0);
   if (threadIdx.x % 32 == 0) barrier_arrive_at(shared_address(&shared.tile_empty[at]));
   __syncwarp();
   return tile;
@@ -3731,11 +3731,9 @@ __device__ inline WorkTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
 
 // What the roles have to know of a k-block. In a cluster with multicast, tile.row - kBlocksM * rank is the first row of both.
 template <int kBlockN, Cooperation kCooperation>
-__device__ inline bool to_be_masked(const HalfProduct& h, const WorkTile& tile, int rank, int k) {
-  if (kBlockN == kDenseN) return false;
+__device__ inline bool to_be_masked(const HalfProduct& h, const CtaTile& tile, int rank, int k) {
   const int first = kCooperation == kMulticast ? tile.row - kBlocksM * rank : tile.row;
-  return on_diagonal(h.x_side, first, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, k) ||
-         on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
+  return on_diagonal(h.x_side, first, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, k) || on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
 }
 
 // ---- Half precision: the producer, one warp, of which one lane starts the copies.
@@ -3746,7 +3744,7 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
   const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
   Pipeline<Shared::kStages> at;
   for (int taken = 0;; ++taken) {
-    const WorkTile tile = take_tile(shared, taken);
+    const CtaTile tile = take_tile(shared, taken);
     if (tile.row < 0) break;
     const int x_batch = static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch));
     const int y_batch = static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch));
@@ -3777,6 +3775,12 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
           }
       }
       __syncwarp();
+    }
+    if (kCooperation == kMulticast && tile.is_stored()) {   // a stage for C
+      barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
+      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
+      __syncwarp();
+      at.advance();
     }
   }
 }
@@ -3854,7 +3858,7 @@ __device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
   int turn = 0;            // the warps take turns
   Pipeline<Shared::kStages> at;
   for (int taken = 0;; ++taken) {
-    const WorkTile tile = take_tile(shared, taken);
+    const CtaTile tile = take_tile(shared, taken);
     if (tile.row < 0) break;
 #pragma unroll 1
     for (int k = tile.k_begin; k < tile.k_end; ++k, at.advance()) {
@@ -3872,6 +3876,7 @@ __device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
       if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
       __syncwarp();
     }
+    if (kCooperation == kMulticast && tile.is_stored()) at.advance();
   }
 }
 
@@ -3884,31 +3889,28 @@ __device__ inline float element(const uint8_t* block, int line, int k) {
   return widen(*reinterpret_cast<const T*>(block + row * 128 + (col / 8 ^ row % 8) * 16 + col % 8 * 2));
 }
 
-// sum += X Y over a k-block on a diagonal: those terms alone that the sum over k has, since zero times Inf would be a NaN. Rare, and slow.
+// sum += X Y over a k-block on a diagonal: those terms alone that the sum over k has, since zero times Inf would be a NaN. Rare, and slow:
+// the sums leave their registers meanwhile.
 template <typename T, int kMajorX, int kMajorY, int kBlockN>
 __device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&stage)[kBlocksM + kBlockN / kBlock][kOperandBytes],
                                           int line_x, int line_y, int k_block, float (&sum)[kBlockN / 2]) {
-  const int thread = fresh_thread_index() % 128, row = thread / 32 * 16 + thread % 32 / 4, col = thread % 4 * 2;
-  const uint8_t* x_block = stage[fresh_thread_index() / 128];
-  const uint8_t* y_blocks = stage[kBlocksM];
-  int to_x = (line_x - k_block) * kBlock + row, to_y = (line_y - k_block) * kBlock + col;
+  const int thread = threadIdx.x % 128;
+  float total[kBlockN / 2];
+#pragma unroll
+  for (int e = 0; e < kBlockN / 2; ++e) total[e] = sum[e];
 #pragma unroll 1
-  for (int k = 0; k < kBlockK; ++k, --to_x, --to_y) {   // to_x, to_y: from k to the first line
-    const float x[2] = {element<T, kMajorX>(x_block, row, k), element<T, kMajorX>(x_block, row + 8, k)};
-    const bool has_x[2] = {on_side(h.x_side, to_x, 0), on_side(h.x_side, to_x + 8, 0)};
-#pragma unroll
-    for (int u = 0; u < kBlockN / 4; ++u) {
-      const int n = u / 2 * 8 + u % 2;
-      if (u % 8 == 0) asm volatile("" : "+l"(y_blocks));   // eight at a time: there are no registers for more
-      const float y = element<T, kMajorY>(y_blocks + u / 16 * kOperandBytes, n % kBlock + col, k);
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        if (has_x[half] && on_side(h.y_side, to_y + n, 0)) {
-          float& s = sum[u / 2 * 4 + 2 * half + u % 2];
-          s = fmaf(x[half], y, s);
-        }
-    }
+  for (int e = 0; e < kBlockN / 2; ++e) {
+    const int row = thread / 32 * 16 + thread % 32 / 4 + e / 2 % 2 * 8, col = e / 4 * 8 + thread % 4 * 2 + e % 2;
+    const uint8_t *x = stage[threadIdx.x / 128], *y = stage[kBlocksM + col / kBlock];
+    float s = total[e];
+#pragma unroll 1
+    for (int k = 0; k < kBlockK; ++k)
+      if (on_side(h.x_side, line_x * kBlock + row, k_block * kBlock + k) && on_side(h.y_side, line_y * kBlock + col, k_block * kBlock + k))
+        s = fmaf(element<T, kMajorX>(x, row, k), element<T, kMajorY>(y, col % kBlock, k), s);
+    total[e] = s;
   }
+#pragma unroll
+  for (int e = 0; e < kBlockN / 2; ++e) sum[e] = total[e];
 }
 
 template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
@@ -3924,14 +3926,20 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, lane) : barrier);
   };
   Pipeline<Shared::kStages> at;
+  int stored_from = -1;   // the stage from which C is on its way to memory
+  auto release_stored = [&] {
+    if (stored_from < 0) return;
+    bulk_wait_group_read();
+    release(stored_from);
+    stored_from = -1;
+  };
   for (int taken = 0;; ++taken) {
-    const WorkTile tile = take_tile(shared, taken);
+    const CtaTile tile = take_tile(shared, taken);
     if (tile.row < 0) break;
     const int line_x = tile.row + group;
     float sum[kBlockN / 2];
 #pragma unroll
     for (int u = 0; u < kBlockN / 2; ++u) sum[u] = 0.0f;
-    auto masked = [&](int k) { return to_be_masked<kBlockN, kCooperation>(h, tile, rank, k); };
     auto wait_for_stage = [&] { barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity); };
     auto block = [&](int u) {
       return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kOperandBytes, kOperandBytes, 1024);
@@ -3942,57 +3950,89 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
 #pragma unroll
       for (int s = 0; s < kBlockK / 16; ++s)
         wgmma<T, kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY), 1);
-      warpgroup_commit_batch();
     };
+    // k-blocks in which there is no X
+    auto leave_out = [&](int count) {
 #pragma unroll 1
-    for (int k = tile.k_begin; k < tile.k_end;) {
-      // k-blocks without a diagonal: while one is multiplied the next is issued
-      int reading = -1;   // the stage that the tensor cores read
-#pragma unroll 1
-      for (; k < tile.k_end && !masked(k); ++k, at.advance()) {
+      for (; count > 0; --count, at.advance()) {
         wait_for_stage();
-        issue();
-        warpgroup_wait<1>();
-        if (reading >= 0) release(reading);
-        reading = at.stage;
+        release(at.stage);
       }
-      warpgroup_wait<0>();
-      if (reading >= 0) release(reading);
-
-      // k-blocks on a diagonal
+    };
+    if (careful) {
+      release_stored();
 #pragma unroll 1
-      for (; k < tile.k_end && masked(k); ++k, at.advance()) {
+      for (int k = tile.k_begin; k < tile.k_end; ++k, at.advance()) {
         wait_for_stage();
-        if (careful) {
+        if (to_be_masked<kBlockN, kCooperation>(h, tile, rank, k)) {
           multiply_with_care<T, kMajorX, kMajorY, kBlockN>(h, shared.stage[at.stage], line_x, tile.col, k, sum);
-        } else if (on_side(h.x_side, line_x, k)) {
+        } else {
           issue();
+          warpgroup_commit_batch();
           warpgroup_wait<0>();
         }
         release(at.stage);
       }
+    } else {
+      const int begin = h.x_side == kFromLine ? min(max(tile.k_begin, line_x), tile.k_end) : tile.k_begin;
+      const int end = h.x_side == kUpToLine ? max(min(tile.k_end, line_x + 1), begin) : tile.k_end;
+      leave_out(begin - tile.k_begin);
+      int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
+#pragma unroll 1
+      for (int k = begin; k < end; ++k, at.advance()) {
+        wait_for_stage();
+        issue();
+        warpgroup_commit_batch();
+        warpgroup_wait<1>();
+        if (reading >= 0) {
+          release(reading);
+          release_stored();
+        }
+        reading = at.stage;
+      }
+      warpgroup_wait<0>();
+      if (reading >= 0) release(reading);
+      release_stored();
+      leave_out(tile.k_end - end);
+    }
+    if (kCooperation == kMulticast && tile.splits > 1) {
+      const int part = rank * 2 + group, thread = threadIdx.x % 128;
+      float* sums = h.partial_sums + (static_cast<int64_t>(tile.place) * 4 + part) * 64 * kBlockN;
+      float4* const at = reinterpret_cast<float4*>(sums) + thread;
+      uint64_t* ready = h.ready + tile.place * 4 + part;   // of the first split
+      if (!tile.is_stored()) {
+        leave_sums(sum, at + static_cast<int64_t>(tile.split) * kSumsOfTile);
+        named_barrier_sync<128>(kConsumerTeam + group);
+        if (thread == 0) store_release(ready + 4 * tile.split, h.launch);
+        continue;
+      }
+      if (thread == 0)
+        for (int split = 0; split < tile.splits - 1; ++split) {
+          while (load_acquire(ready + 4 * split) != h.launch) __nanosleep(32);
+          ready[4 * split] = 0;
+        }
+      named_barrier_sync<128>(kConsumerTeam + group);
+      add_sums(sum, at, tile.splits - 1);
     }
 
     // Store the tile
     float sign = 0.0f;
-    // Stores boxes from block column `col` on
-    auto store = [&](int row, int col, float* box, auto count) {
-      constexpr int kCount = decltype(count)::value;
-      bulk_wait_group_read();   // those before
-      named_barrier_sync<128>(kConsumerTeam + group);
+    if constexpr (kCooperation == kMulticast) {
+      wait_for_stage();
+      auto box = [&](int u) {
+        const int number = group * Shared::kBlocksN + u, in_stage = kBlocksM + Shared::kBlocksN;
+        return number < in_stage ? shared.stage[at.stage][number] : shared.stored[number - in_stage];
+      };
+      static_assert(2 * Shared::kBlocksN <= kBlocksM + Shared::kBlocksN + Shared::kStored, "all boxes of C must have a place");
 #pragma unroll
-      for (int u = 0; u < kCount; ++u) sign += store_sums<T>(h, shared.stored[group][u], row, col + u, box + 32 * u);
+      for (int u = 0; u < Shared::kBlocksN; ++u) sign += store_sums<T>(h, box(u), line_x, tile.col + u, sum + 32 * u);
       fence_proxy_async_shared();   // the copy engine reads them
       named_barrier_sync<128>(kConsumerTeam + group);
 #pragma unroll 1
-      for (int u = 0; u < kCount; ++u) send_box<128>(h, shared.stored[group][u], row, col + u, tile.batch);
+      for (int u = 0; u < Shared::kBlocksN; ++u) send_box<128>(h, box(u), line_x, tile.col + u, tile.batch);
       bulk_commit_group();
-    };
-    if constexpr (kCooperation == kMulticast) {
-      constexpr int kStored = Shared::kStored;
-#pragma unroll
-      for (int u = 0; u < Shared::kBlocksN; u += kStored)
-        store(line_x, tile.col + u, sum + 32 * u, std::integral_constant<int, kStored>());
+      stored_from = at.stage;
+      at.advance();
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* sums = reinterpret_cast<float*>(shared.stage);
@@ -4011,7 +4051,13 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
 #pragma unroll
           for (int e = 0; e < 32; ++e) total[e] += load_in_peer<float>(there + e * 256 * 4);
         }
-        store(tile.row + box % 2, tile.col + box / 2, total, std::integral_constant<int, 1>());
+        bulk_wait_group_read();   // the box before this one has left
+        named_barrier_sync<128>(kConsumerTeam + group);
+        sign += store_sums<T>(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, total);
+        fence_proxy_async_shared();   // the copy engine reads it
+        named_barrier_sync<128>(kConsumerTeam + group);
+        send_box<128>(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, tile.batch);
+        bulk_commit_group();
       }
     }
     if (h.p.triangular && sign != 0.0f)
@@ -4023,9 +4069,10 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
 
 // ---- Half precision: the kernel.
 
-template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
+template <typename T, int kMajorX, int kMajorY, Cooperation kCooperation>
 __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr int kBlockN = kColumns<kCooperation>;
   using Shared = SharedMemory<kBlockN>;
   extern __shared__ __align__(1024) uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw);
@@ -4054,14 +4101,16 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
     set_up();
   }
   __syncwarp();
-  if (kBlockN != kDenseN && h.p.triangular) {
+  launch_dependent_grids();
+  if (warp == kSchedulerWarp) {
+    WorkTile first = {-1};
+    WorkTiles<kBlockN>().find(h, cluster_id_in_grid() / static_cast<int>(h.p.batches), first);
+    if (threadIdx.x % 32 == 0) shared.first = first;
+  }
+  if (h.triangular) {
     for (int e = threadIdx.x; e < kOperandBytes / 16; e += kHopperThreads) reinterpret_cast<uint4*>(shared.zeros)[e] = uint4();
     fence_proxy_async_shared();   // the copy engine reads them
   }
-  launch_dependent_grids();
-  Scheduler scheduler = {h.p, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, kBlockN / kBlock};
-  WorkTile first = {};
-  if (warp == kSchedulerWarp) first = scheduler.find(cluster_id_in_grid());
   __syncwarp();
   cluster_sync();
   grid_dependency_wait();   // it may still read what is C now, or write what is an operand
@@ -4090,7 +4139,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
   } else {
     warpgroup_reg_dealloc<kProducerRegisters>();
     for (bool careful = false;; careful = true) {
-      if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared, scheduler, first);
+      if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared, careful);
       if (warp == kProducerWarp) produce<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
       if (warp >= kFirstMaskWarp) mask<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
       __syncwarp();
@@ -4139,45 +4188,83 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int kBlockN, Cooperation kCooperation>
+template <typename T, Cooperation kCooperation>
 static cudaError_t launch_as(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
+  constexpr int kBytes = sizeof(SharedMemory<kColumns<kCooperation>>);
   static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
   return with_constants(major_x, major_y, [&](auto x, auto y) {
     const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
-    return launch_kernel<half_product<T, x, y, kBlockN, kCooperation>>(launch, h);
+    return launch_kernel<half_product<T, x, y, kCooperation>>(launch, h);
   });
 }
 
-// Which tiles, and how many CTAs share one; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
-template <typename T>
-static cudaError_t launch_sized(HalfProduct& h, bool major_x, bool major_y, const Gpu& gpu, cudaStream_t stream) {
-  const int64_t tiles = Scheduler{h.p, kBlocksM, 2}.count(), sms = gpu.sms;   // of 128 x 128
-  const int length = ceil_div(h.p.k, kBlockK);
-  const int split = 4 * tiles <= sms && length >= 64 ? 4 : 2 * tiles <= sms && length >= 8 ? 2 : 1;
-  if (split > 1) {
-    h.clusters = static_cast<int>(tiles);
-    return launch_as<T, 128, kSplit>(h, major_x, major_y, split, stream);
-  }
-  h.clusters = static_cast<int>(std::min<int64_t>(sms / 2, kMostClusters));
-  if (tiles < 2 * sms) return launch_as<T, 128, kMulticast>(h, major_x, major_y, 2, stream);
-  return h.p.triangular ? launch_as<T, 192, kMulticast>(h, major_x, major_y, 2, stream)
-                        : launch_as<T, kDenseN, kMulticast>(h, major_x, major_y, 2, stream);
+// A number that is not in a workspace unless a kernel with this number has put it there, and that is not zero: so nothing has to be cleared
+// beforehand. A graph that is launched again finds the zeros that the last splits left.
+static uint64_t number_of_launch() {
+  static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1;
+  return next += 2;
 }
 
-cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
+// How a product is computed; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
+struct Plan {
+  int split;     // CTAs that share a tile of 128 x 128 and stay for that one alone; 1: two CTAs share columns of Y
+  int clusters;
+  int longest;   // see longest_split
+  int places = 0;   // of partial sums, of one product
+  int64_t batches;
+
+  Plan(const Product& p, const Gpu& gpu) : batches(p.batches) {
+    const int64_t sms = gpu.sms, small_tiles = p.batches * tile_count(p, kColumns<kSplit>), k_blocks = ceil_div(p.k, kBlockK);
+    split = 4 * small_tiles <= sms && k_blocks >= 64 ? 4 : 2 * small_tiles <= sms && k_blocks >= 8 ? 2 : 1;
+    clusters = static_cast<int>(split > 1 ? small_tiles : std::min<int64_t>(sms / 2, kMostClusters));
+    longest = static_cast<int>(k_blocks);
+    if (split > 1) return;
+    // Tiles longer than a cluster's share of the work are summed in splits, as long as all of those begin at once
+    const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), tiles = rows * cols * p.batches;
+    const int64_t work = p.triangular ? p.batches * kTileBlocks * rows * (rows + 1) * (rows + 2) / 6 : tiles * k_blocks;
+    for (int64_t length = std::max<int64_t>(work * 6 / (5 * clusters), 8); length < k_blocks; length += 1 + length / 16) {
+      int64_t numbers = 0, last = 0;
+      int count, splits;
+      for (int group = 0; WorkTiles<>::describe(group, rows, cols, k_blocks, p.triangular, length, count, splits); ++group) {
+        numbers += p.batches * count * splits;
+        if (splits > 1) last = numbers;
+      }
+      if (last > clusters) continue;
+      longest = static_cast<int>(length);
+      places = static_cast<int>(WorkTiles<>::partial_sums(p.m, p.n, k_blocks, p.triangular, longest));
+      break;
+    }
+  }
+  int64_t bytes_of_sums() const { return batches * places * kTileEdge * kTileEdge * sizeof(float); }
+  int64_t bytes() const { return bytes_of_sums() + batches * places * 4 * sizeof(uint64_t); }
+};
+
+int64_t workspace_bytes(const Product& p, const Gpu& gpu) { return Plan(p, gpu).bytes(); }
+
+template <typename T>
+static cudaError_t launch_typed(const HalfProduct& h, bool major_x, bool major_y, int split, cudaStream_t stream) {
+  return split > 1 ? launch_as<T, kSplit>(h, major_x, major_y, split, stream) : launch_as<T, kMulticast>(h, major_x, major_y, 2, stream);
+}
+
+cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+  const Plan plan(p, gpu);
   HalfProduct h = {};
   h.p = p;
   h.x_side = side_of(kX, p), h.y_side = side_of(kY, p);
+  h.m = p.m, h.n = p.n, h.k_blocks = ceil_div(p.k, kBlockK), h.triangular = p.triangular, h.contraction = p.contraction;
+  h.clusters = plan.clusters, h.longest_split = plan.longest;
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8), c = {p.c, p.c_row, p.c_col, p.m, p.n, 8};
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
   for (int d = 0; d < p.batch_dims; ++d) h.c_batch[d] = p.c_batch[d];
   h.c_mapped = c.readable && c.lines_first == (p.c_col != 1) && batch_unit(p, p.c_batch) % 8 == 0;
   if (error == cudaSuccess && h.c_mapped) error = encode_map(h.c, p.c, type, c, p.m, p.n, p, h.c_batch);
+  h.partial_sums = static_cast<float*>(workspace);
+  h.ready = reinterpret_cast<uint64_t*>(static_cast<uint8_t*>(workspace) + plan.bytes_of_sums());
+  h.launch = number_of_launch(), h.places = plan.places;
   if (error != cudaSuccess) return error;
-  return type == kFloat16 ? launch_sized<__half>(h, x.lines_first, y.lines_first, gpu, stream)
-                          : launch_sized<__nv_bfloat16>(h, x.lines_first, y.lines_first, gpu, stream);
+  return type == kFloat16 ? launch_typed<__half>(h, x.lines_first, y.lines_first, plan.split, stream)
+                          : launch_typed<__nv_bfloat16>(h, x.lines_first, y.lines_first, plan.split, stream);
 }
 
 }  // namespace half_precision
@@ -4267,16 +4354,12 @@ struct Workspace {
     if (!gradients) take_metadata(y);
     x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
     if (!gradients) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
-    const int64_t sums = WorkTiles::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge;
+    const int64_t sums = WorkTiles<>::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge;
     for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
   }
 };
 
 // ---- Hopper kernel, launching: one kernel each.
-
-cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
-  return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
-}
 
 // The bytes of a packed block that are needed. In TF32 those are hi; what may be needed in another setting later is kept whole.
 static int bytes_to_pack(const Product& p, bool keep) { return p.tf32 && !keep ? kOperandBytes : kBlockBytes; }
@@ -4378,6 +4461,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
+  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p, gpu);
   return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients, nullptr).bytes : 0;
 }
 
@@ -4385,7 +4469,7 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
                            Control* controls, cudaStream_t stream) {
   if (kernel == kPortableKernel) return launch_portable(product, type, gpu, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
-  if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, stream);
+  if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
   if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
   Product one = product;   // of the batch; one workspace serves them all, one after the other
   one.batches = 1, one.batch_dims = 0;
