@@ -72,6 +72,7 @@ __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_in
 _CUDA_TYPES = r"""
 // ---- Types: a product, described without any torch type.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -129,14 +130,14 @@ _CUDA_LAUNCHERS = r"""
 
 Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu, Path path);
 
-// Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
+// Which operands a kernel cannot read, or write, as they are, so that they have to be copied: bit 0 for x, bit 1 for y, bit 2 for c.
 int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 
 // Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product (gradients = 0), or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
-// Launches on `stream` of the current device, which is `gpu`. The Hopper kernel's begins with a Control, to be read afterwards. If `controls` is
-// given, it gets that of each of the batch. keep: the workspace will be given to launch_gradients.
+// Launches on `stream` of the current device, which is `gpu`. The Hopper kernel's workspace begins with a Control, to be read afterwards.
+// If `controls` is given, it gets that of each of the batch. keep: the workspace will be given to launch_gradients.
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream);
 
@@ -344,6 +345,54 @@ struct WorkTiles {
     return true;
   }
 };
+
+// ---- Schedule: how the half-precision kernel computes a product.
+
+namespace half_precision {
+
+constexpr int kMostClusters = 96;   // that the kernel's list scheduling knows, three a lane
+
+// How a product is computed; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
+struct Plan {
+  int split;        // CTAs that share a tile of 128 x 128 and stay for that one alone; 1: two CTAs share columns of Y
+  int columns;      // of a CTA's tile
+  int clusters;
+  int longest;      // see longest_split
+  int places = 0;   // of partial sums, of one product
+  int64_t batches;
+
+  Plan(const Product& p, const Gpu& gpu) : batches(p.batches) {
+    const int64_t sms = gpu.sms, small_tiles = p.batches * tile_count(p, 128), k_blocks = ceil_div(p.k, kBlock);
+    split = 4 * small_tiles <= sms && k_blocks >= 64 ? 4 : 2 * small_tiles <= sms && k_blocks >= 8 ? 2 : 1;
+    clusters = static_cast<int>(split > 1 ? small_tiles : std::min<int64_t>(sms / 2, kMostClusters));
+    longest = static_cast<int>(k_blocks), columns = 128;
+    if (split > 1) return;
+    // Half of a tile takes 0.6 of its time. All tiles of a dense product are as long as each other, and the last round may be nearly empty
+    const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
+    auto rounds = [&](int64_t tiles) { return (tiles + clusters - 1) / clusters; };
+    if (p.triangular ? 4 * small_tiles >= 11 * sms : 5 * rounds(p.batches * rows * cols) <= 3 * rounds(2 * p.batches * rows * cols))
+      columns = 256;
+    // Tiles longer than a cluster's share of the work are summed in splits, as long as all of those begin at once
+    const int64_t parts = p.batches * kTileEdge / columns;
+    const int64_t work = parts * (p.triangular ? kTileBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks);
+    for (int64_t length = std::max<int64_t>(work * 6 / (5 * clusters), 12); length < k_blocks; length += 1 + length / 16) {
+      int64_t numbers = 0, last = 0;
+      int count, splits;
+      for (int group = 0; WorkTiles<>::describe(group, rows, cols, k_blocks, p.triangular, length, count, splits); ++group) {
+        numbers += parts * count * splits;
+        if (splits > 1) last = numbers;
+      }
+      if (last > clusters) continue;
+      longest = static_cast<int>(length);
+      places = static_cast<int>(WorkTiles<>::partial_sums(p.m, p.n, k_blocks, p.triangular, longest));
+      break;
+    }
+  }
+  int64_t bytes_of_sums() const { return batches * places * kTileEdge * kTileEdge * sizeof(float); }
+  int64_t bytes() const { return bytes_of_sums() + batches * places * (kTileEdge / columns) * 4 * sizeof(uint64_t); }
+};
+
+}  // namespace half_precision
 """
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
@@ -835,33 +884,6 @@ __device__ inline void write_four(const Product& p, float* c, bool vectorized, i
     for (int e = 0; e < 4; ++e)
       if (col + e < p.n) to[e * p.c_col] = v[e];
   }
-}
-
-// ---- Epilogue: split-K through memory.
-
-// The splits of a tile leave their sums in memory, 128 of each thread of a warpgroup, all but the last one, which adds them to its own.
-// A tile has four warpgroups' sums, and so the next split's are kSumsOfTile further on.
-constexpr int kSumsOfTile = 4 * 128 * 128 / 4;   // in float4
-__device__ inline void leave_sums(const float* sum, float4* at) {
-#pragma unroll
-  for (int u = 0; u < 128; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
-}
-
-// Adds those of `splits` splits, in their order.
-__device__ inline void add_sums(float* sum, const float4* at, const int& splits) {
-#pragma unroll 1
-  for (int split = 0; split < splits; ++split, at += kSumsOfTile)
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      float4 other[8];   // all read before the first is added: the reads then wait for memory together
-#pragma unroll
-      for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
-        float* const four = sum + part * 32 + 4 * u;
-        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
-      }
-    }
 }
 
 // ---- Epilogue: split-K by a cluster.
@@ -2440,6 +2462,7 @@ struct OperandLayout {
 };
 static OperandLayout layout_of_x(const Product& p, int unit) { return {p.x, p.x_row, p.x_col, p.m, p.k, unit}; }
 static OperandLayout layout_of_y(const Product& p, int unit) { return {p.y, p.y_col, p.y_row, p.n, p.k, unit}; }
+static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }   // its "depth" is n
 
 // The greatest step of which all of an operand's batch strides are multiples. 0: there is only one.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
@@ -2453,7 +2476,8 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
   const int unit = type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
   const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
   const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
-  return (x ? 0 : 1) | (y ? 0 : 2);
+  const bool c = kernel == kMmaKernel || (layout_of_c(p, unit).readable && batch_unit(p, p.c_batch) % unit == 0);
+  return (x ? 0 : 1) | (y ? 0 : 2) | (c ? 0 : 4);
 }
 """
 
@@ -3136,6 +3160,33 @@ __device__ inline uint32_t wide_blocks(const HopperProduct& p, int line, int k) 
 """
 
 _CUDA_HOPPER = r"""
+// ---- Hopper and half-precision kernel: split-K through memory.
+
+// The splits of a tile leave their sums in memory, kCount of each thread of a warpgroup, all but the last one, which adds them to its own.
+template <int kCount>
+__device__ inline void leave_sums(const float* sum, float4* at) {
+#pragma unroll
+  for (int u = 0; u < kCount; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+}
+
+// Adds those of `splits` splits, kStride float4 from each other, in their order.
+template <int kCount, int kStride>
+__device__ inline void add_sums(float* sum, const float4* at, const int& splits) {
+#pragma unroll 1
+  for (int split = 0; split < splits; ++split, at += kStride)
+#pragma unroll
+    for (int part = 0; part < kCount / 32; ++part) {
+      float4 other[8];   // all read before the first is added: the reads then wait for memory together
+#pragma unroll
+      for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
+#pragma unroll
+      for (int u = 0; u < 8; ++u) {
+        float* const four = sum + part * 32 + 4 * u;
+        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
+      }
+    }
+}
+
 // ---- Hopper kernel: the shared memory, and the queue of work.
 
 //   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
@@ -3311,7 +3362,7 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
     constexpr int kPart = 64 * kCols;   // sums of one warpgroup; four such parts are a tile: kPart float4
     float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kPart) + thread;
     if (info.split < info.splits - 1) {
-      leave_sums(total[0], at + static_cast<int64_t>(info.split) * kPart);
+      leave_sums<128>(total[0], at + static_cast<int64_t>(info.split) * kPart);
       named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
@@ -3319,7 +3370,7 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
     if (thread == 0)
       while (load_acquire(done) != info.splits - 1) __nanosleep(32);
     named_barrier_sync<128>(group);
-    add_sums(total[0], at, info.splits - 1);
+    add_sums<128, kPart>(total[0], at, info.splits - 1);
   }
   write_rows(p, row, info.col, total[0]);
   if (info.col + 128 < p.n) write_rows(p, row, info.col + 128, total[1]);
@@ -3541,11 +3592,12 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
-# other strides (operands_to_copy tells which have not). Leaves: all of C, in one launch, without a workspace.
+# other strides (operands_to_copy tells which have not). C, too. Leaves: all of C, in one launch.
 #
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
 # to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply and send C's boxes, and a scheduler
-# hands out work tiles, the longest first. Sums are float32 and rounded once. docs/kernel.md has the measurements.
+# hands out work tiles, the longest first. Sums are float32 and rounded once. Only tiles longer than a cluster's share of the work need a
+# workspace: they are summed in splits. docs/kernel.md has the measurements.
 _CUDA_HALF = r"""
 #include <algorithm>
 #include <atomic>
@@ -3561,15 +3613,13 @@ constexpr int kBlocksM = 2, kBlockK = kBlock;   // of a CTA's tile: 64 rows for 
 constexpr int kMaskWarps = 2;
 // Teams of named barriers: all consumers; and, from kConsumerTeam on, a warpgroup of them.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1;
-constexpr int kTiles = 2;           // places for work tiles on their way from the scheduler
-constexpr int kMostClusters = 96;   // that the scheduler knows, three a lane
+constexpr int kTiles = 2;                       // places for work tiles on their way from the scheduler
+[[maybe_unused]] constexpr int kTileCost = 3;   // what a work tile costs beside its k-blocks, in k-blocks; about
 
 // Multicast: a cluster of two CTAs computes two tiles, one above the other, with the same columns of Y, and stays until no work tile is
 // left. Split: the CTAs of a cluster sum a split of one tile each, and each then adds up a part of the tile.
 enum Cooperation : int { kMulticast, kSplit };
-[[maybe_unused]] constexpr int kTileCost = 3;   // what a work tile costs beside its k-blocks, in k-blocks; about
-template <Cooperation kCooperation>
-constexpr int kColumns = kCooperation == kMulticast ? 256 : 128;   // of a CTA's tile
+[[maybe_unused]] constexpr int kEdge[] = {kTileEdge, 128};   // of a work tile; with multicast a cluster may compute half of its columns
 
 // The tile of a CTA, in blocks, as the scheduler hands it to the other roles. row = -1: there are no more.
 struct CtaTile {
@@ -3581,9 +3631,7 @@ struct CtaTile {
 struct HalfProduct {
   CUtensorMap x, y;                 // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
   CUtensorMap c;                    // (column, row, batch), or (row, column, batch)
-  Product p;                        // x_batch and y_batch in units of the tensor maps' third dimension
-  int64_t c_batch[kMaxBatchDims];   // as those
-  bool c_mapped;                    // C has a tensor map: its rows, or columns, are multiples of 16 bytes
+  Product p;                        // x_batch, y_batch and c_batch in units of the tensor maps' third dimension
   Side x_side, y_side;
   int clusters;
   int m, n, k_blocks, triangular;   // as in p, for WorkTiles
@@ -3606,7 +3654,7 @@ struct SharedMemory {
   uint8_t stage[kStages][kBlocksM + kBlocksN][kOperandBytes];
   uint8_t stored[kStored][kOperandBytes];   // boxes of C on their way to memory: they use these two and, with multicast, a stage
   uint8_t zeros[kOperandBytes];             // a box of zeros
-  WorkTile first;   // of the cluster
+  WorkTile first;                           // of the cluster
   CtaTile tile[kTiles];
   uint64_t landed[kStages], full[kStages], empty[kStages];   // landed: before it is masked, if it has to be
   uint64_t tile_full[kTiles], tile_empty[kTiles];
@@ -3616,24 +3664,11 @@ struct SharedMemory {
 // ---- Half precision: boxes of C on their way to memory.
 
 // A box of C, 64 x 64 from block (row, col) on, leaves shared memory, where its rows (c_col = 1), or its columns, are 128 bytes, swizzled.
-// All of kTeam neighbouring threads call this.
-template <int kTeam>
+// One thread calls this.
 __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int row, int col, int batch) {
-  const int thread = threadIdx.x % kTeam;
+  const int at = static_cast<int>(batch_offset(h.p, h.p.c_batch, batch));
   const bool by_rows = h.p.c_col == 1;
-  if (h.c_mapped) {
-    const int at = static_cast<int>(batch_offset(h.p, h.c_batch, batch));
-    if (thread == 0) tma_store(h.c, (by_rows ? col : row) * kBlock, (by_rows ? row : col) * kBlock, at, box);
-    return;
-  }
-  uint16_t* c = static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
-#pragma unroll 1
-  for (int e = thread; e < kBlock * kBlock; e += kTeam) {
-    const int line = e / kBlock, along = e % kBlock;
-    const int m = row * kBlock + (by_rows ? line : along), n = col * kBlock + (by_rows ? along : line);
-    if (m < h.p.m && n < h.p.n)
-      c[m * h.p.c_row + n * h.p.c_col] = *reinterpret_cast<const uint16_t*>(box + swizzled(line, along));
-  }
+  tma_store(h.c, (by_rows ? col : row) * kBlock, (by_rows ? row : col) * kBlock, at, box);
 }
 
 // ---- Half precision: the schedule.
@@ -3644,8 +3679,10 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
 template <int kBlockN, Cooperation kCooperation>
 __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bool careful) {
   const int lane = threadIdx.x % 32, rank = block_rank_in_cluster(), cluster = cluster_id_in_grid();
-  const int batches = static_cast<int>(h.p.batches), ctas = kCooperation == kMulticast ? 2 : gridDim.x / h.clusters;
-  constexpr int kBlocks = kBlockN / kBlock;
+  const int ctas = kCooperation == kMulticast ? 2 : gridDim.x / h.clusters;
+  using Tiles = WorkTiles<kEdge[kCooperation]>;
+  constexpr int kParts = kEdge[kCooperation] / kBlockN, kRows = Tiles::kBlocks, kCols = kBlockN / kBlock;   // in blocks
+  const int parts = kParts * static_cast<int>(h.p.batches);   // of all of the batch: numbers that WorkTiles sees as one
   WorkTile tile = shared.first;
   int published = 0;
   auto publish = [&](const CtaTile& of_cta) {
@@ -3657,56 +3694,68 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bo
     }
     ++published;
   };
-  // This CTA's part of the work tile. With care, a tile that is summed in splits is summed by its last one alone
-  auto publish_own = [&](int batch) {
-    CtaTile own = {tile.i * kBlocks, tile.j * kBlocks, tile.begin, tile.end, batch, tile.split, tile.splits, tile.place + batch * h.places};
+  // This CTA's tile of part `part` of the work tile. With care, a tile that is summed in splits is summed by its last one alone
+  auto publish_own = [&](int part) {
+    const int batch = part / kParts, row = tile.i * kRows, col = tile.j * kRows + part % kParts * kCols;
+    const int place = (tile.place + batch * h.places) * kParts + part % kParts;
+    CtaTile own = {row, col, tile.begin, tile.end, batch, tile.split, tile.splits, place};
     if constexpr (kCooperation == kSplit) {
       const int length = max(tile.end - tile.begin, 0);
       own.k_begin = tile.begin + length * rank / ctas, own.k_end = tile.begin + length * (rank + 1) / ctas;
     } else {
       own.row += kBlocksM * rank;
+      if (col * kBlock >= h.n) return;
       if (careful && tile.splits > 1) {
         if (!own.is_stored()) return;
         own.split = 0, own.splits = 1;
-        WorkTiles<kBlockN>::k_range(h, tile.i, tile.j, own.k_begin, own.k_end);
+        Tiles::k_range(h, tile.i, tile.j, own.k_begin, own.k_end);
       }
+      // Half of the columns may lack k-blocks that the other half has: zeros of Y that Inf must not meet
+      if (h.y_side == kFromLine) own.k_begin = max(own.k_begin, col);
+      if (h.y_side == kUpToLine) own.k_end = min(own.k_end, col + kCols);
+      own.k_end = max(own.k_begin, own.k_end);
     }
     publish(own);
   };
-  // The CTA's part of the zeros in the transposed place of a tile; on the diagonal they are stored with the tile
-  auto write_zeros = [&](int batch) {
+  // The CTA's part of the zeros in the transposed place; on the diagonal they are stored with the tile
+  auto write_zeros = [&](int part) {
     if (!h.triangular || tile.i == tile.j || tile.split < tile.splits - 1) return;
 #pragma unroll 1
-    for (int box = rank; box < kBlocks * kBlocks; box += ctas) {
-      const int row = tile.j * kBlocks + box / kBlocks, col = tile.i * kBlocks + box % kBlocks;
-      if (row * kBlock < h.m && col * kBlock < h.n) send_box<32>(h, shared.zeros, row, col, batch);
+    for (int box = rank; box < kRows * kCols; box += ctas) {
+      const int row = tile.j * kRows + part % kParts * kCols + box / kRows, col = tile.i * kRows + box % kRows;
+      if (lane == 0 && row * kBlock < h.m && col * kBlock < h.n) send_box(h, shared.zeros, row, col, part / kParts);
     }
     bulk_commit_group();
   };
-  if (tile.i >= 0) publish_own(cluster % batches);
-  if constexpr (kCooperation == kSplit) {
-    write_zeros(cluster % batches);
-  } else {
-    const int rows = ceil_div(h.m, kBlockN), cols = ceil_div(h.n, kBlockN);
-    WorkTiles<kBlockN> work_tiles;
+  if (tile.i >= 0) {
+    publish_own(cluster % parts);
+    write_zeros(cluster % parts);
+  }
+  if constexpr (kCooperation == kMulticast) {
+    const int rows = ceil_div(h.m, kTileEdge), cols = ceil_div(h.n, kTileEdge);
+    Tiles tiles;
     uint32_t given[3];   // to clusters lane, lane + 32 and lane + 64: work, and the cluster's number in the last eight bits
     for (int u = 0; u < 3; ++u) given[u] = lane + 32 * u < h.clusters ? lane + 32 * u : 0xFFFFFFFFu;
 #pragma unroll 1
     for (int group = 0, number = 0, count, splits, length;
-         (length = WorkTiles<kBlockN>::describe(group, rows, cols, h.k_blocks, h.triangular, h.longest_split, count, splits)); ++group) {
+         (length = Tiles::describe(group, rows, cols, h.k_blocks, h.triangular, h.longest_split, count, splits)); ++group) {
       const uint32_t cost = (length / splits + kTileCost) << 8;   // of each of the group, about
+      const int end = number + count * splits * parts;
+#pragma unroll
+      for (int u = 0; u < 3; ++u) {   // each cluster's first one has its number
+        const int other = lane + 32 * u;
+        if (number <= other && other < min(end, h.clusters)) given[u] += cost;
+      }
 #pragma unroll 1
-      for (const int end = number + count * splits * batches; number < end; ++number) {
+      for (number = max(number, min(end, h.clusters)); number < end; ++number) {
         const uint32_t least = warp_min(min(given[0], min(given[1], given[2])));
 #pragma unroll
         for (int u = 0; u < 3; ++u)
           if (given[u] == least) given[u] += cost;
         if ((least & 255) != cluster) continue;
-        if (number >= h.clusters) {   // else it is the one that was known beforehand
-          work_tiles.find(h, number / batches, tile);
-          publish_own(number % batches);
-        }
-        write_zeros(number % batches);
+        tiles.find(h, number / parts, tile);
+        publish_own(number % parts);
+        write_zeros(number % parts);
       }
     }
   }
@@ -3733,7 +3782,8 @@ __device__ inline CtaTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
 template <int kBlockN, Cooperation kCooperation>
 __device__ inline bool to_be_masked(const HalfProduct& h, const CtaTile& tile, int rank, int k) {
   const int first = kCooperation == kMulticast ? tile.row - kBlocksM * rank : tile.row;
-  return on_diagonal(h.x_side, first, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, k) || on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
+  return on_diagonal(h.x_side, first, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, k) ||
+         on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
 }
 
 // ---- Half precision: the producer, one warp, of which one lane starts the copies.
@@ -3951,8 +4001,9 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       for (int s = 0; s < kBlockK / 16; ++s)
         wgmma<T, kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY), 1);
     };
-    // k-blocks in which there is no X
+    // k-blocks in which there is no X. They may be as many as there are stages beside the one that holds C: that one is wanted, too
     auto leave_out = [&](int count) {
+      if (count > 0) release_stored();
 #pragma unroll 1
       for (; count > 0; --count, at.advance()) {
         wait_for_stage();
@@ -3996,23 +4047,23 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       leave_out(tile.k_end - end);
     }
     if (kCooperation == kMulticast && tile.splits > 1) {
-      const int part = rank * 2 + group, thread = threadIdx.x % 128;
-      float* sums = h.partial_sums + (static_cast<int64_t>(tile.place) * 4 + part) * 64 * kBlockN;
-      float4* const at = reinterpret_cast<float4*>(sums) + thread;
-      uint64_t* ready = h.ready + tile.place * 4 + part;   // of the first split
+      constexpr int kSums = 64 * kBlockN, kNext = kTileEdge / kBlockN * 4;   // of a warpgroup; warpgroups' sums from one split to the next
+      const int which = tile.place * 4 + rank * 2 + group, thread = threadIdx.x % 128;
+      float4* const at_sums = reinterpret_cast<float4*>(h.partial_sums + static_cast<int64_t>(which) * kSums) + thread;
+      uint64_t* const ready = h.ready + which;
       if (!tile.is_stored()) {
-        leave_sums(sum, at + static_cast<int64_t>(tile.split) * kSumsOfTile);
+        leave_sums<kBlockN / 2>(sum, at_sums + static_cast<int64_t>(tile.split) * (kNext * kSums / 4));
         named_barrier_sync<128>(kConsumerTeam + group);
-        if (thread == 0) store_release(ready + 4 * tile.split, h.launch);
+        if (thread == 0) store_release(ready + tile.split * kNext, h.launch);
         continue;
       }
       if (thread == 0)
         for (int split = 0; split < tile.splits - 1; ++split) {
-          while (load_acquire(ready + 4 * split) != h.launch) __nanosleep(32);
-          ready[4 * split] = 0;
+          while (load_acquire(ready + split * kNext) != h.launch) __nanosleep(32);
+          ready[split * kNext] = 0;
         }
       named_barrier_sync<128>(kConsumerTeam + group);
-      add_sums(sum, at, tile.splits - 1);
+      add_sums<kBlockN / 2, kNext * kSums / 4>(sum, at_sums, tile.splits - 1);
     }
 
     // Store the tile
@@ -4029,7 +4080,8 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       fence_proxy_async_shared();   // the copy engine reads them
       named_barrier_sync<128>(kConsumerTeam + group);
 #pragma unroll 1
-      for (int u = 0; u < Shared::kBlocksN; ++u) send_box<128>(h, box(u), line_x, tile.col + u, tile.batch);
+      for (int u = 0; u < Shared::kBlocksN; ++u)
+        if (threadIdx.x % 128 == 0) send_box(h, box(u), line_x, tile.col + u, tile.batch);
       bulk_commit_group();
       stored_from = at.stage;
       at.advance();
@@ -4056,7 +4108,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
         sign += store_sums<T>(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, total);
         fence_proxy_async_shared();   // the copy engine reads it
         named_barrier_sync<128>(kConsumerTeam + group);
-        send_box<128>(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, tile.batch);
+        if (threadIdx.x % 128 == 0) send_box(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, tile.batch);
         bulk_commit_group();
       }
     }
@@ -4069,10 +4121,9 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
 
 // ---- Half precision: the kernel.
 
-template <typename T, int kMajorX, int kMajorY, Cooperation kCooperation>
+template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  constexpr int kBlockN = kColumns<kCooperation>;
   using Shared = SharedMemory<kBlockN>;
   extern __shared__ __align__(1024) uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw);
@@ -4097,14 +4148,15 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     prefetch_tma_descriptor(h.x);
     prefetch_tma_descriptor(h.y);
-    if (h.c_mapped) prefetch_tma_descriptor(h.c);
+    prefetch_tma_descriptor(h.c);
     set_up();
   }
   __syncwarp();
   launch_dependent_grids();
   if (warp == kSchedulerWarp) {
     WorkTile first = {-1};
-    WorkTiles<kBlockN>().find(h, cluster_id_in_grid() / static_cast<int>(h.p.batches), first);
+    const int parts = kEdge[kCooperation] / kBlockN * static_cast<int>(h.p.batches);
+    WorkTiles<kEdge[kCooperation]>().find(h, cluster_id_in_grid() / parts, first);
     if (threadIdx.x % 32 == 0) shared.first = first;
   }
   if (h.triangular) {
@@ -4188,13 +4240,13 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, Cooperation kCooperation>
+template <typename T, int kBlockN, Cooperation kCooperation>
 static cudaError_t launch_as(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(SharedMemory<kColumns<kCooperation>>);
+  constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
   static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
   return with_constants(major_x, major_y, [&](auto x, auto y) {
     const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
-    return launch_kernel<half_product<T, x, y, kCooperation>>(launch, h);
+    return launch_kernel<half_product<T, x, y, kBlockN, kCooperation>>(launch, h);
   });
 }
 
@@ -4205,45 +4257,13 @@ static uint64_t number_of_launch() {
   return next += 2;
 }
 
-// How a product is computed; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
-struct Plan {
-  int split;     // CTAs that share a tile of 128 x 128 and stay for that one alone; 1: two CTAs share columns of Y
-  int clusters;
-  int longest;   // see longest_split
-  int places = 0;   // of partial sums, of one product
-  int64_t batches;
-
-  Plan(const Product& p, const Gpu& gpu) : batches(p.batches) {
-    const int64_t sms = gpu.sms, small_tiles = p.batches * tile_count(p, kColumns<kSplit>), k_blocks = ceil_div(p.k, kBlockK);
-    split = 4 * small_tiles <= sms && k_blocks >= 64 ? 4 : 2 * small_tiles <= sms && k_blocks >= 8 ? 2 : 1;
-    clusters = static_cast<int>(split > 1 ? small_tiles : std::min<int64_t>(sms / 2, kMostClusters));
-    longest = static_cast<int>(k_blocks);
-    if (split > 1) return;
-    // Tiles longer than a cluster's share of the work are summed in splits, as long as all of those begin at once
-    const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), tiles = rows * cols * p.batches;
-    const int64_t work = p.triangular ? p.batches * kTileBlocks * rows * (rows + 1) * (rows + 2) / 6 : tiles * k_blocks;
-    for (int64_t length = std::max<int64_t>(work * 6 / (5 * clusters), 8); length < k_blocks; length += 1 + length / 16) {
-      int64_t numbers = 0, last = 0;
-      int count, splits;
-      for (int group = 0; WorkTiles<>::describe(group, rows, cols, k_blocks, p.triangular, length, count, splits); ++group) {
-        numbers += p.batches * count * splits;
-        if (splits > 1) last = numbers;
-      }
-      if (last > clusters) continue;
-      longest = static_cast<int>(length);
-      places = static_cast<int>(WorkTiles<>::partial_sums(p.m, p.n, k_blocks, p.triangular, longest));
-      break;
-    }
-  }
-  int64_t bytes_of_sums() const { return batches * places * kTileEdge * kTileEdge * sizeof(float); }
-  int64_t bytes() const { return bytes_of_sums() + batches * places * 4 * sizeof(uint64_t); }
-};
-
 int64_t workspace_bytes(const Product& p, const Gpu& gpu) { return Plan(p, gpu).bytes(); }
 
 template <typename T>
-static cudaError_t launch_typed(const HalfProduct& h, bool major_x, bool major_y, int split, cudaStream_t stream) {
-  return split > 1 ? launch_as<T, kSplit>(h, major_x, major_y, split, stream) : launch_as<T, kMulticast>(h, major_x, major_y, 2, stream);
+static cudaError_t launch_typed(const HalfProduct& h, bool major_x, bool major_y, const Plan& plan, cudaStream_t stream) {
+  if (plan.split > 1) return launch_as<T, 128, kSplit>(h, major_x, major_y, plan.split, stream);
+  return plan.columns == 128 ? launch_as<T, 128, kMulticast>(h, major_x, major_y, 2, stream)
+                             : launch_as<T, 256, kMulticast>(h, major_x, major_y, 2, stream);
 }
 
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
@@ -4253,18 +4273,16 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   h.x_side = side_of(kX, p), h.y_side = side_of(kY, p);
   h.m = p.m, h.n = p.n, h.k_blocks = ceil_div(p.k, kBlockK), h.triangular = p.triangular, h.contraction = p.contraction;
   h.clusters = plan.clusters, h.longest_split = plan.longest;
-  const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8), c = {p.c, p.c_row, p.c_col, p.m, p.n, 8};
+  const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8), c = layout_of_c(p, 8);
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
-  for (int d = 0; d < p.batch_dims; ++d) h.c_batch[d] = p.c_batch[d];
-  h.c_mapped = c.readable && c.lines_first == (p.c_col != 1) && batch_unit(p, p.c_batch) % 8 == 0;
-  if (error == cudaSuccess && h.c_mapped) error = encode_map(h.c, p.c, type, c, p.m, p.n, p, h.c_batch);
+  if (error == cudaSuccess) error = encode_map(h.c, p.c, type, c, p.m, p.n, p, h.p.c_batch);
   h.partial_sums = static_cast<float*>(workspace);
   h.ready = reinterpret_cast<uint64_t*>(static_cast<uint8_t*>(workspace) + plan.bytes_of_sums());
   h.launch = number_of_launch(), h.places = plan.places;
   if (error != cudaSuccess) return error;
-  return type == kFloat16 ? launch_typed<__half>(h, x.lines_first, y.lines_first, plan.split, stream)
-                          : launch_typed<__nv_bfloat16>(h, x.lines_first, y.lines_first, plan.split, stream);
+  return type == kFloat16 ? launch_typed<__half>(h, x.lines_first, y.lines_first, plan, stream)
+                          : launch_typed<__nv_bfloat16>(h, x.lines_first, y.lines_first, plan, stream);
 }
 
 }  // namespace half_precision
@@ -4610,14 +4628,19 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
   return true;
 }
 
-// A copy of which every stride but the last, which is 1, is a multiple of eight elements. What is broadcast stays so.
-at::Tensor readable_copy(const at::Tensor& t) {
+// A tensor of which every stride but the last, which is 1, is a multiple of eight elements.
+at::Tensor empty_padded(const at::Tensor& like) {
+  c10::SmallVector<int64_t, 8> shape(like.sizes().begin(), like.sizes().end());
+  shape.back() = (shape.back() + 7) / 8 * 8;
+  return at::empty(shape, like.options()).narrow(-1, 0, like.size(-1));
+}
+
+// A copy that is one. What is broadcast stays so.
+at::Tensor padded_copy(const at::Tensor& t) {
   at::Tensor once = t;
   for (int64_t d = 0; d < t.dim() - 2; ++d)
     if (t.stride(d) == 0) once = once.narrow(d, 0, 1);
-  c10::SmallVector<int64_t, 8> shape(once.sizes().begin(), once.sizes().end());
-  shape.back() = (shape.back() + 7) / 8 * 8;
-  return at::empty(shape, t.options()).narrow(-1, 0, t.size(-1)).copy_(once).expand(t.sizes());
+  return empty_padded(once).copy_(once).expand(t.sizes());
 }
 
 // ---- Binding: products.
@@ -4645,7 +4668,7 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
   const auto [m, n, k] = Sizes(x, y, contraction);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
-  at::Tensor c = at::empty(shape, x.options());
+  at::Tensor c = at::empty(shape, x.options()), written = c;
   if (c.numel() == 0) return c;
   if (std::max({m, n, k}) > kMaxSize)
     return "a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
@@ -4665,9 +4688,10 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
       return "TRIL_MATMUL_PATH is 'mma', whose kernel needs compute capability 8.0 or more, but cuda:" + std::to_string(x.get_device()) +
              " has " + std::to_string(gpu.capability / 10) + "." + std::to_string(gpu.capability % 10);
     if (const int copies = operands_to_copy(p, type, way.kernel)) {   // of upper triangles p.x is y, and p.y is x: see transpose
-      if (copies & (structure == kUpper ? 2 : 1)) x = readable_copy(x);
-      if (copies & (structure == kUpper ? 1 : 2)) y = readable_copy(y);
-      describe(x, y, c, contraction, structure, p);
+      if (copies & (structure == kUpper ? 2 : 1)) x = padded_copy(x);
+      if (copies & (structure == kUpper ? 1 : 2)) y = padded_copy(y);
+      if (copies & 4) written = empty_padded(c);
+      describe(x, y, written, contraction, structure, p);
     }
     void* workspace = nullptr;   // handed back with `way`; the allocator gives it to later work of this stream alone
     if (const int64_t bytes = workspace_bytes_for(p, way.kernel, gpu, 0)) {
@@ -4675,13 +4699,14 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
       workspace = way.workspace.mutable_data_ptr();
     }
     Control* controls = nullptr;
-    if (way.explained && workspace) {
+    if (way.explained && way.kernel == kHopperKernel) {
       way.controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
       controls = static_cast<Control*>(way.controls->mutable_data_ptr());
     }
     error = launch_product(p, type, way.kernel, gpu, workspace, way.keep, controls, stream);
   }
   if (error != cudaSuccess) return launch_error(error, x);
+  if (!written.is_same(c)) c.copy_(written);
   return c;
 }
 

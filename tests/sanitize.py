@@ -44,7 +44,8 @@ COPIED = {  # for a tool: what becomes of what, besides
             "barrier_init(&shared.empty[s], 2 * kConsumerWarps);",
             "barrier_init(&shared.empty[s], 2 * kConsumerWarps * 32);",
         ),
-        # Half precision: who gives a stage back, who has masked one (or the producer, of one that needs none), who takes a tile
+        # Half precision: who gives a stage back, who leaves one for C, who has masked one (or the producer, of one that needs none), who
+        # takes a tile
         (
             "    if (lane < (kCooperation == kMulticast ? 2 : 1))\n"
             "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, lane) : barrier);",
@@ -56,8 +57,12 @@ COPIED = {  # for a tool: what becomes of what, besides
             "(kCooperation == kMulticast ? 2 : 1) * kConsumerWarps * 32);",
         ),
         (
-            "if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
-            "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
+            "      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n      at.advance();",
+            "      barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n      at.advance();",
+        ),
+        (
+            "      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n    }",
+            "      barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n    }",
         ),
         ("apply(&shared.full[s], 1);", "apply(&shared.full[s], 32);"),
         (
@@ -85,7 +90,7 @@ COPIED = {  # for a tool: what becomes of what, besides
 }
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
-HALF_SIZES = (136, 1100)  # split sums, and tiles of clusters that share Y
+HALF_SIZES = (136, 1500)  # CTAs that split k; clusters that share Y, in tiles of 128 columns with splits, and (dense) of 256
 MMA_SIZES, MMA_LARGE = (136, 260), 2944  # tiles of 64, shared by clusters, with an edge that no block divides; tiles of 128
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 

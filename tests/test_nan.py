@@ -109,6 +109,16 @@ def test_nan_and_inf_at_a_large_size(model, contraction, structure, N, count, dt
     assert_specials(poison(X, structure), poison(Y, structure), contraction, structure)
 
 
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_nan_and_inf_in_large_tiles_and_their_splits(model, function, dtype):
+    contraction, structure = FUNCTIONS[function]
+    X = with_specials(normal(3720, 3720, seed=1, dtype=dtype, device="cuda"), 4, 1, zeros=0.001)
+    Y = with_specials(normal(3720, 3720, seed=2, dtype=dtype, device="cuda"), 4, 2, zeros=0.001)
+    assert_specials(poison(X, structure), poison(Y, structure), contraction, structure)
+
+
 @pytest.mark.parametrize("N", [130, 300, 1100])  # on a CPU: one dense product, blocks of masked operands, blocks without a mask
 @pytest.mark.parametrize("structure", [LOWER, UPPER])
 @pytest.mark.parametrize("contraction", [NN, NT, TN])

@@ -173,8 +173,9 @@ def test_large_sizes_of_other_dtypes(model, contraction, structure, dtype):
 
 
 HALF_DTYPES = [torch.float16, torch.bfloat16]
-# Below and above the edges of blocks of 64 and of tiles of 128 to 256; of 16 bytes a row or not; for clusters that split k or share Y.
-HALF_SIZES = [1, 8, 127, 200, 513, 1000, 1501, 2200, 3080]
+# Below and above the edges of blocks of 64 and of tiles of 128 and 256; of 16 bytes a row or not; for clusters that split k, that share Y
+# in tiles of 128 columns, and in tiles of 256, both with splits.
+HALF_SIZES = [1, 8, 127, 200, 513, 1000, 1501, 2200, 3720]
 
 
 @needs_cuda
@@ -197,7 +198,7 @@ def test_half_precision_of_rectangles(model, K, M, N, dtype):
 
 
 @needs_cuda
-@pytest.mark.parametrize("N", [96, 130, 600])
+@pytest.mark.parametrize("N", [96, 130, 600, 1502])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_half_precision_of_a_batch(model, function, N):
     A, B = normal(2, 1, N, N, seed=1, dtype=torch.float16, device="cuda"), normal(3, N, N, seed=2, dtype=torch.float16, device="cuda").mT
@@ -510,6 +511,36 @@ def test_graph_capture_and_replay_with_changed_inputs(model, function, N):
             C.fill_(math.nan)
             graph.replay()
             assert_bitwise(C, call(new_A, new_B))
+
+
+@needs_cuda
+@pytest.mark.parametrize("N", [1536, 2048, 3720])
+def test_splits_of_half_precision_on_two_streams_and_in_a_graph(model, N):
+    """Splits signal each other in a workspace that nothing clears: replays find what the one before them left."""
+    A, B = (normal(N, N, seed=s, dtype=torch.float16, device="cuda") for s in (1, 2))
+    X, Y = (normal(N, N, seed=s, dtype=torch.float16, device="cuda") for s in (3, 4))
+    expected = model.tril_matmul(A, B), model.tril_matmul(X, Y)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        model.tril_matmul(A, B)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        C = model.tril_matmul(A, B)
+    for _ in range(20):
+        C.fill_(math.nan)
+        side.wait_stream(torch.cuda.current_stream())
+        graph.replay()
+        with torch.cuda.stream(side):
+            D = model.tril_matmul(X, Y)
+        torch.cuda.synchronize()
+        assert_bitwise(C, expected[0])
+        assert_bitwise(D, expected[1])
+    A[N - 1, N // 2] = math.inf
+    graph.replay()
+    assert_bitwise(C, model.tril_matmul(A, B))
+    assert C[: N - 1].isfinite().all() and not C[N - 1, : N // 2 + 1].isfinite().any()
 
 
 @needs_two_gpus

@@ -175,16 +175,16 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
   const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
-  const int64_t places = WorkTiles::partial_sums(m, n, p.k_blocks, triangular, p.longest_split);
+  const int64_t places = WorkTiles<>::partial_sums(m, n, p.k_blocks, triangular, p.longest_split);
   std::map<std::pair<int, int>, std::vector<char>> summed;
   std::map<std::pair<int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
-  WorkTiles work_tiles;
+  WorkTiles<> work_tiles;
   WorkTile tile;
   int count = 0, before = 0x7FFFFFFF;
   for (; work_tiles.find(p, count, tile); ++count) {
     if (count % 5 == 0) {
-      WorkTiles anew;
+      WorkTiles<> anew;
       WorkTile same;
       CHECK(anew.find(p, count, same) && same.i == tile.i && same.j == tile.j && same.begin == tile.begin && same.end == tile.end &&
                 same.split == tile.split && same.splits == tile.splits && same.place == tile.place,
@@ -230,40 +230,65 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
   std::printf("%d work tiles, ", count);
 }
 
-// ---- The half-precision kernel's work tiles, of rows x cols blocks.
+// ---- The half-precision kernel's work tiles, as its plan says, of a batch.
 
-void check_half(Contraction contraction, int m, int n, int k, int triangular, int rows, int cols) {
-  const int batches = 2, m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock);
-  Product p = {};
-  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction, p.batches = batches;
-  half_precision::Scheduler scheduler = {p, rows, cols};
-  std::map<std::tuple<int, int, int>, int> seen;   // by product and block of C
-  int count = 0, least = 1 << 30;
-  for (;; ++count) {
-    const half_precision::WorkTile tile = scheduler.find(count), same = half_precision::Scheduler{p, rows, cols}.find(count);
-    CHECK(tile.row == same.row && tile.col == same.col && tile.batch == same.batch, "work tile %d differs from a new walk's", count);
-    if (tile.row < 0) break;
-    CHECK(tile.row % rows == 0 && tile.row < m_blocks && tile.col >= 0 && tile.col % cols == 0 && tile.col < n_blocks,
-          "work tile %d: row %d, column %d", count, tile.row, tile.col);
-    CHECK(tile.batch >= 0 && tile.batch < batches, "work tile %d: product %d", count, tile.batch);
-    const int length = tile.k_end - tile.k_begin;
-    CHECK(tile.k_begin >= 0 && tile.k_end <= k_blocks && length > 0, "work tile %d: k-blocks %d .. %d", count, tile.k_begin,
-          tile.k_end - 1);
-    CHECK(length < least + rows + cols, "work tile %d is %d long, after one of %d", count, length, least);
-    least = min(least, length);
-    for (int i = tile.row; i < min(m_blocks, tile.row + rows); ++i)
-      for (int j = tile.col; j < min(n_blocks, tile.col + cols); ++j) {
-        if (triangular && j > i) continue;
-        CHECK(!seen[std::make_tuple(tile.batch, i, j)]++, "block %d, %d comes twice", i, j);
-        int begin, end;
-        range_of_k(p, i * kBlock, min(m, (i + 1) * kBlock), j * kBlock, min(n, (j + 1) * kBlock), begin, end);
-        CHECK(tile.k_begin * kBlock <= begin && tile.k_end * kBlock >= end,
-              "block %d, %d sums k-blocks %d .. %d, but has k = %d .. %d", i, j, tile.k_begin, tile.k_end - 1, begin, end - 1);
+struct Grid {
+  int m, n, k_blocks, triangular, longest_split;
+  Contraction contraction;
+};
+
+template <int kEdge>
+void check_half_tiles(const Product& p, const half_precision::Plan& plan) {
+  const int m_blocks = ceil_div(p.m, kBlock), n_blocks = ceil_div(p.n, kBlock), k_blocks = ceil_div(p.k, kBlock);
+  const Grid grid = {p.m, p.n, k_blocks, p.triangular, plan.longest, p.contraction};
+  const int batches = static_cast<int>(p.batches), halves = kEdge / plan.columns, parts = batches * halves, kCols = plan.columns / kBlock;
+  std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
+  std::vector<char> place_taken(static_cast<size_t>(batches) * plan.places * halves, 0);
+  WorkTiles<kEdge> tiles;
+  WorkTile tile;
+  int before = 1 << 30;
+  for (int number = 0; tiles.find(grid, number / parts, tile); ++number) {
+    const int batch = number % parts / halves, half = number % halves, length = tile.end - tile.begin;
+    CHECK(tile.split >= 0 && tile.split < tile.splits, "split %d of %d", tile.split, tile.splits);
+    CHECK(tile.splits == 1 || number < plan.clusters, "work tile %d is a split, but there are %d clusters", number, plan.clusters);
+    CHECK(tile.begin >= 0 && tile.end <= k_blocks && length > 0 && length <= plan.longest, "work tile %d: k-blocks %d .. %d", number,
+          tile.begin, tile.end - 1);
+    if (tile.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
+      CHECK(length - (kEdge / kBlock - 1) <= before, "work tile %d is %d long, after one of %d", number, length, before);
+      before = min(before, length);
+    } else if (tile.split < tile.splits - 1) {
+      const int place = (tile.place + tile.split + batch * plan.places) * halves + half;
+      CHECK(place < static_cast<int>(place_taken.size()) && !place_taken[place]++, "work tile %d: its partial sums have place %d of %zu",
+            number, place, place_taken.size());
+    }
+    const int row = tile.i * kEdge / kBlock, col = tile.j * kEdge / kBlock + half * kCols;
+    for (int i = row; i < min(m_blocks, row + kEdge / kBlock); ++i)
+      for (int j = col; j < min(n_blocks, col + kCols); ++j) {
+        std::vector<char>& all = summed[std::make_tuple(batch, i, j)];
+        all.resize(k_blocks, 0);
+        for (int k = tile.begin; k < tile.end; ++k) CHECK(!all[k]++, "k-block %d of block %d, %d is summed twice", k, i, j);
       }
   }
-  CHECK(count == (half_precision::Scheduler{p, rows, cols}.count()), "%d work tiles, not as many as counted", count);
-  const int64_t blocks = triangular ? triangle(m_blocks) : static_cast<int64_t>(m_blocks) * n_blocks;
-  CHECK(static_cast<int64_t>(seen.size()) == batches * blocks, "%zu blocks of C, not %lld", seen.size(), (long long)(batches * blocks));
+  for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than splits");
+  for (int batch = 0; batch < batches; ++batch)
+    for (int i = 0; i < m_blocks; ++i)
+      for (int j = 0; j < (p.triangular ? i + 1 : n_blocks); ++j) {
+        int begin, end;
+        range_of_k(p, i * kBlock, min(p.m, (i + 1) * kBlock), j * kBlock, min(p.n, (j + 1) * kBlock), begin, end);
+        const std::vector<char>& all = summed[std::make_tuple(batch, i, j)];
+        for (int k = begin / kBlock; k * kBlock < end; ++k)
+          CHECK(k < static_cast<int>(all.size()) && all[k], "block %d, %d lacks k-block %d", i, j, k);
+      }
+}
+
+void check_half(Contraction contraction, int m, int n, int k, int triangular, int batches, int sms) {
+  Product p = {};
+  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction, p.batches = batches;
+  const half_precision::Plan plan(p, {sms, 90});
+  CHECK(plan.split == 1 ? plan.clusters <= sms / 2 : plan.split * plan.clusters <= sms, "%d clusters", plan.clusters);
+  if (plan.split == 1) check_half_tiles<256>(p, plan);
+  else check_half_tiles<128>(p, plan);
+  std::printf("%d CTAs a tile, %d columns, splits of %d, ", plan.split, plan.columns, plan.longest);
 }
 
 int main(int, char** arguments) {
@@ -354,10 +379,13 @@ def test_the_hopper_kernel_sums_each_tile_of_a_rectangle_once(program, contracti
         program("hopper", CONTRACTIONS[contraction], *sizes, 0, longest_split)
 
 
-@pytest.mark.parametrize("rows, cols", [(2, 2), (4, 2), (4, 3), (4, 4)])
+@pytest.mark.parametrize("sms", [132, 114, 78])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_the_half_precision_kernel_takes_each_tile_once_about_the_longest_first(program, contraction, rows, cols):
-    for N in (1, 64, 65, 129, 200, 320, 449, 640, 1000, 1280, 2080, 4096):
-        program("blocks", CONTRACTIONS[contraction], N, N, N, 1, rows, cols)
+def test_the_half_precision_kernel_sums_each_tile_once_and_begins_all_splits_at_once(program, contraction, sms):
+    for N in (1, 65, 129, 449, 1000, 1280, 1409, 1536, 1800, 2048, 2304, 2560, 3072, 3584, 4096):
+        program("blocks", CONTRACTIONS[contraction], N, N, N, 1, 1, sms)
+    for N in (64, 320, 1000, 1536, 2080):
+        program("blocks", CONTRACTIONS[contraction], N, N, N, 1, 3, sms)
     for sizes in RECTANGLES:
-        program("blocks", CONTRACTIONS[contraction], *sizes, 0, rows, cols)
+        program("blocks", CONTRACTIONS[contraction], *sizes, 0, 2, sms)
+    program("blocks", CONTRACTIONS[contraction], 1500, 1400, 4096, 0, 1, sms)
