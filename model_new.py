@@ -3611,8 +3611,8 @@ namespace half_precision {
 constexpr int kBlocksM = 2, kBlockK = kBlock;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
 [[maybe_unused]] constexpr int kSchedulerWarp = kProducerWarp + 1, kFirstMaskWarp = kProducerWarp + 2;
 constexpr int kMaskWarps = 2;
-// Teams of named barriers: all consumers; and, from kConsumerTeam on, a warpgroup of them.
-[[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1;
+// Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
+[[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
 constexpr int kTiles = 2;                       // places for work tiles on their way from the scheduler
 [[maybe_unused]] constexpr int kTileCost = 3;   // what a work tile costs beside its k-blocks, in k-blocks; about
 
@@ -3882,30 +3882,27 @@ __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, 
 // A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place here. They may still meet a
 // NaN or an Inf of the other operand: see `again` in the kernel.
 
-// Sets a block on the diagonal to zero above it, or below it (lower: what is kept). A lane has a row of each half.
-__device__ inline void mask_block(uint8_t* block, bool lower, int lane) {
+// Sets a row of a block on the diagonal to zero above the diagonal, or below it (lower: what is kept).
+__device__ inline void mask_row(uint8_t* block, bool lower, int row) {
+  auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
+  const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements come before what changes
+  const uint4 v = *chunk(on);
+  auto part = [&](uint32_t two, int u) {
+    const uint32_t first = before >= 2 * u + 2 ? 0xFFFFFFFFu : before == 2 * u + 1 ? 0xFFFFu : 0u;
+    return two & (lower ? first : ~first);
+  };
+  *chunk(on) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
 #pragma unroll
-  for (int row = lane; row < kBlock; row += 32) {
-    auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
-    const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements come before what changes
-    const uint4 v = *chunk(on);
-    auto part = [&](uint32_t two, int u) {
-      const uint32_t first = before >= 2 * u + 2 ? 0xFFFFFFFFu : before == 2 * u + 1 ? 0xFFFFu : 0u;
-      return two & (lower ? first : ~first);
-    };
-    *chunk(on) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
-#pragma unroll
-    for (int c = 0; c < 8; ++c)
-      if (lower ? c > on : c < on) *chunk(c) = uint4();
-  }
+  for (int c = 0; c < 8; ++c)
+    if (lower ? c > on : c < on) *chunk(c) = uint4();
 }
 
 template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 __device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
   using Shared = SharedMemory<kBlockN>;
-  const int warp = threadIdx.x / 32 - kFirstMaskWarp, lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+  const int row = threadIdx.x % 64, rank = block_rank_in_cluster();   // a thread has a row of a block
+  static_assert(kMaskWarps * 32 == kBlock && kFirstMaskWarp % 2 == 0, "threads of the mask warps are rows");
   uint32_t parities = 0;   // of `landed`, a bit for each stage
-  int turn = 0;            // the warps take turns
   Pipeline<Shared::kStages> at;
   for (int taken = 0;; ++taken) {
     const CtaTile tile = take_tile(shared, taken);
@@ -3915,16 +3912,14 @@ __device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
       if (!to_be_masked<kBlockN, kCooperation>(h, tile, rank, k)) continue;
       barrier_wait(&shared.landed[at.stage], parities >> at.stage & 1);
       parities ^= 1u << at.stage;
-      if (turn++ % kMaskWarps != warp) continue;
 #pragma unroll
       for (int u = 0; u < kBlocksM; ++u)
-        if (h.x_side != kEverywhere && k == tile.row + u) mask_block(shared.stage[at.stage][u], (h.x_side == kUpToLine) != kMajorX, lane);
+        if (h.x_side != kEverywhere && k == tile.row + u) mask_row(shared.stage[at.stage][u], (h.x_side == kUpToLine) != kMajorX, row);
       if (on_diagonal(h.y_side, tile.col, Shared::kBlocksN, k))
-        mask_block(shared.stage[at.stage][kBlocksM + k - tile.col], (h.y_side == kUpToLine) != kMajorY, lane);
+        mask_row(shared.stage[at.stage][kBlocksM + k - tile.col], (h.y_side == kUpToLine) != kMajorY, row);
       fence_proxy_async_shared();   // the tensor cores read what was written here
-      __syncwarp();
-      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
-      __syncwarp();
+      named_barrier_sync<kBlock>(kMaskTeam);
+      if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
     }
     if (kCooperation == kMulticast && tile.is_stored()) at.advance();
   }

@@ -61,8 +61,8 @@ COPIED = {  # for a tool: what becomes of what, besides
             "      barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n      at.advance();",
         ),
         (
-            "      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n    }",
-            "      barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n    }",
+            "if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
+            "if (row < 32) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
         ),
         ("apply(&shared.full[s], 1);", "apply(&shared.full[s], 32);"),
         (
