@@ -3739,7 +3739,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bo
 #pragma unroll 1
     for (int group = 0, number = 0, count, splits, length;
          (length = Tiles::describe(group, rows, cols, h.k_blocks, h.triangular, h.longest_split, count, splits)); ++group) {
-      const uint32_t cost = (length / splits + kTileCost) << 8;   // of each of the group, about
+      const uint32_t cost = (length / splits + (splits > 1 && kParts > 1 ? 2 : 1) * kTileCost) << 8;   // of each of the group, about
       const int end = number + count * splits * parts;
 #pragma unroll
       for (int u = 0; u < 3; ++u) {   // each cluster's first one has its number
