@@ -89,13 +89,13 @@ def pytest_runtest_protocol(item):
         return (yield)
 
 
-# ---- What is skipped: one line a reason. -----------------------------------------------------------------------------
+# ---- What is skipped: one line. --------------------------------------------------------------------------------------
 
 
 def pytest_terminal_summary(terminalreporter):
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", ()))
-    for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"{count} skipped: {reason}")
+    if reasons:
+        terminalreporter.write_line("skipped: " + "; ".join(f"{count} ({reason})" for reason, count in reasons.most_common()))
 
 
 # ---- Fixtures. -------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def suites(monkeypatch):
     monkeypatch.setattr(loaded, "CHECKS", (("lower", "float32", "auto"),))
     monkeypatch.setattr(loaded, "TRANSPOSED_A_SHAPES", ((50, 30, 40),))
     monkeypatch.setattr(loaded, "HOST_CALLS", 3)
-    monkeypatch.setattr(loaded, "WARM_IMPORTS", 1)
+    monkeypatch.setattr(loaded, "WARM_IMPORTS", 1)  # each takes torch's own seconds
     monkeypatch.setattr(loaded, "find_nvcc", lambda: sys.executable)
     monkeypatch.setattr(loaded, "ptxas_report", lambda sources, flags, architecture: PTXAS)
     # load() puts what it reads where `import` would find it; the other tests' model_new must not be this one
@@ -132,8 +132,7 @@ def test_cpu_suite_in_a_shell(tmp_path):
         assert row["useful_flop"] == row["N"] * (row["N"] + 1) * (row["N"] + 2) / 3
 
 
-def test_every_suite_and_every_table(suites, tables, stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(suites, "WARM_IMPORTS", 1)  # each takes torch's own seconds
+def test_every_suite_and_every_table(suites, tables, stand_in, tmp_path):
     results = tmp_path / "results"
     run_suites(suites, stand_in, results, *suites.SUITES)
     history = json.loads((results / "profile.json").read_text())
