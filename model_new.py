@@ -357,8 +357,8 @@ struct Plan {
   int split;        // CTAs that share a tile of 128 x 128 and stay for that one alone; 1: two CTAs share columns of Y
   int columns;      // of a CTA's tile
   int clusters;
-  int longest;      // see longest_split
-  int places = 0;   // of partial sums, of one product
+  int longest;      // k-blocks; a longer tile is summed in splits
+  int places = 0;   // for partial sums, of one product
   int64_t batches;
 
   Plan(const Product& p, const Gpu& gpu) : batches(p.batches) {
@@ -618,10 +618,7 @@ __device__ inline void copy_bulk_out(void* to, const void* from, uint32_t bytes)
       : "memory");
 }
 __device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int kPending = 0>
-__device__ inline void bulk_wait_group_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
+__device__ inline void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
 // cluster, and counts on the barrier of each.
@@ -2462,7 +2459,7 @@ struct OperandLayout {
 };
 static OperandLayout layout_of_x(const Product& p, int unit) { return {p.x, p.x_row, p.x_col, p.m, p.k, unit}; }
 static OperandLayout layout_of_y(const Product& p, int unit) { return {p.y, p.y_col, p.y_row, p.n, p.k, unit}; }
-static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }   // its "depth" is n
+static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }   // lines: its rows
 
 // The greatest step of which all of an operand's batch strides are multiples. 0: there is only one.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
@@ -2476,8 +2473,9 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
   const int unit = type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
   const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
   const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
-  const bool c = kernel == kMmaKernel || (layout_of_c(p, unit).readable && batch_unit(p, p.c_batch) % unit == 0);
-  return (x ? 0 : 1) | (y ? 0 : 2) | (c ? 0 : 4);
+  const OperandLayout c = layout_of_c(p, unit);   // with one column its rows are neighbours, which the kernel does not take it for
+  const bool c_fits = c.readable && c.lines_first == (p.c_col != 1) && batch_unit(p, p.c_batch) % unit == 0;
+  return (x ? 0 : 1) | (y ? 0 : 2) | (c_fits || kernel == kMmaKernel ? 0 : 4);
 }
 """
 
@@ -3592,7 +3590,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
-# other strides (operands_to_copy tells which have not). C, too. Leaves: all of C, in one launch.
+# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
 #
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
 # to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply and send C's boxes, and a scheduler
@@ -4245,8 +4243,8 @@ static cudaError_t launch_as(const HalfProduct& h, bool major_x, bool major_y, i
   });
 }
 
-// A number that is not in a workspace unless a kernel with this number has put it there, and that is not zero: so nothing has to be cleared
-// beforehand. A graph that is launched again finds the zeros that the last splits left.
+// A number that is not in a workspace unless a kernel with this number has put it there (64 random bits, counted on), and that is not zero:
+// so nothing has to be cleared beforehand. A graph that is launched again finds the zeros that the last splits left.
 static uint64_t number_of_launch() {
   static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1;
   return next += 2;

@@ -190,7 +190,10 @@ def test_half_precision(model, contraction, structure, N, dtype):
 
 @needs_cuda
 @pytest.mark.parametrize("dtype", HALF_DTYPES)
-@pytest.mark.parametrize(("K", "M", "N"), [(1, 1, 1), (64, 1, 300), (3000, 5, 7), (8192, 129, 260), (70, 1000, 1300), (520, 2100, 4000)])
+@pytest.mark.parametrize(
+    ("K", "M", "N"),
+    [(1, 1, 1), (64, 1, 300), (3000, 5, 7), (8192, 129, 260), (70, 1000, 1300), (520, 2100, 4000), (300, 5000, 1), (300, 1, 5000)],
+)
 def test_half_precision_of_rectangles(model, K, M, N, dtype):
     A, B = normal(K, M, seed=1, dtype=dtype, device="cuda"), normal(K, N, seed=2, dtype=dtype, device="cuda")
     for operands, contraction in (((A, B), TN), ((A.mT, B), NN), ((A.mT, B.mT), NT), ((A.mT.contiguous(), B.mT.contiguous()), NT)):
