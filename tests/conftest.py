@@ -5,6 +5,7 @@ with `-p no:xdist`, they run in one. Tests marked xdist_group run in one process
 marked alone compare times with a clock: they come last, and nothing runs beside them.
 """
 
+import ctypes
 import fcntl
 import os
 import subprocess
@@ -12,9 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import helpers
 import pytest
-import torch
 
 MOST_PROCESSES = 8
 GPU_BYTES = 8 * 2**30  # that a process may come to hold: float64 matrices to compare with, which torch's allocator keeps, and its context
@@ -26,10 +25,23 @@ def number_of_cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def has_cuda():
+    """Whether torch sees a GPU. Where there is no driver for one, the first process need not wait for torch."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    import helpers
+
+    return helpers.HAS_CUDA
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
     processes = min(MOST_PROCESSES, number_of_cores())
-    if helpers.HAS_CUDA:
+    if has_cuda():
+        import torch
+
         processes = min(processes, torch.cuda.get_device_properties(0).total_memory // GPU_BYTES)
     return max(1, processes)
 
@@ -69,8 +81,8 @@ def pytest_configure(config):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
         os.environ.setdefault(name, threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if helpers.HAS_CUDA:  # builds the kernels, once; if that fails, the tests that need them say why
-        subprocess.run([sys.executable, "-c", "import model_new"], cwd=helpers.ROOT)
+    if has_cuda():  # builds the kernels, once; if that fails, the tests that need them say why
+        subprocess.run([sys.executable, "-c", "import model_new"], cwd=Path(__file__).resolve().parent.parent)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist names the groups
@@ -104,6 +116,8 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(scope="session")
 def model():
     """The module model_new (on a GPU machine its import builds the kernels)."""
+    import helpers
+
     return helpers.load()
 
 
