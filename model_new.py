@@ -1395,20 +1395,6 @@ static cudaError_t launch_kernel(const Launch& launch, const Arguments&... argum
   return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
 }
 
-// ---- Launching: counters set to zero.
-
-// Sets what a workspace begins with, counters and masks, to zero. It waits first: packing counts on it that everything before this kernel
-// has ended when packing begins.
-__global__ void reset_counters(int* words, int count) {
-  grid_dependency_wait();
-  launch_dependent_grids();
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
-}
-
-static cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
-  return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
-}
-
 // ---- Launching: conditions and types as constants.
 
 // Each calls f with what it is given as a constant, or with an element of the type.
@@ -3167,7 +3153,7 @@ __device__ inline void leave_sums(const float* sum, float4* at) {
   for (int u = 0; u < kCount; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds those of `splits` splits, kStride float4 from each other, in their order.
+// Adds those of `splits` splits, kStride float4 from each other, in their order. splits: by reference, see add_splits.
 template <int kCount, int kStride>
 __device__ inline void add_sums(float* sum, const float4* at, const int& splits) {
 #pragma unroll 1
@@ -3353,6 +3339,8 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
   }
 }
 
+// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
+// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
 __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info, int group, float (&total)[2][64]) {
   const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
   if (info.splits > 1) {
@@ -3585,6 +3573,14 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
   cluster_sync();   // neither CTA may end while the other still signals it
 #endif
 }
+
+// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
+// kernel has ended when packing begins.
+__global__ void reset_counters(int* words, int count) {
+  grid_dependency_wait();
+  launch_dependent_grids();
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
+}
 """
 
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
@@ -3597,7 +3593,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 # hands out work tiles, the longest first. Sums are float32 and rounded once. Only tiles longer than a cluster's share of the work need a
 # workspace: they are summed in splits. docs/kernel.md has the measurements.
 _CUDA_HALF = r"""
-#include <algorithm>
 #include <atomic>
 #include <initializer_list>
 #include <random>
@@ -3716,7 +3711,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bo
     publish(own);
   };
   // The CTA's part of the zeros in the transposed place; on the diagonal they are stored with the tile
-  auto write_zeros = [&](int part) {
+  auto send_zeros = [&](int part) {
     if (!h.triangular || tile.i == tile.j || tile.split < tile.splits - 1) return;
 #pragma unroll 1
     for (int box = rank; box < kRows * kCols; box += ctas) {
@@ -3727,7 +3722,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bo
   };
   if (tile.i >= 0) {
     publish_own(cluster % parts);
-    write_zeros(cluster % parts);
+    send_zeros(cluster % parts);
   }
   if constexpr (kCooperation == kMulticast) {
     const int rows = ceil_div(h.m, kTileEdge), cols = ceil_div(h.n, kTileEdge);
@@ -3753,7 +3748,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bo
         if ((least & 255) != cluster) continue;
         tiles.find(h, number / parts, tile);
         publish_own(number % parts);
-        write_zeros(number % parts);
+        send_zeros(number % parts);
       }
     }
   }
@@ -3956,6 +3951,8 @@ __device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&
   for (int e = 0; e < kBlockN / 2; ++e) sum[e] = total[e];
 }
 
+// ---- Half precision: consumers: tile by tile.
+
 template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, bool careful) {
   using Shared = SharedMemory<kBlockN>;
@@ -4003,6 +4000,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
         release(at.stage);
       }
     };
+    // Multiply its k-blocks
     if (careful) {
       release_stored();
 #pragma unroll 1
@@ -4039,6 +4037,8 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       release_stored();
       leave_out(tile.k_end - end);
     }
+
+    // Leave the sums of a split, or add those of the others
     if (kCooperation == kMulticast && tile.splits > 1) {
       constexpr int kSums = 64 * kBlockN, kNext = kTileEdge / kBlockN * 4;   // of a warpgroup; warpgroups' sums from one split to the next
       const int which = tile.place * 4 + rank * 2 + group, thread = threadIdx.x % 128;
@@ -4371,6 +4371,10 @@ struct Workspace {
 };
 
 // ---- Hopper kernel, launching: one kernel each.
+
+cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
+  return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
+}
 
 // The bytes of a packed block that are needed. In TF32 those are hi; what may be needed in another setting later is kept whole.
 static int bytes_to_pack(const Product& p, bool keep) { return p.tf32 && !keep ? kOperandBytes : kBlockBytes; }

@@ -79,10 +79,9 @@ def rate(row):
 
 
 def path_of(row):
-    """Which kernel computed it, and how many outliers packing kept whole ('lost' in records of before 2026-11-23)."""
+    """Which kernel computed it, and how many outliers packing kept whole."""
     name = row["path"] or "not said"
-    outliers = row.get("outliers", row.get("lost"))
-    return f"{name}, {outliers:,} outliers" if outliers else name
+    return f"{name}, {row['outliers']:,} outliers" if row.get("outliers") else name
 
 
 def of_dtype(row):

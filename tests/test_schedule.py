@@ -248,6 +248,13 @@ void check_half_tiles(const Product& p, const half_precision::Plan& plan) {
   WorkTile tile;
   int before = 1 << 30;
   for (int number = 0; tiles.find(grid, number / parts, tile); ++number) {
+    if (number % 5 == 0) {
+      WorkTiles<kEdge> anew;
+      WorkTile same;
+      CHECK(anew.find(grid, number / parts, same) && same.i == tile.i && same.j == tile.j && same.begin == tile.begin &&
+                same.end == tile.end && same.split == tile.split && same.splits == tile.splits && same.place == tile.place,
+            "work tile %d differs from a new walk's", number);
+    }
     const int batch = number % parts / halves, half = number % halves, length = tile.end - tile.begin;
     CHECK(tile.split >= 0 && tile.split < tile.splits, "split %d of %d", tile.split, tile.splits);
     CHECK(tile.splits == 1 || number < plan.clusters, "work tile %d is a split, but there are %d clusters", number, plan.clusters);
