@@ -116,7 +116,6 @@ struct Gpu {
 struct Control {
   int fallback;   // set by packing when a block cannot be held in pairs of fp16: the product is then left to the fallback
   int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
-  int taken;      // set by the product kernel: packing has ended, and there is no fallback
 };
 
 // The kernels, and which is the fastest for a product. The portable one computes any.
@@ -136,12 +135,15 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 // Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product (gradients = 0), or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
-// Launches on `stream` of the current device, which is `gpu`. The Hopper kernel's workspace begins with a Control, to be read afterwards.
-// If `controls` is given, it gets that of each of the batch. keep: the workspace will be given to launch_gradients.
+// How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
+int64_t products_at_once(const Product& product, const Gpu& gpu);
+
+// Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets the Hopper kernel's Control of each of the
+// batch. keep: the workspace will be given to launch_gradients; all of the batch has to be computed at once.
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream);
 
-// The gradients dx = G y^T and dy = x^T G of a triangular float32 product x y that had a workspace, from what it left there, `kept`. Either
+// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`. Either
 // may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
 // `first`: they have not been computed from `kept` before. Then their counters there are still as the product reset them.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
@@ -275,7 +277,7 @@ struct alignas(16) WorkTile {
   int begin, end;   // in k-blocks
   int split, splits;
   int place;        // of the partial sums of its tile's first split
-  int unused;
+  int batch;        // which product of the batch
 };
 
 template <int kEdge = kTileEdge>
@@ -1015,13 +1017,16 @@ struct alignas(128) BlockMetadata {
 };
 static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk copies take multiples of 16 bytes");
 
-// One packed matrix. Triangular: the lower blocks only, row by row; else all of them.
+// The packed matrices of an operand, one after the other: one for each product of the batch, or one that all of them have. Triangular: of
+// each the lower blocks only, row by row; else all of them.
 struct Packed {
   const float* source;
   int64_t row_stride, col_stride;
-  int rows, cols;          // elements
+  int rows, cols;          // of a matrix, in elements
   int triangular;
   int block_cols;
+  int matrices;
+  int blocks_each;         // of one matrix
   uint8_t* blocks;
   BlockMetadata* metadata;
   uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide
@@ -1032,8 +1037,20 @@ __host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 
 
 __host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
 
+// The matrix that product `batch` has.
+__device__ inline int matrix_of(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
+
+// Where a block of a matrix is, from the matrix's first one.
 __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
+}
+
+// The words of a line's mask: of a row of blocks, or of a column.
+__device__ inline uint32_t* wide_in_row(const Packed& p, int matrix, int r) {
+  return p.wide_by_row + (matrix * blocks_in(p.rows) + r) * mask_words(p.block_cols);
+}
+__device__ inline uint32_t* wide_in_col(const Packed& p, int matrix, int c) {
+  return p.wide_by_col + (matrix * p.block_cols + c) * mask_words(blocks_in(p.rows));
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
@@ -1248,13 +1265,18 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 
 // ---- Packing: the kernel.
 
+// What has become of a launch, in a word that begins as zero: bits that are set by packing, and by the product kernel.
+enum Progress : int { kSomethingBehind = 1, kPackingEnded = 2 };   // the first: product_behind has something to do
+
 struct Packing {
+  Product product;          // whose operands these are
   Packed x, y;
   int x_blocks, y_blocks;   // how many of each there are to pack
-  Control* control;
+  Control* controls;        // of each product
+  int* progress;            // see Progress
   const Control* kept;      // of operands that were packed before; or null
   bool alone;               // no reset_counters before it, which waits for what writes the operands
-  int most_outliers;        // with more than these the product is left to the fallback
+  int most_outliers;        // with more than these a product is left to the fallback
   int bytes;                // of each block that are needed: kBlockBytes, or those of hi alone
 };
 
@@ -1264,11 +1286,15 @@ struct PackMemory {
   PackScratch scratch;
 };
 
-__device__ inline void add_outliers(const Packing& p, int outliers) {
-  if (atomicAdd(&p.control->outliers, outliers) + outliers > p.most_outliers) atomicExch(&p.control->fallback, 1);
+// A product has so many outliers more, or needs the fallback.
+__device__ inline void report(const Packing& p, int product, int outliers, bool fallback) {
+  Control& control = p.controls[product];
+  if (outliers && atomicAdd(&control.outliers, outliers) + outliers > p.most_outliers) fallback = true;
+  if (fallback) atomicExch(&control.fallback, 1);
+  atomicOr(p.progress, kSomethingBehind);
 }
 
-// One CTA a packed block. Once one block needs the fallback, those that have not begun do nothing.
+// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ PackMemory shared;
@@ -1276,11 +1302,14 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const bool of_x = blockIdx.x < p.x_blocks;
   const Packed& operand = of_x ? p.x : p.y;
   const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
-  const int r = operand.triangular ? triangle_root(number) : number / operand.block_cols;
-  const int c = number - static_cast<int>(operand.triangular ? triangle(r) : static_cast<int64_t>(r) * operand.block_cols);
+  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
+  const int in_matrix = number - matrix * operand.blocks_each;
+  const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
+  const int c = in_matrix - static_cast<int>(operand.triangular ? triangle(r) : static_cast<int64_t>(r) * operand.block_cols);
   Source source;
   source.at =
       operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
+  if (operand.matrices > 1) source.at += batch_offset(p.product, of_x ? p.product.x_batch : p.product.y_batch, matrix);
   source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
   source.diagonal = operand.triangular && r == c;
   source.along_rows = operand.col_stride <= operand.row_stride;
@@ -1293,11 +1322,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   load_block(source, operand, t, block);
   grid_dependency_wait();     // for what reset the counters
   launch_dependent_grids();   // and not before: the product counts on it
-  if (blockIdx.x == 0 && t == 0 && p.kept) {
-    if (p.kept->fallback) atomicExch(&p.control->fallback, 1);
-    add_outliers(p, p.kept->outliers);
-  }
-  if (__syncthreads_or(t == 0 && load_relaxed(&p.control->fallback))) return;   // one answer for all threads
+  if (blockIdx.x == 0 && p.kept)
+    for (int u = t; u < p.product.batches; u += kPackers)
+      if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
+  const bool of_one = operand.matrices == p.product.batches;   // else of all products, of which one that needs the fallback says nothing
+  if (__syncthreads_or(of_one && t == 0 && load_relaxed(&p.controls[matrix].fallback))) return;   // one answer for all threads
   uint32_t largest, least;
   inspect(source, operand, block, largest, least);
   if (t % 32 == 0) shared.scratch.largest[t / 32] = largest, shared.scratch.least[t / 32] = least;
@@ -1327,12 +1356,13 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   if (t == 0) {
     shared.metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
-    if (outliers > 0) add_outliers(p, outliers);
     if (wide) {
-      atomicOr(operand.wide_by_row + r * mask_words(operand.block_cols) + c / 32, 1u << c % 32);
-      atomicOr(operand.wide_by_col + c * mask_words(blocks_in(operand.rows)) + r / 32, 1u << r % 32);
+      atomicOr(wide_in_row(operand, matrix, r) + c / 32, 1u << c % 32);
+      atomicOr(wide_in_col(operand, matrix, c) + r / 32, 1u << r % 32);
     }
-    if (non_finite || outliers < 0) atomicExch(&p.control->fallback, 1);
+    if (non_finite || outliers)
+      for (int product = of_one ? matrix : 0; product < (of_one ? matrix + 1 : p.product.batches); ++product)
+        report(p, product, max(outliers, 0), non_finite || outliers < 0);
   }
   fence_proxy_async_shared();
   __syncthreads();
@@ -2376,7 +2406,7 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
   const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
   if (!p.triangular)
     return terms < (aligned ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
-  if (p.n > (!aligned ? 1151 : p.batches == 1 ? 1280 : 1856)) return false;
+  if (p.n > (aligned ? 1280 : 1151)) return false;
   return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
 }
 
@@ -2939,24 +2969,26 @@ cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaS
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 
-// What a kernel has to know of a product of the Hopper kernel that it runs behind: how it went, and the packed operands.
+// What a kernel has to know of the products of the Hopper kernel that it runs behind: how they went, and the packed operands.
 struct Behind {
-  const Control* control;
-  int* next_tile;   // of a queue
+  const int* progress;
+  const Control* controls;   // of each product
+  int* next_tile;            // of a queue
   Packed x, y;
 };
 
 // Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order.
 // transposed: the k of the packed matrix are its rows.
 template <int kEdge, typename F>
-__device__ inline void for_each_outlier(const Packed& packed, bool transposed, int first, const F& f) {
+__device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
   const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
   const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols));
   for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
     for (int word = 0; word < words; ++word)
-      for (uint32_t bits = (transposed ? packed.wide_by_col : packed.wide_by_row)[line * words + word]; bits; bits &= bits - 1) {
+      for (uint32_t bits = (transposed ? wide_in_col(packed, matrix, line) : wide_in_row(packed, matrix, line))[word]; bits;
+           bits &= bits - 1) {
         const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
-        const BlockMetadata& metadata = packed.metadata[block_index(packed, row, col)];
+        const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
         for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
           const int at = line * kBlock + (transposed ? outlier.col : outlier.row);
@@ -2968,9 +3000,11 @@ __device__ inline void for_each_outlier(const Packed& packed, bool transposed, i
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
 // X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
 template <int kEdge, int kThreads>
-__device__ __noinline__ void correct_tile(const Product& p, const Tile& tile, const Packed& packed_x, const Packed& packed_y) {
-  const float *const x = static_cast<const float*>(p.x), *const y = static_cast<const float*>(p.y);
-  float* const c = static_cast<float*>(p.c);
+__device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y) {
+  const float* const x = static_cast<const float*>(p.x) + batch_offset(p, p.x_batch, batch);
+  const float* const y = static_cast<const float*>(p.y) + batch_offset(p, p.y_batch, batch);
+  float* const c = static_cast<float*>(p.c) + batch_offset(p, p.c_batch, batch);
+  const int x_matrix = matrix_of(packed_x, batch), y_matrix = matrix_of(packed_y, batch);
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const int first_row = tile.i * kEdge, first_col = tile.j * kEdge;
   constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
@@ -2979,15 +3013,16 @@ __device__ __noinline__ void correct_tile(const Product& p, const Tile& tile, co
     float* const at = c + m * p.c_row + n * p.c_col;
     if (!p.triangular || n <= m) *at = fmaf(a, b, *at);
   };
-  for_each_outlier<kEdge>(packed_x, p.contraction == kTN, first_row, [&](int k, int m, float value) {
+  for_each_outlier<kEdge>(packed_x, x_matrix, p.contraction == kTN, first_row, [&](int k, int m, float value) {
     if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
   });
   __syncthreads();
-  for_each_outlier<kEdge>(packed_y, p.contraction != kNT, first_col, [&](int k, int n, float value) {
+  for_each_outlier<kEdge>(packed_y, y_matrix, p.contraction != kNT, first_col, [&](int k, int n, float value) {
     if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
     const float a = x[row * p.x_row + k * p.x_col];
     const bool transposed = p.contraction == kTN;
-    const int64_t block = block_index(packed_x, (transposed ? k : row) / kBlock, (transposed ? row : k) / kBlock);
+    const int64_t block =
+        x_matrix * packed_x.blocks_each + block_index(packed_x, (transposed ? k : row) / kBlock, (transposed ? row : k) / kBlock);
     if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
   });
 }
@@ -3010,28 +3045,28 @@ struct PortableFallback : Portable<float> {
   }
 };
 
-// Behind a product of the Hopper kernel: computes it as the fallback, or corrects what has outliers, or does nothing. That is so common
+// Behind products of the Hopper kernel: computes one as the fallback, or corrects what has outliers, or does nothing. That is so common
 // that no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
 template <typename Fallback>
 __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
     product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   launch_dependent_grids();   // which may be another like this
-  const Control* const control = behind.control;
   // CTAs with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
-  if (blockIdx.x >= splits && load_relaxed(&control->taken) && !load_relaxed(&control->outliers)) return;
+  if (blockIdx.x >= splits && load_relaxed(behind.progress) == kPackingEnded) return;
   grid_dependency_wait();
-  if (!control->fallback && (!control->outliers || blockIdx.x % splits)) return;
+  if (!(*behind.progress & kSomethingBehind)) return;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   __shared__ int number;   // of a tile, or of one of its splits
   do {
     if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
     __syncthreads();
-    if (number / splits >= tile_count(p, Fallback::kEdge)) return;
-    if (control->fallback)
+    const int batches = static_cast<int>(p.batches), batch = number / splits % batches, rank = number / splits / batches;
+    if (rank >= tile_count(p, Fallback::kEdge)) return;
+    if (behind.controls[batch].fallback)
       Fallback::compute(p, splits, number, *reinterpret_cast<typename Fallback::Memory*>(fallback_memory));
-    else
-      correct_tile<Fallback::kEdge, Fallback::kThreads>(p, tile_at(p, Fallback::kEdge, number / splits), behind.x, behind.y);
+    else if (behind.controls[batch].outliers && number % splits == 0)
+      correct_tile<Fallback::kEdge, Fallback::kThreads>(p, batch, tile_at(p, Fallback::kEdge, rank), behind.x, behind.y);
     __syncthreads();
   } while (splits == 1);
 #endif
@@ -3041,13 +3076,12 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
 
 template <typename Fallback>
 static cudaError_t launch_behind_as(const Product& p, const Gpu& gpu, int splits, const Behind& behind, cudaStream_t stream) {
-  const int64_t tiles = tile_count(p, Fallback::kEdge), room = gpu.sms * Fallback::kCtasPerSm;   // CTAs that the GPU holds
+  const int64_t tiles = tile_count(p, Fallback::kEdge) * p.batches, room = gpu.sms * Fallback::kCtasPerSm;   // CTAs that the GPU holds
   const int64_t blocks = splits > 1 ? tiles * splits : tiles < room ? tiles : room;
   const Launch launch(blocks, Fallback::kThreads, sizeof(typename Fallback::Memory), splits, true, stream);
   return launch_kernel<product_behind<Fallback>>(launch, p, splits, behind);
 }
 
-// Behind a product of the Hopper kernel, of one matrix.
 cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   const OperandLayout x = layout_of_x(p, 4), y = layout_of_y(p, 4);
   if (!x.readable || !y.readable) return launch_behind_as<PortableFallback>(p, gpu, portable_splits(p, sizeof(float), gpu), behind, stream);
@@ -3059,8 +3093,8 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 
 # ---- The Hopper kernel: float32 accuracy from float16 tensor cores. --------------------------------------------------
 #
-# Enters: a HopperProduct, whose operands are packed, triangular or dense. Leaves: all of C; or nothing if `control->fallback`, and then
-# C is for product_behind.
+# Enters: a HopperProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
+# fallback: theirs is for product_behind.
 #
 # CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
@@ -3094,14 +3128,19 @@ struct HopperProduct {
   int triangular;
   int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
   int tf32;                         // 1: hi hi alone, of the three products
-  Control* control;
+  int batches;
+  int64_t c_batch;                  // from the C of one product to the next one's
+  int places;                       // for partial sums, of one product
+  const Control* controls;          // of each product
+  int* progress;                    // see Progress
   int* next_tile;                   // of the queue
   int* next_strip;                  // of zeros
-  int* splits_done;                 // for each 64 x 256 of C that is summed in splits
+  int* splits_done;                 // for each 64 x 256 of each C: how many of its splits have left their sums
   float* partial_sums;              // of all splits but each tile's last
 };
 
-// What one launch computes: one product, or two, by every other cluster each. Two of one size end together, and start and end once.
+// What one launch computes: a product, or two, by every other cluster each. Two of one size end together, and start and end once. Each may
+// be a batch of products.
 struct HopperProducts {
   HopperProduct of[2];
   int count;
@@ -3114,6 +3153,7 @@ enum KBlockFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16, kWideX = 25
 struct KBlockInfo {
   int flags, row, col;        // row, col: the first of C that the CTA computes
   int split, splits, place;   // place: of the partial sums of the tile's first split
+  int batch;
 };
 
 // ---- Hopper kernel: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
@@ -3136,10 +3176,10 @@ __device__ inline int block_of(const HopperProduct& p, int line, int k) {
 
 // Which of the 32 blocks of a line around k are wide; none of one that does not exist.
 template <Operand kOperand, Contraction kC>
-__device__ inline uint32_t wide_blocks(const HopperProduct& p, int line, int k) {
+__device__ inline uint32_t wide_blocks(const HopperProduct& p, int matrix, int line, int k) {
   const Packed& packed = kOperand == kX ? p.x : p.y;
-  const uint32_t* words = k_is_row(kOperand, kC) ? packed.wide_by_col : packed.wide_by_row;
-  return line < lines_of<kOperand>(p) ? words[line * mask_words(p.k_blocks) + k / 32] : 0;
+  if (line >= lines_of<kOperand>(p)) return 0;
+  return (k_is_row(kOperand, kC) ? wide_in_col(packed, matrix, line) : wide_in_row(packed, matrix, line))[k / 32];
 }
 """
 
@@ -3184,6 +3224,8 @@ struct SharedMemory {
   WorkTile tile[kTiles];
   KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
   int tf32;
+  int something_behind;       // the producer's: whether any product may need the fallback
+  int matrix[2];              // the producer's: which of X, and of Y, the tile has
   uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTiles];
@@ -3194,31 +3236,40 @@ static_assert(sizeof(SharedMemory) <= kMostShared, "a CTA of Hopper has no more"
 // computes a work tile makes no difference to the result.
 __device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, WorkTiles<>& work_tiles, int made) {
   WorkTile tile = {};
-  if (!work_tiles.find(p, atomicAdd(p.next_tile, 1), tile)) tile.i = -1;
+  const int number = atomicAdd(p.next_tile, 1);   // the products of a batch in turn: so their longest tiles come first
+  if (!work_tiles.find(p, number / p.batches, tile)) tile.i = -1;
+  tile.batch = number % p.batches, tile.place += tile.batch * p.places;
   for (uint32_t rank = 0; rank < 2; ++rank) {
     const uint32_t to = address_in_peer(shared_address(&shared.tile[made % kTiles]), rank);
     const uint32_t barrier = address_in_peer(shared_address(&shared.tile_full[made % kTiles]), rank);
     store_async(to, tile.i, tile.j, tile.begin, tile.end, barrier);
-    store_async(to + 16, tile.split, tile.splits, tile.place, 0, barrier);
+    store_async(to + 16, tile.split, tile.splits, tile.place, tile.batch, barrier);
   }
 }
 
 // ---- Hopper kernel: the producer, one thread.
 //
 // It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
-// both.
+// both. A product that needs the fallback is left out; if it is the only one, there is nothing to do.
 
 template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<>& work_tiles, bool fallback) {
+__device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<>& work_tiles) {
   const int rank = static_cast<int>(block_rank_in_cluster());
   Pipeline<kStages> pipeline = {0, 1};   // the first turn finds the stages free
+  shared.something_behind = load_relaxed(p.progress) & kSomethingBehind;
   for (int taken = 0;; ++taken) {
     if (rank == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while what is in the pipeline is multiplied
     barrier_arrive_expect_tx(&shared.tile_full[taken % kTiles], sizeof(WorkTile));
     barrier_wait(&shared.tile_full[taken % kTiles], taken / kTiles % 2);
     const WorkTile& tile = shared.tile[taken % kTiles];
-    if (tile.i < 0 || fallback) break;
+    if (tile.i < 0) break;
+    if (shared.something_behind && load_relaxed(&p.controls[tile.batch].fallback)) {
+      if (p.batches == 1) break;
+      continue;
+    }
     const int begin = tile.begin, end = tile.end;
+    shared.matrix[kX] = matrix_of(p.x, tile.batch), shared.matrix[kY] = matrix_of(p.y, tile.batch);
+    const int x_blocks = shared.matrix[kX] * p.x.blocks_each, y_blocks = shared.matrix[kY] * p.y.blocks_each;   // their first
     const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
     const int bytes = p.tf32 ? kOperandBytes : kBlockBytes;   // of a block
     const int bytes_and_head = bytes + static_cast<int>(sizeof(BlockHead));
@@ -3233,7 +3284,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<
         if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
       auto copy_y = [&](int half) {
         if (flags & kHasY << 2 * half << rank) {
-          const int block = block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
+          const int block = y_blocks + block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
           uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
           copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
@@ -3251,23 +3302,27 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         if (flags & kHasX << u) {
-          const int block = block_of<kX, kContraction>(p, first_row + u, k);
+          const int block = x_blocks + block_of<kX, kContraction>(p, first_row + u, k);
           const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
           copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, bytes, &shared.full[pipeline.stage]);
           copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
-      if (k == begin || k % 32 == 0)
+      if (k == begin || k % 32 == 0) {
+        int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
           const int col = first_col + 2 * u;
-          shared.wide[u] = wide_blocks<kX, kContraction>(p, first_row + u, k);
-          shared.wide[2 + u] = wide_blocks<kY, kContraction>(p, col, k) | wide_blocks<kY, kContraction>(p, col + 1, k);
+          shared.wide[u] = wide_blocks<kX, kContraction>(p, x_matrix, first_row + u, k);
+          shared.wide[2 + u] =
+              wide_blocks<kY, kContraction>(p, y_matrix, col, k) | wide_blocks<kY, kContraction>(p, y_matrix, col + 1, k);
         }
+      }
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
-      shared.info[pipeline.stage] = {flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place};
+      shared.info[pipeline.stage] = {flags,      first_row * kBlock, first_col * kBlock, tile.split, tile.splits,
+                                      tile.place, tile.batch};
       barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * bytes_and_head);
       barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * bytes_and_head);
       pipeline.advance();
@@ -3302,13 +3357,14 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bo
 
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
 // fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
-__device__ inline void write_rows(const HopperProduct& p, int first_row, int first_col, const float (&total)[64]) {
+__device__ inline void write_rows(const HopperProduct& p, int batch, int first_row, int first_col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
-  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4, col0 = first_col + lane % 4 * 2;
-  float* at = p.c + row0 * p.c_row + col0 * p.c_col;
+  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
+  int col0 = first_col + lane % 4 * 2;
+  float* at = p.c + static_cast<uint32_t>(batch) * p.c_batch + row0 * p.c_row + col0 * p.c_col;
   const int below = p.triangular ? row0 - col0 : 128;   // how far the diagonal is from `at`
   const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
-  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(p.c) % 8 == 0) {
+  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -3329,10 +3385,12 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
     for (int h = 0; h < 2; ++h) {
       const int row = row0 + 8 * h, cols = p.triangular ? row + 1 : p.n;   // of the row that have sums
       float* one = next_address(at, 8 * h * p.c_row);
+      if (row >= p.m) break;
 #pragma unroll
       for (int g = 0; g < 32; ++g) {
+        if (g % 8 == 0) keep(col0);   // else all conditions are known beforehand, and take registers that sums need
         const int col = col0 + g / 2 * 8 + g % 2;
-        if (row < p.m && col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
+        if (col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
         one = next_address(one, g % 2 == 0 ? p.c_col : 7 * p.c_col);
       }
     }
@@ -3344,7 +3402,8 @@ __device__ inline void write_rows(const HopperProduct& p, int first_row, int fir
 __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info, int group, float (&total)[2][64]) {
   const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
   if (info.splits > 1) {
-    int* done = p.splits_done + static_cast<int64_t>(row / 64) * ceil_div(p.n, kCols) + info.col / kCols;
+    const int cols = ceil_div(p.n, kCols), rows = kTileEdge / 64 * ceil_div(p.m, kTileEdge);   // of 64 x 256
+    int* done = p.splits_done + (static_cast<int64_t>(info.batch) * rows + row / 64) * cols + info.col / kCols;
     constexpr int kPart = 64 * kCols;   // sums of one warpgroup; four such parts are a tile: kPart float4
     float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kPart) + thread;
     if (info.split < info.splits - 1) {
@@ -3358,8 +3417,8 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
     named_barrier_sync<128>(group);
     add_sums<128, kPart>(total[0], at, info.splits - 1);
   }
-  write_rows(p, row, info.col, total[0]);
-  if (info.col + 128 < p.n) write_rows(p, row, info.col + 128, total[1]);
+  write_rows(p, info.batch, row, info.col, total[0]);
+  if (info.col + 128 < p.n) write_rows(p, info.batch, row, info.col + 128, total[1]);
 }
 
 // ---- Hopper kernel: consumers: k-block by k-block.
@@ -3512,15 +3571,19 @@ __device__ void consume(const HopperProduct& p, SharedMemory& shared) {
 
 __device__ inline void write_zeros_above(const HopperProduct& p) {
   const int lane = threadIdx.x % 32;
-  const int64_t strips = kStripsInTile * triangle(ceil_div(p.m, kTileEdge) - 1);
+  const bool exceptions = load_relaxed(p.progress) & kSomethingBehind;
+  const int64_t strips = kStripsInTile * triangle(ceil_div(p.m, kTileEdge) - 1);   // of one product
   for (;;) {
     int strip = lane == 0 ? atomicAdd(p.next_strip, 1) : 0;
     strip = __shfl_sync(0xFFFFFFFFu, strip, 0);
-    if (strip >= strips) return;
+    if (strip >= strips * p.batches) return;
+    const int batch = strip % p.batches;
+    strip /= p.batches;
+    if (exceptions && load_relaxed(&p.controls[batch].fallback)) continue;
     const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group));
     constexpr int kLines = kTileEdge / kStripsInTile;
     const int first = static_cast<int>(strip % kStripsInTile) * kLines;
-    write_zeros<kTileEdge, true>(p, p.c, i * kTileEdge, (group + 1) * kTileEdge, first, first + kLines, lane, 32);
+    write_zeros<kTileEdge, true>(p, p.c + batch * p.c_batch, i * kTileEdge, (group + 1) * kTileEdge, first, first + kLines, lane, 32);
   }
 }
 
@@ -3534,15 +3597,14 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
   if (warp == kProducerWarp && lane == 0 && block_rank_in_cluster() == 0) make_work_tile(p, shared, work_tiles, 0);
   grid_dependency_wait();   // which packed the operands
   fence_proxy_async_global();
-  if (blockIdx.x == 0 && threadIdx.x == 0 && !load_relaxed(&p.control->fallback)) atomicExch(&p.control->taken, 1);
+  if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(p.progress, kPackingEnded);
   if (warp < kProducerWarp) {
     warpgroup_reg_alloc<kConsumerRegisters>();
     consume<kContraction>(p, shared);
-    if (p.triangular && !load_relaxed(&p.control->fallback)) write_zeros_above(p);
+    if (p.triangular) write_zeros_above(p);
   } else {
     warpgroup_reg_dealloc<kProducerRegisters>();
-    const bool fallback = load_relaxed(&p.control->fallback);
-    if (warp == kProducerWarp && lane == 0) produce<kContraction>(p, shared, work_tiles, fallback);
+    if (warp == kProducerWarp && lane == 0) produce<kContraction>(p, shared, work_tiles);
   }
 }
 
@@ -4290,41 +4352,78 @@ _CUDA_HOPPER_LAUNCH = r"""
 
 // The longest range of k, in k-blocks, that one cluster sums at a time. Longer tiles are cut into splits; measured, on an H200, for one
 // product and for two in one launch, which share the clusters.
-int longest_split(const Product& p, int clusters, int products) {
+static int longest_split(const Product& p, int clusters, int products) {
   const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), k_blocks = blocks_in(p.k);
   const int64_t work = p.triangular ? kTileBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
-  int64_t longest = work * products / clusters;   // what each cluster has to do on average
+  int64_t longest = work * p.batches * products / clusters;   // what each cluster has to do on average
   if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
   if (longest < 4) longest = 4;
   return static_cast<int>(k_blocks < longest ? k_blocks : longest);
 }
 
-// The matrices that are to be packed, as they are stored; the Workspace says where they go.
+// The matrices that are to be packed, as they are stored; the Workspace says where they go. Those that the whole batch has in common once.
 static Packed to_pack(const Product& p, Operand operand) {
-  const float* source = static_cast<const float*>(operand == kX ? p.x : p.y);
-  const int64_t line_stride = operand == kX ? p.x_row : p.y_col, k_stride = operand == kX ? p.x_col : p.y_row;
+  const auto& strides = operand == kX ? p.x_batch : p.y_batch;
+  const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
+  const bool k_in_rows = k_is_row(operand, p.contraction);
   const int lines = operand == kX ? p.m : p.n;
-  if (k_is_row(operand, p.contraction)) return {source, k_stride, line_stride, p.k, lines, p.triangular, blocks_in(lines)};
-  return {source, line_stride, k_stride, lines, p.k, p.triangular, blocks_in(p.k)};
+  Packed packed = {};
+  packed.source = static_cast<const float*>(operand == kX ? p.x : p.y);
+  packed.row_stride = operand == kX ? p.x_row : p.y_col, packed.col_stride = operand == kX ? p.x_col : p.y_row;
+  if (k_in_rows) std::swap(packed.row_stride, packed.col_stride);
+  packed.rows = k_in_rows ? p.k : lines, packed.cols = k_in_rows ? lines : p.k;
+  packed.triangular = p.triangular, packed.block_cols = blocks_in(packed.cols);
+  packed.matrices = common ? 1 : static_cast<int>(p.batches);
+  packed.blocks_each = static_cast<int>(p.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols);
+  return packed;
 }
-static int block_count(const Packed& p) {
-  return static_cast<int>(p.triangular ? triangle(p.block_cols) : static_cast<int64_t>(blocks_in(p.rows)) * p.block_cols);
+static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
+
+// A batch whose packed operands take more than this is computed in parts.
+constexpr int64_t kMostPackedBytes = 256 << 20;
+
+int64_t products_at_once(const Product& p, const Gpu&) {
+  const int64_t blocks = int64_t(to_pack(p, kX).blocks_each) + to_pack(p, kY).blocks_each;
+  return std::min(p.batches, std::max<int64_t>(1, kMostPackedBytes / (blocks * kBlockBytes)));
+}
+
+// Calls f with one part of a batch after the other, until one fails, of at most `most` products each.
+template <typename F>
+static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
+  if (p.batches <= most) return f(p);
+  const int64_t size = p.batch_size[0], inner = p.batches / size, step = std::max<int64_t>(1, most / inner);
+  cudaError_t error = cudaSuccess;
+  for (int64_t at = 0; at < size && error == cudaSuccess; at += step) {
+    Product part = p;
+    part.batch_size[0] = std::min(step, size - at), part.batches = part.batch_size[0] * inner;
+    part.x = static_cast<const float*>(p.x) + at * p.x_batch[0];
+    part.y = static_cast<const float*>(p.y) + at * p.y_batch[0];
+    part.c = static_cast<float*>(p.c) + at * p.c_batch[0];
+    if (part.batch_size[0] == 1) {
+      --part.batch_dims;
+      for (auto* values : {part.batch_size, part.x_batch, part.y_batch, part.c_batch}) std::copy(values + 1, values + kMaxBatchDims, values);
+    }
+    error = for_each_part(part, most, f);
+  }
+  return error;
 }
 
 // ---- Hopper kernel, launching: the workspace.
 
-// The counters of a product, or of a gradient: the queues of work tiles, of zeros and of product_behind, then splits_done.
+// The counters of a product, or of a gradient, all of the batch: the queues of work tiles, of zeros and of product_behind, then splits_done.
 enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
-// the Control, the masks of wide blocks and the counters.
+// the Controls, the progress, the masks of wide blocks and the counters.
 struct Workspace {
-  Control* control;
+  Control* controls;
+  int* progress;
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
-  int* gradient_words;   // a triangular product has the words of its gradients, too, and resets them with its own: that saves a launch
+  int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
   int words, longest;    // how many there are; longest_split
+  int places;            // for partial sums, of one product
   int64_t bytes;
 
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
@@ -4332,26 +4431,28 @@ struct Workspace {
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
       : x(to_pack(p, kX)), y(to_pack(p, kY)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
     const int products = gradients == 2 ? 2 : 1;
-    constexpr int64_t kControlWords = sizeof(Control) / sizeof(int);
+    const int64_t progress_words = p.batches * (sizeof(Control) / sizeof(int)) + 1;
     const int64_t tiles = static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge);
-    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles;
+    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles * p.batches;
     int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
     int64_t at = 0;   // in words
     auto take_words = [&](int64_t count) {
       at += count;
       return first_word + at - count;
     };
+    auto row_mask_words = [](const Packed& packed) { return int64_t(blocks_in(packed.rows)) * mask_words(packed.block_cols); };
+    auto col_mask_words = [](const Packed& packed) { return int64_t(packed.block_cols) * mask_words(blocks_in(packed.rows)); };
     auto take_masks = [&](Packed& packed) {
-      const int rows = blocks_in(packed.rows), cols = packed.block_cols;
-      packed.wide_by_row = reinterpret_cast<uint32_t*>(take_words(static_cast<int64_t>(rows) * mask_words(cols)));
-      packed.wide_by_col = reinterpret_cast<uint32_t*>(take_words(static_cast<int64_t>(cols) * mask_words(rows)));
+      packed.wide_by_row = reinterpret_cast<uint32_t*>(take_words(packed.matrices * row_mask_words(packed)));
+      packed.wide_by_col = reinterpret_cast<uint32_t*>(take_words(packed.matrices * col_mask_words(packed)));
     };
-    control = reinterpret_cast<Control*>(take_words(kControlWords));
+    controls = reinterpret_cast<Control*>(take_words(progress_words));
+    progress = reinterpret_cast<int*>(controls + p.batches);
     take_masks(x);
-    const int64_t masks_of_x = at - kControlWords;
     if (!gradients) take_masks(y);
     for (int product = 0; product < products; ++product) queue[product] = take_words(queue_words);
-    gradient_words = take_words(gradients || !p.triangular ? 0 : kControlWords + masks_of_x + 2 * queue_words);   // as above, for two
+    const int64_t masks_of_g = p.batches * (row_mask_words(x) + col_mask_words(x));   // at most
+    gradient_words = take_words(gradients || !p.triangular ? 0 : progress_words + masks_of_g + 2 * queue_words);   // as above, for two
     words = static_cast<int>(at);
     bytes = (at * 4 + 127) / 128 * 128;
     auto take = [&](int64_t count) {
@@ -4365,7 +4466,8 @@ struct Workspace {
     if (!gradients) take_metadata(y);
     x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
     if (!gradients) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
-    const int64_t sums = WorkTiles<>::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest) * kTileEdge * kTileEdge;
+    places = static_cast<int>(WorkTiles<>::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest));
+    const int64_t sums = p.batches * places * kTileEdge * kTileEdge;
     for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
   }
 };
@@ -4412,7 +4514,9 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
   p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.k_blocks = blocks_in(product.k);
   p.contraction = product.contraction, p.triangular = product.triangular;
   p.longest_split = at.longest, p.tf32 = product.tf32;
-  p.control = at.control;
+  p.batches = static_cast<int>(product.batches), p.places = at.places;
+  p.c_batch = product.batch_dims ? product.c_batch[product.batch_dims - 1] : 0;
+  p.controls = at.controls, p.progress = at.progress;
   p.next_tile = at.queue[which] + kNextTile, p.next_strip = at.queue[which] + kNextStrip, p.splits_done = at.queue[which] + kSplitsDone;
   p.partial_sums = at.partial_sums[which];
   return p;
@@ -4420,23 +4524,30 @@ HopperProduct describe_hopper(const Product& product, const Packed& x, const Pac
 
 // ---- Launching: what the binding calls.
 
-// One product (batches = 1) of float32 operands.
-cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
+// Products of float32 operands, as many as products_at_once allows. Those of C lie one after the other, as the binding makes them.
+static cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
   const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({x, y, block_count(x), block_count(y), at.control, nullptr, false, most_outliers(product),
-                            bytes_to_pack(product, keep)}, stream);
+    error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
+                            most_outliers(product), bytes_to_pack(product, keep)}, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
-  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.control, at.queue[0] + kNextBehind, x, y}, stream);
+  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
 }
 
 // Whether the Hopper kernel is faster than the portable one; measured, on an H200. Than the mma kernel it is faster from here on, too.
 static bool hopper_serves(const Product& p) {
   return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
+}
+
+// Whether a batch keeps the Hopper kernel's large tiles busy, though one of its products would be too small for them.
+static bool hopper_serves_batch(const Product& p) {
+  const double all = static_cast<double>(p.m) * p.n * p.k * static_cast<double>(p.batches);
+  if (p.batches == 1) return false;
+  return p.triangular ? p.n >= 1152 || (p.n >= 768 && all >= 1.25e10) : p.m >= 512 && p.n >= 512 && all >= 8e8;
 }
 
 // Whether the mma kernel is faster than the half-precision one, or than the portable one; measured, on an H200. The portable one computes
@@ -4458,6 +4569,7 @@ static bool mma_beats_portable(const Product& p, ElementType type, const Gpu& gp
 //   mma          8.0 on        any                  any                       mma
 //   auto         9.0           float16, bfloat16    small, see mma_beats_half mma
 //   auto         9.0           float16, bfloat16    larger                    half
+//   auto         9.0           float32              hopper_serves_batch       hopper
 //   auto         9.0           float32              small, see tf32_serves    tf32
 //   auto         9.0           float32              large, hopper_serves      hopper
 //   auto         8.0 on        all else             mma_beats_portable        mma
@@ -4469,6 +4581,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
   if (path == kMmaPath) return kMmaKernel;
   if (gpu.capability == 90 && gpu.sms >= 4) {   // two clusters, for two gradients
     if (type == kFloat16 || type == kBFloat16) return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
+    if (type == kFloat32 && hopper_serves_batch(p)) return kHopperKernel;
     if (type == kFloat32 && tf32_serves(p, gpu)) return kTf32Kernel;
     if (type == kFloat32 && hopper_serves(p)) return kHopperKernel;
   }
@@ -4477,7 +4590,13 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
   if (kernel == kHalfKernel) return half_precision::workspace_bytes(p, gpu);
-  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients, nullptr).bytes : 0;
+  int64_t bytes = 0;
+  if (kernel == kHopperKernel)
+    for_each_part(p, gradients ? p.batches : products_at_once(p, gpu), [&](const Product& part) {
+      bytes = std::max(bytes, Workspace(part, gpu.sms / 2, gradients, nullptr).bytes);
+      return cudaSuccess;
+    });
+  return bytes;
 }
 
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
@@ -4486,20 +4605,15 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
   if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
-  Product one = product;   // of the batch; one workspace serves them all, one after the other
-  one.batches = 1, one.batch_dims = 0;
-  for (int b = 0; b < product.batches; ++b) {
-    one.x = static_cast<const float*>(product.x) + batch_offset(product, product.x_batch, b);
-    one.y = static_cast<const float*>(product.y) + batch_offset(product, product.y_batch, b);
-    one.c = static_cast<float*>(product.c) + batch_offset(product, product.c_batch, b);
-    cudaError_t error = launch_hopper(one, workspace, keep, gpu, stream);
-    if (error == cudaSuccess && controls) error = cudaMemcpyAsync(controls + b, workspace, sizeof(Control), cudaMemcpyDefault, stream);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return for_each_part(product, products_at_once(product, gpu), [&](const Product& part) {   // one workspace serves them all, in turn
+    cudaError_t error = launch_hopper(part, workspace, keep, gpu, stream);
+    if (error == cudaSuccess && controls)
+      error = cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream), controls += part.batches;
+    return error;
+  });
 }
 
-// G is packed here, once for both gradients; X and Y are as their product (kNN, triangular) packed them.
+// G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
@@ -4508,13 +4622,13 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({g, g, block_count(g), 0, at.control, before.control, first, most_outliers(product),
+    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product),
                             bytes_to_pack(product, false)}, stream);
   HopperProducts products = {};
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  auto behind = [&](int which, const Packed& x, const Packed& y) { return Behind{at.control, at.queue[which] + kNextBehind, x, y}; };
+  auto behind = [&](int which, const Packed& x, const Packed& y) { return Behind{at.progress, at.controls, at.queue[which] + kNextBehind, x, y}; };
   if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, behind(0, g, y), stream);
   if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, behind(dx.c != nullptr, x, g), stream);
   return error;
@@ -4655,7 +4769,7 @@ at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::emp
 struct Way {
   Kernel kernel = kPortableKernel;
   at::Tensor workspace;
-  bool keep = false, explained = false;
+  bool keep = false, explained = false, whole = false;   // whole: the workspace has all of the batch
   std::optional<at::Tensor> controls;
 };
 
@@ -4694,6 +4808,7 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
     if (const int64_t bytes = workspace_bytes_for(p, way.kernel, gpu, 0)) {
       way.workspace = new_workspace(bytes, x);
       workspace = way.workspace.mutable_data_ptr();
+      way.whole = way.kernel == kHopperKernel && products_at_once(p, gpu) == p.batches;
     }
     Control* controls = nullptr;
     if (way.explained && way.kernel == kHopperKernel) {
@@ -4725,13 +4840,13 @@ Result product(const at::Tensor& x, const at::Tensor& y, int contraction, int st
   return product_if_fit(x, y, contraction, structure, path, way);
 }
 
-// The product, and the workspace that the Hopper kernel left: the words that tell how it went, and the packed operands.
+// The product, and the workspace that the Hopper kernel left, if it holds the whole batch: how that went, and the packed operands.
 std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::Tensor& x, const at::Tensor& y, int contraction,
                                                                      int structure, int path) {
   Way way;
   way.keep = true;
   Result c = product_if_fit(x, y, contraction, structure, path, way);
-  return {c, way.kernel == kHopperKernel ? std::optional(way.workspace) : std::nullopt};
+  return {c, way.whole ? std::optional(way.workspace) : std::nullopt};
 }
 
 // The product, the kernel that computed it, and how it went for each of the batch.
@@ -4773,7 +4888,7 @@ std::variant<at::Tensor, std::string, bool> product_if_plain(const at::Tensor& x
   return std::get<0>(c);
 }
 
-// The gradients of a triangular product of two matrices, C = X Y, from G = dC and the workspace that it left; undefined where not asked
+// The gradients of triangular products, C = X Y, from G = dC and the workspace that they left; undefined where not asked
 // for. None if G is not plain.
 using Gradients = std::variant<std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>>, std::string>;
 std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y, at::Tensor kept, bool first,
@@ -5220,7 +5335,7 @@ class _PlainProduct(torch.autograd.Function):
     def forward(ctx, X, Y, contraction, structure):
         result, workspace = _EXTENSION.product_with_workspace(X, Y, contraction, structure, _PATH)
         C = _tensor(result)
-        if workspace is None or contraction != _NN or structure == _DENSE or X.dim() > 2:
+        if workspace is None or contraction != _NN or structure == _DENSE:
             _save_operands(ctx, (X, Y, contraction, structure), C)
         else:  # the operands stay packed for the gradients: so only G has to be packed then
             ctx.contraction, ctx.structure = contraction, structure

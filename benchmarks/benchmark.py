@@ -74,6 +74,7 @@ HALF_SIZES = (64, 256, 512, 1024, 2048, 4096, 8192)
 TF32_SIZES = (512, 1024, 2048, 4096, 8192)
 PORTABLE_SIZES = (512, 1024, 2048, 4096)
 BACKWARD_SIZES = (1024, 2048, 4096)
+BACKWARD_BATCHES = ((16, 1024), (8, 2048))
 LIMITS_SIZES = (1024, 2048, 4096, 8192)
 PEERS_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 CPU_SIZES = (1, 64, 128, 256, 512, 1024, 2048)
@@ -488,13 +489,14 @@ def suite_cpu(bench, record):
 def suite_backward(bench, record):
     print(HEADER)
     reference_model = bench.reference.Model()
-    rows = [(N, torch.float32) for N in bench.sizes or BACKWARD_SIZES] + [(_special_size(bench), torch.float16)]
-    for N, dtype in rows:
-        dtype_name = str(dtype).removeprefix("torch.")
-        with record.row(f"forward and backward {N} {dtype_name}"):
+    rows = [((), N, torch.float32) for N in bench.sizes or BACKWARD_SIZES] + [((), _special_size(bench), torch.float16)]
+    rows += [((batch,), N, torch.float32) for batch, N in (() if bench.sizes else BACKWARD_BATCHES)]
+    for batch, N, dtype in rows:
+        dtype_name, shape = str(dtype).removeprefix("torch."), (*batch, N, N)
+        with record.row(f"forward and backward {shape} {dtype_name}"):
             solution_model = bench.solution.ModelNew()
-            A, B = make_inputs("lower", (N, N), (N, N), dtype, "uniform", bench.device, bench.seed)
-            G = torch.rand(N, N, device=bench.device).to(dtype)  # above the diagonal too, where neither may use it
+            A, B = make_inputs("lower", shape, shape, dtype, "uniform", bench.device, bench.seed)
+            G = torch.rand(shape, device=bench.device).to(dtype)  # above the diagonal too, where neither may use it
             chosen = path_of(bench, A, B, "lower")
             A.requires_grad_(), B.requires_grad_()
 
@@ -510,7 +512,7 @@ def suite_backward(bench, record):
             row = {
                 "group": "backward",
                 "problem": "lower, dA, dB",
-                "shape": str(N),
+                "shape": " x ".join(map(str, shape)) if batch else str(N),
                 "N": N,
                 "dtype": dtype_name,
                 "inputs": "uniform",
@@ -519,7 +521,7 @@ def suite_backward(bench, record):
                 "ours": {**own_time, "norm_error": own_error[0], "worst_error": own_error[1]},
                 "compared": "all elements of both gradients",
                 "trials": trials,
-                "useful_flop": 3 * useful_flop("lower", (N, N, N)),
+                "useful_flop": 3 * useful_flop("lower", (N, N, N), *batch),
             }
             finish_row(record, row, dtype, N)
 

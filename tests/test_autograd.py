@@ -236,6 +236,30 @@ def test_gradients_of_operands_kept_packed(model, function, inputs, N):
 
 
 @needs_hopper
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((3,), ()), ((), (3,)), ((2, 1), (3,))], ids=str)
+@pytest.mark.parametrize("function", STRUCTURED)
+def test_gradients_of_a_batch_kept_packed(model, function, shapes):
+    N, structure = 1300, STRUCTURED[function][1]
+    A, B = (normal(*shape, N, N, seed=seed, device="cuda") for seed, shape in enumerate(shapes))
+    A.view(-1, N, N)[-1, N // 2, N // 2 - 3 :: 7] *= 1e-12
+    B.view(-1, N, N)[0] = torch.exp(3 * B.view(-1, N, N)[0])  # the fallback, of some or of all
+    A.requires_grad_(), B.requires_grad_()
+    C = getattr(model, function)(A, B)
+    G = poison(normal(*C.shape, seed=2, device="cuda"), structure)
+    first = torch.autograd.grad(C, (A, B), G, retain_graph=True)
+    for again, once in zip(torch.autograd.grad(C, (A, B), G), first, strict=True):
+        assert_bitwise(again, once)
+    alone = torch.autograd.grad(getattr(model, function)(A, B.detach()), (A,), G)[0]
+    a, b = (T.detach().expand_as(C) for T in (A, B))
+    for name, X, Y, of, gradients in (("dA", G, b, NT, (first[0], alone)), ("dB", a, G, TN, (first[1],))):
+        exact, magnitude = truth(X, Y, of, structure)
+        bound = bound_for(X, Y, of, structure, exact, magnitude)
+        shape = (A if name == "dA" else B).shape
+        for gradient in gradients:
+            assert_within(gradient, exact.sum_to_size(shape), bound.sum_to_size(shape), name)
+
+
+@needs_hopper
 def test_kept_operands_under_what_looks_on(model):
     N = 1300
     A, B, G = KEPT["normal"](N)

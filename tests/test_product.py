@@ -2,6 +2,7 @@
 triangle and in freed memory; inputs stay as they are, and the same input gives the same bits. What a CUDA stream may expect holds too.
 """
 
+import itertools
 import math
 import time
 import types
@@ -688,6 +689,40 @@ def test_explain_tells_of_a_whole_batch(automatic, problem):
     )
     told = automatic.explain(hard.expand(2, 2048, 2048), B, problem)
     assert (told["path"], told["fallback_at"]) == ("fallback", [0, 1]), told
+
+
+@needs_hopper
+@pytest.mark.parametrize(("batch", "N"), [((3,), 1300), ((2, 2), 1153), ((20,), 2048), ((4, 6), 2000)])  # the last two in parts
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_batch_in_one_launch(automatic, function, batch, N):
+    contraction, structure = FUNCTIONS[function]
+    problem = dict(zip(FUNCTIONS, EXPLAINED, strict=True))[function]
+    A, B = (normal(*batch, N, N, seed=seed, device="cuda") for seed in (1, 2))
+    A.view(-1, N, N)[1, N - 5, 3 :: N // 4] *= 1e-12  # outliers in one of them, below the diagonal and above it
+    A.view(-1, N, N)[1, 3 :: N // 4, N - 5] *= 1e-12
+    told = automatic.explain(A, B, problem)
+    assert told["path"] == "hopper" and told["outliers"] > 0, told
+    C = getattr(automatic, function)(A, B)
+    for at in itertools.product(*(range(size) for size in batch)):
+        alone = getattr(automatic, function)(A[at], B[at])
+        if at in ((0,) * len(batch), tuple(size - 1 for size in batch)):
+            assert_product(C[at], A[at], B[at], contraction, structure)
+        torch.testing.assert_close(C[at], alone, rtol=0, atol=1e-5 * N**0.5)  # its splits may be other ones
+    assert_bitwise(getattr(automatic, function)(A, B), C)
+
+
+@needs_hopper
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_batch_of_which_some_fall_back(automatic, function):
+    contraction, structure = FUNCTIONS[function]
+    problem = dict(zip(FUNCTIONS, EXPLAINED, strict=True))[function]
+    A, B = (normal(4, 1300, 1300, seed=seed, device="cuda") for seed in (1, 2))
+    A[1], B[3] = torch.exp(3 * A[1]), torch.exp(3 * B[3])
+    assert automatic.explain(A, B, problem)["fallback_at"] == [1, 3]
+    assert_product(getattr(automatic, function)(A, B), A, B, contraction, structure)
+    common = torch.exp(3 * B[0])
+    assert automatic.explain(A, common, problem)["fallback_at"] == [0, 1, 2, 3]
+    assert_product(getattr(automatic, function)(A, common), A, common.expand_as(A), contraction, structure)
 
 
 @pytest.mark.parametrize(
