@@ -3687,6 +3687,7 @@ struct HalfProduct {
   CUtensorMap x, y;                 // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
   CUtensorMap c;                    // (column, row, batch), or (row, column, batch)
   Product p;                        // x_batch, y_batch and c_batch in units of the tensor maps' third dimension
+  bool bfloat16;                    // or float16
   Side x_side, y_side;
   int clusters;
   int m, n, k_blocks, triangular;   // as in p, for WorkTiles
@@ -3892,9 +3893,8 @@ __device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
 
 // ---- Half precision: storing C.
 
-template <typename T>
-__device__ inline uint32_t pack(float a, float b) {
-  if constexpr (std::is_same_v<T, __half>) {
+__device__ inline uint32_t pack(bool bfloat16, float a, float b) {
+  if (!bfloat16) {
     const __half2 two = __floats2half2_rn(a, b);
     return reinterpret_cast<const uint32_t&>(two);
   } else {
@@ -3905,7 +3905,6 @@ __device__ inline uint32_t pack(float a, float b) {
 
 // A warpgroup's sums of a box to shared memory, rounded once; zeros above the diagonal of a triangular product. Returns a NaN if a sum was
 // one, or Inf.
-template <typename T>
 __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, int col, float* sum) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   if (h.p.triangular && col >= row) {
@@ -3921,7 +3920,8 @@ __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, 
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
     const float* s = sum + 8 * q;
-    const uint32_t w[4] = {pack<T>(s[0], s[1]), pack<T>(s[2], s[3]), pack<T>(s[4], s[5]), pack<T>(s[6], s[7])};
+    const uint32_t w[4] = {pack(h.bfloat16, s[0], s[1]), pack(h.bfloat16, s[2], s[3]), pack(h.bfloat16, s[4], s[5]),
+                           pack(h.bfloat16, s[6], s[7])};
 #pragma unroll
     for (int u = 0; u < 8; ++u) sign = fmaf(s[u], 0.0f, sign);
     if (h.p.c_col == 1)
@@ -3983,15 +3983,16 @@ __device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
 // ---- Half precision: consumers, two warpgroups of 64 rows each.
 
 // An element of a block, by its line and its k.
-template <typename T, int kMajor>
-__device__ inline float element(const uint8_t* block, int line, int k) {
+template <int kMajor>
+__device__ inline float element(bool bfloat16, const uint8_t* block, int line, int k) {
   const int row = kMajor ? k : line, col = kMajor ? line : k;
-  return widen(*reinterpret_cast<const T*>(block + row * 128 + (col / 8 ^ row % 8) * 16 + col % 8 * 2));
+  const uint8_t* at = block + row * 128 + (col / 8 ^ row % 8) * 16 + col % 8 * 2;
+  return bfloat16 ? widen(*reinterpret_cast<const __nv_bfloat16*>(at)) : widen(*reinterpret_cast<const __half*>(at));
 }
 
 // sum += X Y over a k-block on a diagonal: those terms alone that the sum over k has, since zero times Inf would be a NaN. Rare, and slow:
 // the sums leave their registers meanwhile.
-template <typename T, int kMajorX, int kMajorY, int kBlockN>
+template <int kMajorX, int kMajorY, int kBlockN>
 __device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&stage)[kBlocksM + kBlockN / kBlock][kOperandBytes],
                                           int line_x, int line_y, int k_block, float (&sum)[kBlockN / 2]) {
   const int thread = threadIdx.x % 128;
@@ -4006,7 +4007,7 @@ __device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&
 #pragma unroll 1
     for (int k = 0; k < kBlockK; ++k)
       if (on_side(h.x_side, line_x * kBlock + row, k_block * kBlock + k) && on_side(h.y_side, line_y * kBlock + col, k_block * kBlock + k))
-        s = fmaf(element<T, kMajorX>(x, row, k), element<T, kMajorY>(y, col % kBlock, k), s);
+        s = fmaf(element<kMajorX>(h.bfloat16, x, row, k), element<kMajorY>(h.bfloat16, y, col % kBlock, k), s);
     total[e] = s;
   }
 #pragma unroll
@@ -4015,7 +4016,7 @@ __device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&
 
 // ---- Half precision: consumers: tile by tile.
 
-template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
+template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, bool careful) {
   using Shared = SharedMemory<kBlockN>;
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
@@ -4046,13 +4047,16 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     auto block = [&](int u) {
       return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kOperandBytes, kOperandBytes, 1024);
     };
-    auto issue = [&] {
+    auto issue = [&](auto type) {
       const uint64_t x = block(group), y = block(kBlocksM);
       warpgroup_arrive();
 #pragma unroll
       for (int s = 0; s < kBlockK / 16; ++s)
-        wgmma<T, kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY), 1);
+        wgmma<decltype(type), kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY), 1);
+      warpgroup_commit_batch();
     };
+    // Calls f with an element of the type. Inside no wgmma may be left open, or ptxas would run all of them one after the other
+    auto with_element = [&](auto&& f) { h.bfloat16 ? f(__nv_bfloat16()) : f(__half()); };
     // k-blocks in which there is no X. They may be as many as there are stages beside the one that holds C: that one is wanted, too
     auto leave_out = [&](int count) {
       if (count > 0) release_stored();
@@ -4069,11 +4073,12 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       for (int k = tile.k_begin; k < tile.k_end; ++k, at.advance()) {
         wait_for_stage();
         if (to_be_masked<kBlockN, kCooperation>(h, tile, rank, k)) {
-          multiply_with_care<T, kMajorX, kMajorY, kBlockN>(h, shared.stage[at.stage], line_x, tile.col, k, sum);
+          multiply_with_care<kMajorX, kMajorY, kBlockN>(h, shared.stage[at.stage], line_x, tile.col, k, sum);
         } else {
-          issue();
-          warpgroup_commit_batch();
-          warpgroup_wait<0>();
+          with_element([&](auto type) {
+            issue(type);
+            warpgroup_wait<0>();
+          });
         }
         release(at.stage);
       }
@@ -4082,19 +4087,20 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       const int end = h.x_side == kUpToLine ? max(min(tile.k_end, line_x + 1), begin) : tile.k_end;
       leave_out(begin - tile.k_begin);
       int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
+      with_element([&](auto type) {
 #pragma unroll 1
-      for (int k = begin; k < end; ++k, at.advance()) {
-        wait_for_stage();
-        issue();
-        warpgroup_commit_batch();
-        warpgroup_wait<1>();
-        if (reading >= 0) {
-          release(reading);
-          release_stored();
+        for (int k = begin; k < end; ++k, at.advance()) {
+          wait_for_stage();
+          issue(type);
+          warpgroup_wait<1>();
+          if (reading >= 0) {
+            release(reading);
+            release_stored();
+          }
+          reading = at.stage;
         }
-        reading = at.stage;
-      }
-      warpgroup_wait<0>();
+        warpgroup_wait<0>();
+      });
       if (reading >= 0) release(reading);
       release_stored();
       leave_out(tile.k_end - end);
@@ -4131,7 +4137,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       };
       static_assert(2 * Shared::kBlocksN <= kBlocksM + Shared::kBlocksN + Shared::kStored, "all boxes of C must have a place");
 #pragma unroll
-      for (int u = 0; u < Shared::kBlocksN; ++u) sign += store_sums<T>(h, box(u), line_x, tile.col + u, sum + 32 * u);
+      for (int u = 0; u < Shared::kBlocksN; ++u) sign += store_sums(h, box(u), line_x, tile.col + u, sum + 32 * u);
       fence_proxy_async_shared();   // the copy engine reads them
       named_barrier_sync<128>(kConsumerTeam + group);
 #pragma unroll 1
@@ -4160,7 +4166,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
         }
         bulk_wait_group_read();   // the box before this one has left
         named_barrier_sync<128>(kConsumerTeam + group);
-        sign += store_sums<T>(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, total);
+        sign += store_sums(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, total);
         fence_proxy_async_shared();   // the copy engine reads it
         named_barrier_sync<128>(kConsumerTeam + group);
         if (threadIdx.x % 128 == 0) send_box(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, tile.batch);
@@ -4176,7 +4182,7 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
 
 // ---- Half precision: the kernel.
 
-template <typename T, int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
+template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = SharedMemory<kBlockN>;
@@ -4240,7 +4246,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<kConsumerRegisters>();
     for (bool careful = false;; careful = true) {
-      consume<T, kMajorX, kMajorY, kBlockN, kCooperation>(h, shared, careful);
+      consume<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared, careful);
       if (!again(careful)) break;
     }
   } else {
@@ -4295,13 +4301,13 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int kBlockN, Cooperation kCooperation>
+template <int kBlockN, Cooperation kCooperation>
 static cudaError_t launch_as(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
   constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
   static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
   return with_constants(major_x, major_y, [&](auto x, auto y) {
     const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
-    return launch_kernel<half_product<T, x, y, kBlockN, kCooperation>>(launch, h);
+    return launch_kernel<half_product<x, y, kBlockN, kCooperation>>(launch, h);
   });
 }
 
@@ -4314,17 +4320,10 @@ static uint64_t number_of_launch() {
 
 int64_t workspace_bytes(const Product& p, const Gpu& gpu) { return Plan(p, gpu).bytes(); }
 
-template <typename T>
-static cudaError_t launch_typed(const HalfProduct& h, bool major_x, bool major_y, const Plan& plan, cudaStream_t stream) {
-  if (plan.split > 1) return launch_as<T, 128, kSplit>(h, major_x, major_y, plan.split, stream);
-  return plan.columns == 128 ? launch_as<T, 128, kMulticast>(h, major_x, major_y, 2, stream)
-                             : launch_as<T, 256, kMulticast>(h, major_x, major_y, 2, stream);
-}
-
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const Plan plan(p, gpu);
   HalfProduct h = {};
-  h.p = p;
+  h.p = p, h.bfloat16 = type == kBFloat16;
   h.x_side = side_of(kX, p), h.y_side = side_of(kY, p);
   h.m = p.m, h.n = p.n, h.k_blocks = ceil_div(p.k, kBlockK), h.triangular = p.triangular, h.contraction = p.contraction;
   h.clusters = plan.clusters, h.longest_split = plan.longest;
@@ -4336,8 +4335,9 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   h.ready = reinterpret_cast<uint64_t*>(static_cast<uint8_t*>(workspace) + plan.bytes_of_sums());
   h.launch = number_of_launch(), h.places = plan.places;
   if (error != cudaSuccess) return error;
-  return type == kFloat16 ? launch_typed<__half>(h, x.lines_first, y.lines_first, plan, stream)
-                          : launch_typed<__nv_bfloat16>(h, x.lines_first, y.lines_first, plan, stream);
+  if (plan.split > 1) return launch_as<128, kSplit>(h, x.lines_first, y.lines_first, plan.split, stream);
+  return plan.columns == 128 ? launch_as<128, kMulticast>(h, x.lines_first, y.lines_first, 2, stream)
+                             : launch_as<256, kMulticast>(h, x.lines_first, y.lines_first, 2, stream);
 }
 
 }  // namespace half_precision

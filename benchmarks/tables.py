@@ -346,7 +346,10 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "mma": ("mma.json", mma),
     "portable": ("portable.json", portable),
     "batch": ("batch.json", comparison("batch", "batch", lambda row: row["shape"].replace(" x ", "×") + of_dtype(row))),
-    "backward": ("backward.json", comparison("backward", "N, forward and backward", lambda row: row["shape"].replace(" x ", "×") + of_dtype(row))),
+    "backward": (
+        "backward.json",
+        comparison("backward", "N, forward and backward", lambda row: row["shape"].replace(" x ", "×") + of_dtype(row)),
+    ),
     "problems": ("problems.json", problems),
     "check": ("check.json", check),
     "host": ("host.json", host),
