@@ -143,8 +143,8 @@ int64_t products_at_once(const Product& product, const Gpu& gpu);
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream);
 
-// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`. Either
-// may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
+// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`.
+// Either may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
 // `first`: they have not been computed from `kept` before. Then their counters there are still as the product reset them.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream);
@@ -4401,7 +4401,7 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
     part.c = static_cast<float*>(p.c) + at * p.c_batch[0];
     if (part.batch_size[0] == 1) {
       --part.batch_dims;
-      for (auto* values : {part.batch_size, part.x_batch, part.y_batch, part.c_batch}) std::copy(values + 1, values + kMaxBatchDims, values);
+      for (int64_t* all : {part.batch_size, part.x_batch, part.y_batch, part.c_batch}) std::copy(all + 1, all + kMaxBatchDims, all);
     }
     error = for_each_part(part, most, f);
   }
@@ -4410,7 +4410,7 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// The counters of a product, or of a gradient, all of the batch: the queues of work tiles, of zeros and of product_behind, then splits_done.
+// The counters of products, or of gradients, all of a batch: the queues of work tiles, of zeros and of product_behind, then splits_done.
 enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
@@ -4628,7 +4628,9 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  auto behind = [&](int which, const Packed& x, const Packed& y) { return Behind{at.progress, at.controls, at.queue[which] + kNextBehind, x, y}; };
+  auto behind = [&](int which, const Packed& x, const Packed& y) {
+    return Behind{at.progress, at.controls, at.queue[which] + kNextBehind, x, y};
+  };
   if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, behind(0, g, y), stream);
   if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, behind(dx.c != nullptr, x, g), stream);
   return error;

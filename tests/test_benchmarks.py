@@ -87,6 +87,7 @@ def run_suites(suites, stand_in, folder, *names):
     for name in names:
         bench = suites.Bench("cpu", stand_in, trials=5, sizes=[24, 40])
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(suites, "CHECKS", suites.CHECKS[:1] + suites.CHECKS[3:5])  # of each kind one
             if name == "profile":  # the profiler itself is NVIDIA's
                 patch.setattr(suites.subprocess, "run", lambda command, **rest: answer if command[0] == "ncu" else real(command, **rest))
             assert suites.run_suite(name, bench, folder, commit="abc123") == []

@@ -48,7 +48,7 @@ def assert_agrees(compiled, call, A, B):
 
 @pytest.mark.skipif(importlib.util.find_spec("expecttest") is None, reason="torch.library.opcheck needs the package expecttest")
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY[::4], ids=FAMILY_NAMES[::4])  # each of both once
 def test_opcheck(model, contraction, structure, device):
     operator = torch.ops.tril_matmul.product.default
     N, M, K = (5, 5, 5) if structure else (5, 6, 7)
