@@ -136,7 +136,7 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
-int64_t products_at_once(const Product& product, const Gpu& gpu);
+int64_t products_at_once(const Product& product);
 
 // Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets the Hopper kernel's Control of each of the
 // batch. keep: the workspace will be given to launch_gradients; all of the batch has to be computed at once.
@@ -824,7 +824,9 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 // rows of an operand, else 1.
 template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
-  if constexpr (kN == 128) {
+  if constexpr (kN == 64) {
+    WGMMA(64, REGISTERS_32, 32, 33, 34, 35, 36, SUMS_32(s, 0));
+  } else if constexpr (kN == 128) {
     WGMMA(128, REGISTERS_64, 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
   } else {
     static_assert(kN == 256, "a multiplication of this width has no wrapper");
@@ -1059,19 +1061,20 @@ __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 
 
 // ---- Packing: the way back to float32.
 
+__device__ inline bool is_normal(float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; }
+
 // Adds sums to the total with the powers of two of their blocks undone.
 __device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
   const float first = of_x * of_first, second = of_x * of_second;
-  auto normal = [](float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; };
-  if (normal(first) && normal(second)) {
+  if (is_normal(first) && is_normal(second)) {
 #pragma unroll
     for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
     return;
   }
   // Either a column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two
   // powers is no normal number, but what it scales may be one: then they are undone one after the other.
-  const float first_step = normal(first) ? first : of_x, then_first = normal(first) ? 1.0f : of_first;
-  const float second_step = normal(second) ? second : of_x, then_second = normal(second) ? 1.0f : of_second;
+  const float first_step = is_normal(first) ? first : of_x, then_first = is_normal(first) ? 1.0f : of_first;
+  const float second_step = is_normal(second) ? second : of_x, then_second = is_normal(second) ? 1.0f : of_second;
 #pragma unroll
   for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
 #pragma unroll
@@ -1208,6 +1211,8 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
 }
+// For TF32: one of every four. So most blocks of a matrix have one scale; 26 of float16's 30 binades are left below the largest at least.
+__device__ inline int coarse_scale_exponent(uint32_t largest) { return (scale_exponent(largest) + 127) / 4 * 4 - 127; }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the two operand tiles of a packed block, in shared memory.
@@ -1336,7 +1341,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     largest = max(largest, shared.scratch.largest[w]);
     least = min(least, shared.scratch.least[w]);
   }
-  const int exponent = scale_exponent(largest);
+  const int exponent = p.product.tf32 ? coarse_scale_exponent(largest) : scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
   const float least_scaled = __uint_as_float(least + 1) * scale;
@@ -3113,8 +3118,6 @@ constexpr int kMostShared = 227 * 1024;   // bytes of shared memory that a CTA o
 // ---- Hopper kernel: sizes, and what its CTAs are given and share.
 
 constexpr int kCols = 256;                           // of C: a CTA computes 128 x 256 at a time
-constexpr int kStages = 7;                           // of the pipeline through which packed blocks come
-constexpr int kStageBytes = 2 * kBlockBytes;
 constexpr int kTiles = 4;                            // places for work tiles on their way to the producers
 [[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
@@ -3127,7 +3130,7 @@ struct HopperProduct {
   Contraction contraction;
   int triangular;
   int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
-  int tf32;                         // 1: hi hi alone, of the three products
+  int tf32;                         // 1: hi hi alone, of the three products, by a kernel of its own
   int batches;
   int64_t c_batch;                  // from the C of one product to the next one's
   int places;                       // for partial sums, of one product
@@ -3214,27 +3217,31 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 // ---- Hopper kernel: the shared memory, and the queue of work.
 
 //   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
+//                                                                                 (in TF32 fourteen of 16 KB, without lo)
 //   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
 //   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
 //
 // Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once.
+template <bool kTf32>
 struct SharedMemory {
+  static constexpr int kPartBytes = kTf32 ? kOperandBytes : kBlockBytes;   // of a block: hi, or hi and lo
+  static constexpr int kStageBytes = 2 * kPartBytes, kStages = kTf32 ? 14 : 7;
   uint8_t stage[kStages][kStageBytes];
   BlockHead head[kStages][2];
   WorkTile tile[kTiles];
   KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
-  int tf32;
   int something_behind;       // the producer's: whether any product may need the fallback
   int matrix[2];              // the producer's: which of X, and of Y, the tile has
   uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTiles];
 };
-static_assert(sizeof(SharedMemory) <= kMostShared, "a CTA of Hopper has no more");
+static_assert(std::max(sizeof(SharedMemory<false>), sizeof(SharedMemory<true>)) <= kMostShared, "a CTA of Hopper has no more");
 
 // One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
 // computes a work tile makes no difference to the result.
-__device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, WorkTiles<>& work_tiles, int made) {
+template <bool kTf32>
+__device__ void make_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int made) {
   WorkTile tile = {};
   const int number = atomicAdd(p.next_tile, 1);   // the products of a batch in turn: so their longest tiles come first
   if (!work_tiles.find(p, number / p.batches, tile)) tile.i = -1;
@@ -3252,10 +3259,11 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory& shared, Wor
 // It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
 // both. A product that needs the fallback is left out; if it is the only one, there is nothing to do.
 
-template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<>& work_tiles) {
+template <Contraction kContraction, bool kTf32>
+__device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles) {
+  constexpr int kPartBytes = SharedMemory<kTf32>::kPartBytes, kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
   const int rank = static_cast<int>(block_rank_in_cluster());
-  Pipeline<kStages> pipeline = {0, 1};   // the first turn finds the stages free
+  Pipeline<SharedMemory<kTf32>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
   shared.something_behind = load_relaxed(p.progress) & kSomethingBehind;
   for (int taken = 0;; ++taken) {
     if (rank == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while what is in the pipeline is multiplied
@@ -3271,11 +3279,9 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<
     shared.matrix[kX] = matrix_of(p.x, tile.batch), shared.matrix[kY] = matrix_of(p.y, tile.batch);
     const int x_blocks = shared.matrix[kX] * p.x.blocks_each, y_blocks = shared.matrix[kY] * p.y.blocks_each;   // their first
     const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
-    const int bytes = p.tf32 ? kOperandBytes : kBlockBytes;   // of a block
-    const int bytes_and_head = bytes + static_cast<int>(sizeof(BlockHead));
 #pragma unroll 1
     for (int k = begin; k < end; ++k) {
-      int flags = (k == end - 1 ? kLast : 0) | (p.tf32 ? kWideX * 3 | kWideY * 3 : 0);   // TF32 goes the way of wide blocks
+      int flags = k == end - 1 ? kLast : 0;
 #pragma unroll
       for (int u = 0; u < 2; ++u)
         if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
@@ -3288,7 +3294,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
           uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
           copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
-          if (!p.tf32) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
+          if (!kTf32) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
           copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       };
@@ -3304,10 +3310,10 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<
         if (flags & kHasX << u) {
           const int block = x_blocks + block_of<kX, kContraction>(p, first_row + u, k);
           const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, bytes, &shared.full[pipeline.stage]);
+          copy_bulk(shared.stage[pipeline.stage] + u * kPartBytes, from, kPartBytes, &shared.full[pipeline.stage]);
           copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
-      if (k == begin || k % 32 == 0) {
+      if (!kTf32 && (k == begin || k % 32 == 0)) {   // of hi alone it makes no difference
         int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
@@ -3318,19 +3324,19 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<
         }
       }
 #pragma unroll
-      for (int u = 0; u < 2; ++u)
+      for (int u = 0; u < 2 && !kTf32; ++u)
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
       shared.info[pipeline.stage] = {flags,      first_row * kBlock, first_col * kBlock, tile.split, tile.splits,
                                       tile.place, tile.batch};
-      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * bytes_and_head);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * bytes_and_head);
+      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
       pipeline.advance();
 
       // Wait for an empty stage, and copy the second half of Y
       barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
       copy_y(1);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * bytes_and_head);
+      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
       pipeline.advance();
     }
   }
@@ -3343,14 +3349,14 @@ __device__ void produce(const HopperProduct& p, SharedMemory& shared, WorkTiles<
 //
 // Neither waits for the other; while one promotes its sums the other multiplies.
 
-// Issues the wgmma of one k-block, 64 rows and 128 columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
-template <Contraction kContraction>
-__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float (&sums)[64], bool add) {
+// Issues the wgmma of one k-block, 64 rows and kCols columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <Contraction kContraction, int kCols = 128>
+__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<__half, 128, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+    wgmma<__half, kCols, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
@@ -3442,33 +3448,40 @@ struct KBlock {
 };
 
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
+template <bool kTf32>
 struct ConsumerView {
+  using Shared = SharedMemory<kTf32>;
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
   __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
-    return __int_as_float(load_shared(base + offsetof(SharedMemory, head) + offset + sizeof(BlockHead) * (2 * stage + block)));
+    return __int_as_float(load_shared(base + offsetof(Shared, head) + offset + sizeof(BlockHead) * (2 * stage + block)));
   }
-  __device__ bool tf32() const { return load_shared(base + offsetof(SharedMemory, tf32)); }
+  // The operands of a half of a k-block, as wgmma wants them described.
+  __device__ uint64_t x(const Half& h) const { return operand(h.x_stage(), group * Shared::kPartBytes); }
+  __device__ uint64_t y(const Half& h) const { return operand(h.y_stage(), 0); }
+  __device__ uint64_t operand(int stage, int offset) const {
+    return make_descriptor(base + offsetof(Shared, stage) + stage * Shared::kStageBytes + offset, kOperandBytes, 1024);
+  }
   __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
   __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
   // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
-  __device__ void next_k_block(Pipeline<kStages>& pipeline, KBlock& k_block, Half& first) const {
-    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what = load_shared(base + offsetof(SharedMemory, info) + sizeof(KBlockInfo) * pipeline.stage);
+  __device__ void next_k_block(Pipeline<Shared::kStages>& pipeline, KBlock& k_block, Half& first) const {
+    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
+    k_block.what = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * pipeline.stage);
     if (k_block.what & kStop) return;
     const int y_stage = pipeline.stage;
     pipeline.advance();
-    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
+    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
     k_block.what |= pipeline.stage << 16;
     first = half_of(k_block, 0, y_stage);
     pipeline.advance();
   }
 
   // Waits for the second half of Y.
-  __device__ Half second_half(const KBlock& k_block, Pipeline<kStages>& pipeline) const {
-    barrier_wait_at(base + offsetof(SharedMemory, full) + 8 * pipeline.stage, pipeline.parity);
+  __device__ Half second_half(const KBlock& k_block, Pipeline<Shared::kStages>& pipeline) const {
+    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
     const Half half = half_of(k_block, 1, pipeline.stage);
     pipeline.advance();
     return half;
@@ -3487,26 +3500,24 @@ struct ConsumerView {
   __device__ void release(int stage) const {
     const int lane = fresh_thread_index() % 32;
     __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(SharedMemory, empty) + 8 * stage, lane));
+    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
   }
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
 template <Contraction kContraction, typename Meanwhile>
-__device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
+__device__ inline void consume_half(const ConsumerView<false>& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
     view.release(h.y_stage());
     return;
   }
-  const uint32_t stages = view.base + offsetof(SharedMemory, stage);
-  const uint64_t x = make_descriptor(stages + h.x_stage() * kStageBytes + view.group * kBlockBytes, kOperandBytes, 1024);
-  const uint64_t y = make_descriptor(stages + h.y_stage() * kStageBytes, kOperandBytes, 1024);
+  const uint64_t x = view.x(h), y = view.y(h);
   float sums[64];
-  if (h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own; or any in TF32, hi hi alone
+  if (h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
 #pragma unroll 1
-    for (int product = view.tf32() ? 2 : 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
+    for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
       warpgroup_arrive();
       issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kOperandBytes : 0),
                                 advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), sums, false);
@@ -3541,26 +3552,129 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   promote(sums, of_x, of_first, of_second, total);
 }
 
+// In TF32, hi hi alone. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in this
+// unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
+struct Unit {
+  static constexpr uint32_t kNone = 0, kOne = 1;   // none yet; numbers as they are. Else the sum of two powers of two, as bits
+  uint32_t bits = kNone;
+  __device__ bool is_common() const { return bits > kOne; }
+
+  // Whether all that half of a k-block adds to the totals has this unit.
+  __device__ bool is_of(const ConsumerView<true>& view, const Half& h) const {
+    if (!is_common() || !h.multiply() || !h.has_column(0) || !h.has_column(1)) return false;
+    const uint32_t of_x = __float_as_uint(view.unscale(h.x_stage(), view.group));
+    return bits == of_x + __float_as_uint(view.unscale(h.y_stage(), 0)) && bits == of_x + __float_as_uint(view.unscale(h.y_stage(), 1));
+  }
+
+  // Totals in this unit become numbers as they are.
+  __device__ void undo(float (&total)[2][64]) {
+    if (is_common()) {
+      const int exponent = static_cast<int>(bits >> 23) - 254, half = exponent / 2;
+      const float first = power_of_two(half), second = power_of_two(exponent - half);   // the product may be no normal number
+#pragma unroll
+      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = total[u / 64][u % 64] * first * second;
+    }
+    bits = kOne;
+  }
+};
+
+// Half of a k-block that may have another unit, or lack blocks: it is promoted.
 template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory& shared) {
-  ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
+__device__ inline void consume_half_tf32(const ConsumerView<true>& view, const Half& h, float (&total)[2][64], int half, Unit& unit) {
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {   // by column blocks: so half as many sums need registers
+    if (!h.multiply() || !h.has_column(u)) continue;
+    float of_x = view.unscale(h.x_stage(), view.group), of_y = view.unscale(h.y_stage(), u);
+    const uint32_t bits = __float_as_uint(of_x) + __float_as_uint(of_y);
+    if (unit.bits == Unit::kNone) unit.bits = bits;
+    if (unit.bits != bits) unit.undo(total);
+    float sums[32];
+    warpgroup_arrive();
+    issue_wgmma<kContraction, 64>(view.x(h), advance_descriptor(view.y(h), u * kOperandBytes), sums, false);
+    warpgroup_commit_batch();
+    warpgroup_wait<0>();
+    if (unit.is_common()) of_x = of_y = 1.0f;
+    if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;
+#pragma unroll
+    for (int e = 0; e < 32; ++e) total[half][32 * u + e] += sums[e] * of_x * of_y;
+  }
+  view.release(h.y_stage());
+}
+
+// A tile, from its first k-block on, whose halves are there. `next` waits for the halves of the next k-block, or that of the next tile.
+// Returns the last stage of X, which is not released.
+template <Contraction kContraction, typename Next>
+__device__ inline int consume_tile_tf32(const ConsumerView<true>& view, Half& first, Half& second, float (&total)[2][64],
+                                        const Next& next) {
+  Unit unit;
+  for (;;) {
+    int x_stage = second.x_stage();
+    bool last = second.last();
+    if (unit.is_of(view, first) && unit.is_of(view, second)) {   // k-blocks of this unit: while one is multiplied the next is issued
+      int y_stages = -1;   // of the k-block that is being multiplied, as x_stage
+      bool more;
+#pragma unroll 1
+      do {
+        // Issue wgmma
+        warpgroup_arrive();
+        issue_wgmma<kContraction>(view.x(first), view.y(first), total[0], true);
+        issue_wgmma<kContraction>(view.x(second), view.y(second), total[1], true);
+        warpgroup_commit_batch();
+        // Wait for the k-block before, and give its stages back
+        warpgroup_wait<1>();
+        if (y_stages >= 0) view.release(y_stages & 15), view.release(x_stage), view.release(y_stages >> 4);
+        x_stage = second.x_stage(), y_stages = first.y_stage() | second.y_stage() << 4, last = second.last();
+        // Wait for the next one
+        next();
+        more = !last && unit.is_of(view, first) && unit.is_of(view, second);
+      } while (more);
+      warpgroup_wait<0>();
+      view.release(y_stages & 15), view.release(y_stages >> 4);
+    } else {
+      consume_half_tf32<kContraction>(view, first, total, 0, unit);
+      consume_half_tf32<kContraction>(view, second, total, 1, unit);
+      next();
+    }
+    if (last) {
+      unit.undo(total);
+      return x_stage;
+    }
+    view.release(x_stage);
+  }
+}
+
+template <Contraction kContraction, bool kTf32>
+__device__ void consume(const HopperProduct& p, SharedMemory<kTf32>& shared) {
+  ConsumerView<kTf32> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   keep(view.base);
-  Pipeline<kStages> pipeline;
+  Pipeline<SharedMemory<kTf32>::kStages> pipeline;
   KBlock k_block;
   Half first, second;
-  view.next_k_block(pipeline, k_block, first);
+  auto wait_for_first = [&] { view.next_k_block(pipeline, k_block, first); };
+  auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
+  auto wait_for_both = [&] {
+    wait_for_first();
+    if (!(k_block.what & kStop)) wait_for_second();
+  };
+  kTf32 ? wait_for_both() : wait_for_first();
   while (!(k_block.what & kStop)) {   // a tile at a time
     float total[2][64];
 #pragma unroll
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    for (;;) {
-      consume_half<kContraction>(view, first, total[0], [&] { second = view.second_half(k_block, pipeline); });
-      consume_half<kContraction>(view, second, total[1], [&] { view.next_k_block(pipeline, k_block, first); });
-      if (second.last()) break;
-      view.release(second.x_stage());
+    int x_stage;   // of the last k-block
+    if constexpr (kTf32) {
+      x_stage = consume_tile_tf32<kContraction>(view, first, second, total, wait_for_both);
+    } else {
+      for (;;) {
+        consume_half<kContraction>(view, first, total[0], wait_for_second);
+        consume_half<kContraction>(view, second, total[1], wait_for_first);
+        x_stage = second.x_stage();
+        if (second.last()) break;
+        view.release(x_stage);
+      }
     }
-    const KBlockInfo info = shared.info[second.x_stage()];
-    view.release(second.x_stage());
+    const KBlockInfo info = shared.info[x_stage];
+    view.release(x_stage);
     write_sums(p, info, view.group, total);
   }
 }
@@ -3590,8 +3704,8 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
 // ---- Hopper kernel: the kernel.
 
 // What the warps of a CTA do, each in its role.
-template <Contraction kContraction>
-__device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
+template <Contraction kContraction, bool kTf32>
+__device__ inline void take_part(const HopperProduct& p, SharedMemory<kTf32>& shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   WorkTiles<> work_tiles;
   if (warp == kProducerWarp && lane == 0 && block_rank_in_cluster() == 0) make_work_tile(p, shared, work_tiles, 0);
@@ -3600,37 +3714,37 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory& shared) {
   if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(p.progress, kPackingEnded);
   if (warp < kProducerWarp) {
     warpgroup_reg_alloc<kConsumerRegisters>();
-    consume<kContraction>(p, shared);
+    consume<kContraction, kTf32>(p, shared);
     if (p.triangular) write_zeros_above(p);
   } else {
     warpgroup_reg_dealloc<kProducerRegisters>();
-    if (warp == kProducerWarp && lane == 0) produce<kContraction>(p, shared, work_tiles);
+    if (warp == kProducerWarp && lane == 0) produce<kContraction, kTf32>(p, shared, work_tiles);
   }
 }
 
 // Clusters of two CTAs, one an SM, which stay until all tiles are done. Tiles are taken from a queue: clusters that
 // another kernel keeps from starting are not waited for.
-template <Contraction kFirst, Contraction kSecond>
+template <Contraction kFirst, Contraction kSecond, bool kTf32>
 __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid_constant__ HopperProducts p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
-  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(raw);
+  using Shared = SharedMemory<kTf32>;
+  Shared& shared = *reinterpret_cast<Shared*>(raw);
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    for (int s = 0; s < kStages; ++s) {
+    for (int s = 0; s < Shared::kStages; ++s) {
       barrier_init(&shared.full[s], 1);
       barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
     }
     for (int u = 0; u < kTiles; ++u) barrier_init(&shared.tile_full[u], 1);
-    shared.tf32 = p.of[0].tf32;
     barrier_init_fence();
   }
   launch_dependent_grids();
   cluster_sync();
   if (kFirst == kSecond || blockIdx.x / 2 % p.count == 0)
-    take_part<kFirst>(p.of[0], shared);
+    take_part<kFirst, kTf32>(p.of[0], shared);
   else
-    take_part<kSecond>(p.of[1], shared);
+    take_part<kSecond, kTf32>(p.of[1], shared);
   __syncwarp();
   cluster_sync();   // neither CTA may end while the other still signals it
 #endif
@@ -4382,7 +4496,7 @@ static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
 // A batch whose packed operands take more than this is computed in parts.
 constexpr int64_t kMostPackedBytes = 256 << 20;
 
-int64_t products_at_once(const Product& p, const Gpu&) {
+int64_t products_at_once(const Product& p) {
   const int64_t blocks = int64_t(to_pack(p, kX).blocks_each) + to_pack(p, kY).blocks_each;
   return std::min(p.batches, std::max<int64_t>(1, kMostPackedBytes / (blocks * kBlockBytes)));
 }
@@ -4490,7 +4604,10 @@ cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
 
 template <Contraction kFirst, Contraction kSecond>
 static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cudaStream_t stream) {
-  return launch_kernel<hopper_product<kFirst, kSecond>>({2 * clusters, kHopperThreads, sizeof(SharedMemory), 2, true, stream}, p);
+  return with_constant(p.of[0].tf32, [&](auto tf32) {
+    const Launch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory<tf32>), 2, true, stream);
+    return launch_kernel<hopper_product<kFirst, kSecond, tf32>>(launch, p);
+  });
 }
 
 // One product, or two of one size, which are then NT and TN.
@@ -4592,7 +4709,7 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   if (kernel == kHalfKernel) return half_precision::workspace_bytes(p, gpu);
   int64_t bytes = 0;
   if (kernel == kHopperKernel)
-    for_each_part(p, gradients ? p.batches : products_at_once(p, gpu), [&](const Product& part) {
+    for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
       bytes = std::max(bytes, Workspace(part, gpu.sms / 2, gradients, nullptr).bytes);
       return cudaSuccess;
     });
@@ -4605,7 +4722,7 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
   if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
-  return for_each_part(product, products_at_once(product, gpu), [&](const Product& part) {   // one workspace serves them all, in turn
+  return for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
     cudaError_t error = launch_hopper(part, workspace, keep, gpu, stream);
     if (error == cudaSuccess && controls)
       error = cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream), controls += part.batches;
@@ -4810,7 +4927,7 @@ Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int p
     if (const int64_t bytes = workspace_bytes_for(p, way.kernel, gpu, 0)) {
       way.workspace = new_workspace(bytes, x);
       workspace = way.workspace.mutable_data_ptr();
-      way.whole = way.kernel == kHopperKernel && products_at_once(p, gpu) == p.batches;
+      way.whole = way.kernel == kHopperKernel && products_at_once(p) == p.batches;
     }
     Control* controls = nullptr;
     if (way.explained && way.kernel == kHopperKernel) {

@@ -29,7 +29,7 @@ import types
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
-EMPTY = "address_in_peer(base + offsetof(SharedMemory, empty) + 8 * stage"
+EMPTY = "address_in_peer(base + offsetof(Shared, empty) + 8 * stage"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 EVERY_COPY = (  # small products of the 16-bit types, too, are for the half-precision kernel: large ones would take the tools minutes
     ("return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;", "return kHalfKernel;"),

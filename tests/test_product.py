@@ -821,6 +821,31 @@ def test_tf32_where_torch_allows_it(model, restored_precision, setting):
         assert not hopper or error > 2.0**-16, (function, error)
 
 
+@needs_hopper
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("where", ["everywhere", "half way", "at the far ends", "zeros"])
+def test_tf32_of_blocks_with_many_scales(automatic, restored_precision, function, where):
+    """wgmma adds to totals that are scaled as the blocks are, up to the first block that has another scale."""
+    N = 1500
+    A, B = (normal(2, N, N, seed=seed, device="cuda") for seed in (1, 2))
+    block = torch.arange(N, device="cuda") // 64
+    exponents = {
+        "everywhere": block * 7 % 60 - 30,
+        "half way": block // 12 * 20,
+        "at the far ends": (block % 2) * 100 - 50,
+        "zeros": 0 * block,
+    }
+    scale = torch.exp2(exponents[where].float())
+    for operand in (A, B):
+        operand *= scale[:, None] / scale[None, :] if where != "half way" else scale[:, None]
+    if where == "zeros":
+        A[..., 300:700, :], B[..., :, 900:1000], A[1] = 0.0, 0.0, 0.0
+    torch.set_float32_matmul_precision("high")
+    assert automatic.explain(A, B, dict(zip(FUNCTIONS, EXPLAINED, strict=True))[function])["path"] == "hopper"
+    error = worst_error(getattr(automatic, function)(A, B), A, B, *FUNCTIONS[function])
+    assert error < 1.01 * 2.0**-10, error
+
+
 @needs_cuda
 @pytest.mark.parametrize("precisions", [("high", "highest"), ("highest", "high"), ("high", "high")])
 def test_gradients_go_by_the_setting_when_they_are_computed(model, restored_precision, precisions):
