@@ -136,7 +136,7 @@ def tf32(torch, module):
 
 
 def hopper(torch, module):
-    """Every contraction and structure, with gradients, a batch, wide blocks, outliers and a fallback."""
+    """Every contraction and structure, with gradients, a batch, wide blocks, outliers, TF32 and a fallback."""
     X, Y = (torch.randn(HOPPER_SIZE, HOPPER_SIZE, device="cuda") for _ in range(2))
     X[700, 3] = Y[900, 800] = 1e-6  # a wide block
     X[701, 3] = Y[900, 801] = 1e-10  # outliers
@@ -147,6 +147,11 @@ def hopper(torch, module):
     assert finite(torch, module, both, Y.expand_as(both), 0, 1) and finite(torch, module, X.expand_as(both), both, 2, 0)
     P, Q = both.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
+    torch.set_float32_matmul_precision("high")  # TF32, of blocks that have one scale, and of ones that have not
+    assert all(
+        finite(torch, module, Z, Y, *member) for Z in (X, X * torch.logspace(-3, 3, HOPPER_SIZE, device="cuda")) for member in FAMILY
+    )
+    torch.set_float32_matmul_precision("highest")
     X[5, 3] = both[1, 5, 3] = float("inf")  # a fallback: product_behind computes it
     assert not finite(torch, module, X, Y, 0, 1) and not finite(torch, module, both, Y.expand_as(both), 0, 1)
     print("computed by", module.explain(Y, Y)["path"], flush=True)
