@@ -674,13 +674,26 @@ def kernels_of(report):
     return found
 
 
+def nvcc_version():
+    """Of the compiler that find_nvcc finds, or None."""
+    version = re.search(r"V([\d.]+)", _output_of(find_nvcc() or "nvcc", "--version") or "")
+    return version[1] if version else None
+
+
+def serialized(report):
+    """What ptxas says of kernels in which it lets no wgmma begin before the one ahead has ended."""
+    return [line for line in report.splitlines() if "wgmma" in line and "serialized" in line]
+
+
 def suite_registers(bench, record):
     """Registers, stack and spills of every kernel, the mma kernel among them, by ptxas. Needs nvcc, and no GPU."""
-    version = re.search(r"V([\d.]+)", _output_of(find_nvcc() or "nvcc", "--version") or "")
-    record.content["versions"]["nvcc"] = version[1] if version else None
+    record.content["versions"]["nvcc"] = nvcc_version()
     for architecture in ARCHITECTURES:
         with record.row(f"registers on {architecture}"):
-            for row in kernels_of(ptxas_report(bench.solution._CUDA_SOURCES, bench.solution._NVCC_FLAGS, architecture)):
+            report = ptxas_report(bench.solution._CUDA_SOURCES, bench.solution._NVCC_FLAGS, architecture)
+            for line in serialized(report):
+                record.fail(f"registers on {architecture}: {line}")
+            for row in kernels_of(report):
                 line = f"{architecture:<9}{row['registers']:>4} registers{row['stack_bytes']:>5} bytes of stack  {row['kernel'][:90]}"
                 record.add({"architecture": architecture, **row}, line)
                 if row["spilled_bytes"]:
