@@ -31,7 +31,7 @@ Map, top to bottom:
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
                        split-K), element types, packing (float32 as scaled pairs of float16), launching, the portable kernel (any
                        GPU), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind the
-                       Hopper kernel, the Hopper kernel (float32), the half-precision kernel, which kernel computes
+                       Hopper kernel, the Hopper kernel (float32, TF32), the half-precision kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -304,6 +304,11 @@ struct WorkTiles {
     end = !p.triangular || p.contraction == kTN ? p.k_blocks : min(p.k_blocks, kBlocks * ((p.contraction == kNN ? i : j) + 1));
   }
 
+  // The work of a product: the k-blocks of all of its tiles.
+  __host__ static int64_t work(int64_t rows, int64_t cols, int64_t k_blocks, int triangular) {
+    return triangular ? kBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
+  }
+
   // How many tiles' worth of partial sums the splits leave.
   __host__ static int64_t partial_sums(int m, int n, int k_blocks, int triangular, int longest) {
     int64_t sum = 0;
@@ -376,7 +381,7 @@ struct Plan {
       columns = 256;
     // Tiles longer than a cluster's share of the work are summed in splits, as long as all of those begin at once
     const int64_t parts = p.batches * kTileEdge / columns;
-    const int64_t work = parts * (p.triangular ? kTileBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks);
+    const int64_t work = parts * WorkTiles<>::work(rows, cols, k_blocks, p.triangular);
     for (int64_t length = std::max<int64_t>(work * 6 / (5 * clusters), 12); length < k_blocks; length += 1 + length / 16) {
       int64_t numbers = 0, last = 0;
       int count, splits;
@@ -3314,7 +3319,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, Wor
           copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       if (!kTf32 && (k == begin || k % 32 == 0)) {   // of hi alone it makes no difference
-        int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
+        const int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
           const int col = first_col + 2 * u;
@@ -3327,8 +3332,8 @@ __device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, Wor
       for (int u = 0; u < 2 && !kTf32; ++u)
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
-      shared.info[pipeline.stage] = {flags,      first_row * kBlock, first_col * kBlock, tile.split, tile.splits,
-                                      tile.place, tile.batch};
+      const int row = first_row * kBlock, col = first_col * kBlock;
+      shared.info[pipeline.stage] = {flags, row, col, tile.split, tile.splits, tile.place, tile.batch};
       barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
       barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
       pipeline.advance();
@@ -3552,8 +3557,10 @@ __device__ inline void consume_half(const ConsumerView<false>& view, const Half&
   promote(sums, of_x, of_first, of_second, total);
 }
 
-// In TF32, hi hi alone. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in this
-// unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
+// ---- Hopper kernel: consumers: k-block by k-block in TF32.
+
+// Hi hi is the only product. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in
+// this unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
 struct Unit {
   static constexpr uint32_t kNone = 0, kOne = 1;   // none yet; numbers as they are. Else the sum of two powers of two, as bits
   uint32_t bits = kNone;
@@ -3588,11 +3595,13 @@ __device__ inline void consume_half_tf32(const ConsumerView<true>& view, const H
     const uint32_t bits = __float_as_uint(of_x) + __float_as_uint(of_y);
     if (unit.bits == Unit::kNone) unit.bits = bits;
     if (unit.bits != bits) unit.undo(total);
+    // Issue wgmma, and wait for the sums
     float sums[32];
     warpgroup_arrive();
     issue_wgmma<kContraction, 64>(view.x(h), advance_descriptor(view.y(h), u * kOperandBytes), sums, false);
     warpgroup_commit_batch();
     warpgroup_wait<0>();
+    // Promote
     if (unit.is_common()) of_x = of_y = 1.0f;
     if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;
 #pragma unroll
@@ -3643,6 +3652,8 @@ __device__ inline int consume_tile_tf32(const ConsumerView<true>& view, Half& fi
   }
 }
 
+// ---- Hopper kernel: consumers: tile by tile.
+
 template <Contraction kContraction, bool kTf32>
 __device__ void consume(const HopperProduct& p, SharedMemory<kTf32>& shared) {
   ConsumerView<kTf32> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
@@ -3685,7 +3696,7 @@ __device__ void consume(const HopperProduct& p, SharedMemory<kTf32>& shared) {
 
 __device__ inline void write_zeros_above(const HopperProduct& p) {
   const int lane = threadIdx.x % 32;
-  const bool exceptions = load_relaxed(p.progress) & kSomethingBehind;
+  const bool something_behind = load_relaxed(p.progress) & kSomethingBehind;
   const int64_t strips = kStripsInTile * triangle(ceil_div(p.m, kTileEdge) - 1);   // of one product
   for (;;) {
     int strip = lane == 0 ? atomicAdd(p.next_strip, 1) : 0;
@@ -3693,7 +3704,7 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
     if (strip >= strips * p.batches) return;
     const int batch = strip % p.batches;
     strip /= p.batches;
-    if (exceptions && load_relaxed(&p.controls[batch].fallback)) continue;
+    if (something_behind && load_relaxed(&p.controls[batch].fallback)) continue;
     const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group));
     constexpr int kLines = kTileEdge / kStripsInTile;
     const int first = static_cast<int>(strip % kStripsInTile) * kLines;
@@ -4468,8 +4479,8 @@ _CUDA_HOPPER_LAUNCH = r"""
 // product and for two in one launch, which share the clusters.
 static int longest_split(const Product& p, int clusters, int products) {
   const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), k_blocks = blocks_in(p.k);
-  const int64_t work = p.triangular ? kTileBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
-  int64_t longest = work * p.batches * products / clusters;   // what each cluster has to do on average
+  // What each cluster has to do on average
+  int64_t longest = WorkTiles<>::work(rows, cols, k_blocks, p.triangular) * p.batches * products / clusters;
   if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
   if (longest < 4) longest = 4;
   return static_cast<int>(k_blocks < longest ? k_blocks : longest);

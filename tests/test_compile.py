@@ -47,8 +47,11 @@ def assert_agrees(compiled, call, A, B):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("expecttest") is None, reason="torch.library.opcheck needs the package expecttest")
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("contraction", "structure"), FAMILY[::4], ids=FAMILY_NAMES[::4])  # each of both once
+@pytest.mark.parametrize(
+    ("contraction", "structure", "device"),  # on a CPU each contraction and each structure once
+    [*((*member, "cpu") for member in FAMILY[::4]), *(pytest.param(*member, "cuda", marks=needs_cuda) for member in FAMILY)],
+    ids=[*(f"{name}-cpu" for name in FAMILY_NAMES[::4]), *(f"{name}-cuda" for name in FAMILY_NAMES)],
+)
 def test_opcheck(model, contraction, structure, device):
     operator = torch.ops.tril_matmul.product.default
     N, M, K = (5, 5, 5) if structure else (5, 6, 7)

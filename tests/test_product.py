@@ -621,6 +621,7 @@ def test_memory_beyond_the_result(model, function):
 # ---- Which kernel computed. ------------------------------------------------------------------------------------------
 
 EXPLAINED = {"lower": LOWER, "upper": UPPER, "transposed_a": DENSE}
+PROBLEM_OF = dict(zip(FUNCTIONS, EXPLAINED, strict=True))  # the problem that a public function computes
 PORTABLE = {"path": "portable", "fallback": False, "fallback_at": [], "outliers": 0}
 
 
@@ -696,7 +697,7 @@ def test_explain_tells_of_a_whole_batch(automatic, problem):
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_batch_in_one_launch(automatic, function, batch, N):
     contraction, structure = FUNCTIONS[function]
-    problem = dict(zip(FUNCTIONS, EXPLAINED, strict=True))[function]
+    problem = PROBLEM_OF[function]
     A, B = (normal(*batch, N, N, seed=seed, device="cuda") for seed in (1, 2))
     A.view(-1, N, N)[1, N - 5, 3 :: N // 4] *= 1e-12  # outliers in one of them, below the diagonal and above it
     A.view(-1, N, N)[1, 3 :: N // 4, N - 5] *= 1e-12
@@ -715,7 +716,7 @@ def test_a_batch_in_one_launch(automatic, function, batch, N):
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_batch_of_which_some_fall_back(automatic, function):
     contraction, structure = FUNCTIONS[function]
-    problem = dict(zip(FUNCTIONS, EXPLAINED, strict=True))[function]
+    problem = PROBLEM_OF[function]
     A, B = (normal(4, 1300, 1300, seed=seed, device="cuda") for seed in (1, 2))
     A[1], B[3] = torch.exp(3 * A[1]), torch.exp(3 * B[3])
     assert automatic.explain(A, B, problem)["fallback_at"] == [1, 3]
@@ -840,7 +841,7 @@ def test_tf32_of_blocks_with_many_scales(automatic, restored_precision, function
     if where == "zeros":
         A[..., 300:700, :], B[..., :, 900:1000], A[1] = 0.0, 0.0, 0.0
     torch.set_float32_matmul_precision("high")
-    assert automatic.explain(A, B, dict(zip(FUNCTIONS, EXPLAINED, strict=True))[function])["path"] == "hopper"
+    assert automatic.explain(A, B, PROBLEM_OF[function])["path"] == "hopper"
     error = worst_error(getattr(automatic, function)(A, B), A, B, *FUNCTIONS[function])
     assert error < 1.01 * 2.0**-10, error
 
@@ -888,7 +889,7 @@ def mma_room(model):
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_mma_kernel_on_request(mma_room, function, dtype):
     contraction, structure = FUNCTIONS[function]
-    problem = dict(zip(FUNCTIONS, EXPLAINED, strict=True))[function]
+    problem = PROBLEM_OF[function]
     for N, layout, batch in (
         (1, "contiguous", ()),
         (70, "slice", ()),

@@ -27,12 +27,14 @@ def is_of_this_file(record):
     return same and record["complete"] and record["versions"]["nvcc"] == benchmark.nvcc_version()
 
 
+RECORDED = is_of_this_file(REGISTERS)
+
 # Machine code takes a processor most of a minute for each. Where there are few, or a GPU has tests of its own, it is compiled for Hopper
 # alone, and not even for it if registers.json was made of this very file; the others up to PTX (compute_), unoptimised, in a seventh of the
 # time.
 ARCHITECTURES = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"]
 if HAS_CUDA or (os.cpu_count() or 1) < 8:
-    ARCHITECTURES = ["compute_90a" if is_of_this_file(REGISTERS) else "sm_90a", "compute_80", "compute_120"]
+    ARCHITECTURES = ["compute_90a" if RECORDED else "sm_90a", "compute_80", "compute_120"]
 GROUPED = {a: pytest.param(a, marks=pytest.mark.xdist_group(f"nvcc {a}")) for a in ARCHITECTURES}
 WITH_HOST_CODE = ARCHITECTURES[0]  # which is the same for all, and takes the C++ compiler seconds
 # torch's own flags for an extension (torch.utils.cpp_extension), and ptxas's report of registers and spills.
@@ -87,7 +89,7 @@ class TestCompilation:
         code, _, report, _ = compiled
         architecture, rows = code.replace("compute_", "sm_"), benchmark.kernels_of(report)
         if code.startswith("compute_"):
-            if not is_of_this_file(REGISTERS):
+            if not RECORDED:
                 pytest.skip("only ptxas, which is not run for this architecture here, knows of spills")
             assert REGISTERS["failures"] == []  # and no wgmma is serialized
             rows = [row for row in REGISTERS["rows"] if row["architecture"] == architecture]
