@@ -269,7 +269,7 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
 // ---- Schedule: the work tiles of the Hopper and the half-precision kernel, in blocks, found one after the other.
 
 constexpr int kTileEdge = 256;                    // what a cluster computes: the tiles of two CTAs, one above the other
-constexpr int kTileBlocks = kTileEdge / kBlock;   // along an edge
+[[maybe_unused]] constexpr int kTileBlocks = kTileEdge / kBlock;   // along an edge
 
 // A tile of a cluster, or a split of its range of k.
 struct alignas(16) WorkTile {
@@ -3332,8 +3332,8 @@ __device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, Wor
       for (int u = 0; u < 2 && !kTf32; ++u)
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
-      const int row = first_row * kBlock, col = first_col * kBlock;
-      shared.info[pipeline.stage] = {flags, row, col, tile.split, tile.splits, tile.place, tile.batch};
+      shared.info[pipeline.stage] = {
+          flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
       barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
       barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
       pipeline.advance();
