@@ -164,8 +164,10 @@ __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2;
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // The largest r with triangle(r) <= q.
-__device__ inline int triangle_root(int64_t q) {
-  int r = static_cast<int>((sqrt(8.0 * static_cast<double>(q) + 1.0) - 1.0) * 0.5);
+template <typename Int>
+__device__ inline int triangle_root(Int q) {
+  using Real = std::conditional_t<sizeof(Int) == 4, float, double>;
+  int r = static_cast<int>((sqrt(8 * static_cast<Real>(q) + 1) - 1) / 2);
   while (triangle(r + 1) <= q) ++r;  // rounding may put the root one off, either way
   while (triangle(r) > q) --r;
   return r;
@@ -612,18 +614,17 @@ __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t 
                : "memory");
 }
 
-// And from shared to global memory, in groups; the issuing thread waits until they have been read. What they write is to stay in the L2
-// cache longer than other lines.
-__device__ inline void copy_bulk_out(void* to, const void* from, uint32_t bytes) {
-  asm volatile(
-      "{\n"
-      ".reg .b64 policy;\n"
-      "createpolicy.fractional.L2::evict_last.b64 policy, 1.0;\n"
-      "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, policy;\n"
-      "}" ::"l"(to),
-      "r"(shared_address(from)), "r"(bytes)
-      : "memory");
+// Stores what is to stay in the L2 cache longer than other lines.
+__device__ inline uint64_t policy_to_keep() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
 }
+__device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
+  asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(v.x), "r"(v.y), "l"(policy) : "memory");
+}
+
+// What the copy engine writes to global memory, in groups; the issuing thread waits until they have been read.
 __device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ inline void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
@@ -1102,9 +1103,10 @@ struct Source {
   bool along_rows;         // whether rows, or else columns, run along the smaller stride
 };
 
+// What the warps of a CTA tell each other of a block.
 struct PackScratch {
   uint32_t largest[kPackers / 32], least[kPackers / 32];
-  int outliers[kPackers / 32];
+  int left_out;
 };
 
 // x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
@@ -1124,15 +1126,18 @@ __device__ inline bool loses_bits(float x, float scale) {
   return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
 }
 
+// Which residuals are packed: none (in TF32), as they are, or at 2^11 times their value.
+enum Residuals : int { kNoResiduals, kResiduals, kWideResiduals };
+
 // Two neighbours, of which none is an outlier.
-template <bool kWide>
+template <Residuals kLo>
 __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, uint32_t& lo) {
-  constexpr float kResidualScale = kWide ? 1.0f / kWideResidual : 1.0f;
+  constexpr float kResidualScale = kLo == kWideResiduals ? 1.0f / kWideResidual : 1.0f;
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
   const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * kResidualScale, fmaf(y, scale, -back.y) * kResidualScale);
   hi = *reinterpret_cast<const uint32_t*>(&high);
-  lo = *reinterpret_cast<const uint32_t*>(&low);
+  if (kLo != kNoResiduals) lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
 // How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
@@ -1220,25 +1225,26 @@ __device__ inline int scale_exponent(uint32_t largest) {
 __device__ inline int coarse_scale_exponent(uint32_t largest) { return (scale_exponent(largest) + 127) / 4 * 4 - 127; }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
-// Splits this thread's elements into the two operand tiles of a packed block, in shared memory.
-template <bool kWide>
+// Splits this thread's elements into the operand tiles of a packed block.
+template <Residuals kLo>
 __device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tiles) {
+  const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
-    split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
-    split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
+    split_two<kLo>(block[i][0], block[i][1], scale, hi.x, lo.x);
+    split_two<kLo>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
-    *reinterpret_cast<uint2*>(at) = hi;
-    *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
+    store_kept(at, hi, policy);
+    if (kLo != kNoResiduals) store_kept(at + kOperandBytes, lo, policy);
   }
 }
 
 // The rare part: outliers go into the metadata, in the order of threads and elements, and become zero in the block. Returns their number
 // in the whole block, or -1 if the metadata cannot hold them.
-__device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata,
-                                    PackScratch& scratch) {
+__device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata) {
+  __shared__ int of_warp[kPackers / 32];
   const int t = fresh_thread_index();
   uint32_t mine = 0;
 #pragma unroll
@@ -1251,13 +1257,13 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
     const int theirs = __shfl_up_sync(0xFFFFFFFFu, before, distance);
     if (t % 32 >= distance) before += theirs;
   }
-  if (t % 32 == 31) scratch.outliers[t / 32] = before;
+  if (t % 32 == 31) of_warp[t / 32] = before;
   __syncthreads();
   int total = 0, at = before - __popc(mine);
 #pragma unroll 1
   for (int w = 0; w < kPackers / 32; ++w) {
-    if (w < t / 32) at += scratch.outliers[w];
-    total += scratch.outliers[w];
+    if (w < t / 32) at += of_warp[w];
+    total += of_warp[w];
   }
   if (total > kMaxOutliers) return -1;
   const Quads quad(source.along_rows, t);
@@ -1287,13 +1293,6 @@ struct Packing {
   const Control* kept;      // of operands that were packed before; or null
   bool alone;               // no reset_counters before it, which waits for what writes the operands
   int most_outliers;        // with more than these a product is left to the fallback
-  int bytes;                // of each block that are needed: kBlockBytes, or those of hi alone
-};
-
-struct PackMemory {
-  uint8_t operand_tiles[kBlockBytes];   // hi, lo
-  BlockMetadata metadata;
-  PackScratch scratch;
 };
 
 // A product has so many outliers more, or needs the fallback.
@@ -1304,10 +1303,12 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
   atomicOr(p.progress, kSomethingBehind);
 }
 
-// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
-__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
+// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. kHiAlone: for TF32, what
+// is not kept for a setting that may need lo, too.
+template <bool kHiAlone>
+__global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ PackMemory shared;
+  __shared__ PackScratch scratch;
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < p.x_blocks;
   const Packed& operand = of_x ? p.x : p.y;
@@ -1315,7 +1316,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
-  const int c = in_matrix - static_cast<int>(operand.triangular ? triangle(r) : static_cast<int64_t>(r) * operand.block_cols);
+  const int c = in_matrix - static_cast<int>(block_index(operand, r, 0));
   Source source;
   source.at =
       operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
@@ -1336,36 +1337,42 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     for (int u = t; u < p.product.batches; u += kPackers)
       if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
   const bool of_one = operand.matrices == p.product.batches;   // else of all products, of which one that needs the fallback says nothing
-  if (__syncthreads_or(of_one && t == 0 && load_relaxed(&p.controls[matrix].fallback))) return;   // one answer for all threads
+  if (t == 0) scratch.left_out = of_one && load_relaxed(&p.controls[matrix].fallback);
   uint32_t largest, least;
   inspect(source, operand, block, largest, least);
-  if (t % 32 == 0) shared.scratch.largest[t / 32] = largest, shared.scratch.least[t / 32] = least;
+  if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
   __syncthreads();
+  if (scratch.left_out) return;
 #pragma unroll
   for (int w = 0; w < kPackers / 32; ++w) {
-    largest = max(largest, shared.scratch.largest[w]);
-    least = min(least, shared.scratch.least[w]);
+    largest = max(largest, scratch.largest[w]);
+    least = min(least, scratch.least[w]);
   }
-  const int exponent = p.product.tf32 ? coarse_scale_exponent(largest) : scale_exponent(largest);
+  const int exponent = kHiAlone || p.product.tf32 ? coarse_scale_exponent(largest) : scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
   const float least_scaled = __uint_as_float(least + 1) * scale;
+  BlockMetadata& metadata = operand.metadata[number];
   bool wide = false;
-  if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
-    bool loses = false;
-#pragma unroll
-    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
-    wide = __syncthreads_or(loses);
-  }
   int outliers = 0;
-  if (wide) {
-    if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, shared.metadata, shared.scratch);
-    split_block<true>(source, t, scale, block, shared.operand_tiles);
-  } else {
-    split_block<false>(source, t, scale, block, shared.operand_tiles);
+  if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
+    if (!kHiAlone) {
+      bool loses = false;
+#pragma unroll
+      for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
+      wide = __syncthreads_or(loses);
+    }
+    if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
+  uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
+  if (kHiAlone)
+    split_block<kNoResiduals>(source, t, scale, block, operand_tiles);
+  else if (wide)
+    split_block<kWideResiduals>(source, t, scale, block, operand_tiles);
+  else
+    split_block<kResiduals>(source, t, scale, block, operand_tiles);
   if (t == 0) {
-    shared.metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
+    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (wide) {
       atomicOr(wide_in_row(operand, matrix, r) + c / 32, 1u << c % 32);
       atomicOr(wide_in_col(operand, matrix, c) + r / 32, 1u << r % 32);
@@ -1373,14 +1380,6 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     if (non_finite || outliers)
       for (int product = of_one ? matrix : 0; product < (of_one ? matrix + 1 : p.product.batches); ++product)
         report(p, product, max(outliers, 0), non_finite || outliers < 0);
-  }
-  fence_proxy_async_shared();
-  __syncthreads();
-  if (t == 0) {
-    copy_bulk_out(operand.blocks + static_cast<int64_t>(number) * kBlockBytes, shared.operand_tiles, p.bytes);
-    copy_bulk_out(operand.metadata + number, &shared.metadata, sizeof(BlockMetadata));
-    bulk_commit_group();
-    bulk_wait_group_read();
   }
 #endif
 }
@@ -3116,7 +3115,9 @@ _CUDA_HOPPER_TYPES = r"""
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
 constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;   // of a thread
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
+[[maybe_unused]] constexpr int kTf32ConsumerRegisters = 208, kTf32ProducerRegisters = 88;
+static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters &&
+                  2 * kTf32ConsumerRegisters + kTf32ProducerRegisters <= 3 * kEntryRegisters,
               "a warpgroup can only gain registers that another has given up");
 constexpr int kMostShared = 227 * 1024;   // bytes of shared memory that a CTA of Hopper has
 
@@ -3154,7 +3155,7 @@ struct HopperProducts {
   int count;
 };
 
-// A k-block is 64 of k. It takes three stages: the two row blocks of X; the first two column blocks of Y; the other two.
+// A k-block is 64 of k. It takes three stages: the two row blocks of X; the first two column blocks of Y; the other two. In TF32 one.
 // kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column blocks
 enum KBlockFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024 };
 
@@ -3222,24 +3223,26 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 // ---- Hopper kernel: the shared memory, and the queue of work.
 
 //   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
-//                                                                                 (in TF32 fourteen of 16 KB, without lo)
 //   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
 //   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
 //
-// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once.
+//   TF32:    | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB, hi alone: a k-block each
+//
+// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once, in TF32 all 256.
 template <bool kTf32>
 struct SharedMemory {
   static constexpr int kPartBytes = kTf32 ? kOperandBytes : kBlockBytes;   // of a block: hi, or hi and lo
-  static constexpr int kStageBytes = 2 * kPartBytes, kStages = kTf32 ? 14 : 7;
+  static constexpr int kBlocks = kTf32 ? 6 : 2;                            // of a stage
+  static constexpr int kStageBytes = kBlocks * kPartBytes, kStages = kTf32 ? 4 : 7;
   uint8_t stage[kStages][kStageBytes];
-  BlockHead head[kStages][2];
+  BlockHead head[kStages][kBlocks];
   WorkTile tile[kTiles];
   KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
   int something_behind;       // the producer's: whether any product may need the fallback
   int matrix[2];              // the producer's: which of X, and of Y, the tile has
   uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kStages], empty[kStages];
-  uint64_t tile_full[kTiles];
+  uint64_t tile_full[kTiles], tile_empty[kTiles];   // empty: in the CTA that makes them; no producer of either CTA needs it any more
 };
 static_assert(std::max(sizeof(SharedMemory<false>), sizeof(SharedMemory<true>)) <= kMostShared, "a CTA of Hopper has no more");
 
@@ -3247,6 +3250,7 @@ static_assert(std::max(sizeof(SharedMemory<false>), sizeof(SharedMemory<true>)) 
 // computes a work tile makes no difference to the result.
 template <bool kTf32>
 __device__ void make_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int made) {
+  if (made >= kTiles) barrier_wait(&shared.tile_empty[made % kTiles], made / kTiles % 2 ^ 1);
   WorkTile tile = {};
   const int number = atomicAdd(p.next_tile, 1);   // the products of a batch in turn: so their longest tiles come first
   if (!work_tiles.find(p, number / p.batches, tile)) tile.i = -1;
@@ -3259,22 +3263,33 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shar
   }
 }
 
+// The next work tile, for a producer, which is done with the one before. `first`: of the CTA's producers.
+template <bool kTf32>
+__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken,
+                                                 bool first) {
+  const int at = taken % kTiles;
+  if (taken > 0) barrier_arrive_at(address_in_peer(shared_address(&shared.tile_empty[(taken - 1) % kTiles]), 0));
+  if (first) {
+    if (block_rank_in_cluster() == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while the pipeline is multiplied
+    barrier_arrive_expect_tx(&shared.tile_full[at], sizeof(WorkTile));
+  }
+  barrier_wait(&shared.tile_full[at], taken / kTiles % 2);
+  return shared.tile[at];
+}
+
 // ---- Hopper kernel: the producer, one thread.
 //
 // It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
 // both. A product that needs the fallback is left out; if it is the only one, there is nothing to do.
 
-template <Contraction kContraction, bool kTf32>
-__device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles) {
-  constexpr int kPartBytes = SharedMemory<kTf32>::kPartBytes, kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
+template <Contraction kContraction>
+__device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, WorkTiles<>& work_tiles, int /* the only one */) {
+  constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
   const int rank = static_cast<int>(block_rank_in_cluster());
-  Pipeline<SharedMemory<kTf32>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
+  Pipeline<SharedMemory<false>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
   shared.something_behind = load_relaxed(p.progress) & kSomethingBehind;
   for (int taken = 0;; ++taken) {
-    if (rank == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while what is in the pipeline is multiplied
-    barrier_arrive_expect_tx(&shared.tile_full[taken % kTiles], sizeof(WorkTile));
-    barrier_wait(&shared.tile_full[taken % kTiles], taken / kTiles % 2);
-    const WorkTile& tile = shared.tile[taken % kTiles];
+    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, true);
     if (tile.i < 0) break;
     if (shared.something_behind && load_relaxed(&p.controls[tile.batch].fallback)) {
       if (p.batches == 1) break;
@@ -3299,7 +3314,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, Wor
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
           uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
           copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
-          if (!kTf32) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
+          copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
           copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       };
@@ -3315,10 +3330,10 @@ __device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, Wor
         if (flags & kHasX << u) {
           const int block = x_blocks + block_of<kX, kContraction>(p, first_row + u, k);
           const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          copy_bulk(shared.stage[pipeline.stage] + u * kPartBytes, from, kPartBytes, &shared.full[pipeline.stage]);
+          copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[pipeline.stage]);
           copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
-      if (!kTf32 && (k == begin || k % 32 == 0)) {   // of hi alone it makes no difference
+      if (k == begin || k % 32 == 0) {
         const int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
@@ -3329,7 +3344,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, Wor
         }
       }
 #pragma unroll
-      for (int u = 0; u < 2 && !kTf32; ++u)
+      for (int u = 0; u < 2; ++u)
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
       shared.info[pipeline.stage] = {
@@ -3347,6 +3362,75 @@ __device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, Wor
   }
   barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
   shared.info[pipeline.stage] = {kStop};
+  barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
+}
+
+// ---- Hopper kernel: the producers in TF32, a thread each of four warps.
+//
+// Each follows the work tiles and copies one of the four blocks of a k-block that its CTA fetches: two of X, and two of Y for both CTAs.
+// One thread alone would take longer for a k-block than the tensor cores. A block of Y that does not exist comes as zeros: a branch around
+// wgmma that are under way would serialize all of them.
+
+[[maybe_unused]] constexpr int kTf32Producers = 4;
+[[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
+
+template <Contraction kContraction>
+__device__ void produce(const HopperProduct& p, SharedMemory<true>& shared, WorkTiles<>& work_tiles, int producer) {
+  constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
+  const int rank = static_cast<int>(block_rank_in_cluster());
+  const bool of_x = producer < 2;
+  const int place = of_x ? producer : 2 * (producer - 1) + rank;   // in a stage
+  const Packed& packed = of_x ? p.x : p.y;
+  Pipeline<SharedMemory<true>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
+  const bool something_behind = load_relaxed(p.progress) & kSomethingBehind;
+  for (int taken = 0;; ++taken) {
+    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, producer == 0);
+    if (tile.i < 0) break;
+    if (something_behind && load_relaxed(&p.controls[tile.batch].fallback)) {
+      if (p.batches == 1) break;
+      continue;
+    }
+    const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
+    const int line = of_x ? first_row + place : first_col + place - 2;
+    const int first_block = matrix_of(packed, tile.batch) * packed.blocks_each;
+#pragma unroll 1
+    for (int k = tile.begin; k < tile.end; ++k, pipeline.advance()) {
+      uint64_t* const full = &shared.full[pipeline.stage];
+      uint8_t* const to = shared.stage[pipeline.stage] + place * kOperandBytes;
+      BlockHead* const head = &shared.head[pipeline.stage][place];
+      const bool has = of_x ? has_block<kX, kContraction>(p, line, k) : has_block<kY, kContraction>(p, line, k);
+      const int block = first_block + (of_x ? block_of<kX, kContraction>(p, line, k) : block_of<kY, kContraction>(p, line, k));
+      const void *from = zero_block, *from_head = zero_block;
+      if (has) from = packed.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = packed.metadata + block;
+
+      // Wait for an empty stage, and copy
+      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
+      if (!of_x) {
+        copy_bulk_multicast(to, from, kOperandBytes, full);
+        copy_bulk_multicast(head, from_head, sizeof(BlockHead), full);
+        barrier_arrive_expect_tx(full, 2 * kBytesAndHead);   // and what the other CTA fetches
+        continue;
+      }
+      if (has) {
+        copy_bulk(to, from, kOperandBytes, full);
+        copy_bulk(head, from_head, sizeof(BlockHead), full);
+      }
+      if (producer == 0) {
+        int flags = k == tile.end - 1 ? kLast : 0;
+#pragma unroll
+        for (int u = 0; u < 2; ++u)
+          if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+#pragma unroll
+        for (int u = 0; u < 4; ++u)
+          if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
+        shared.info[pipeline.stage] = {
+            flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
+      }
+      barrier_arrive_expect_tx(full, has ? kBytesAndHead : 0);
+    }
+  }
+  barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
+  if (producer == 0) shared.info[pipeline.stage] = {kStop};
   barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
 }
 
@@ -3453,9 +3537,8 @@ struct KBlock {
 };
 
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
-template <bool kTf32>
 struct ConsumerView {
-  using Shared = SharedMemory<kTf32>;
+  using Shared = SharedMemory<false>;
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
@@ -3511,7 +3594,7 @@ struct ConsumerView {
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
 template <Contraction kContraction, typename Meanwhile>
-__device__ inline void consume_half(const ConsumerView<false>& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
+__device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
     view.release(h.y_stage());
@@ -3557,25 +3640,55 @@ __device__ inline void consume_half(const ConsumerView<false>& view, const Half&
   promote(sums, of_x, of_first, of_second, total);
 }
 
-// ---- Hopper kernel: consumers: k-block by k-block in TF32.
+// ---- Hopper kernel: consumers: tile by tile.
+
+template <Contraction kContraction>
+__device__ void consume(const HopperProduct& p, SharedMemory<false>& shared) {
+  ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
+  keep(view.base);
+  Pipeline<SharedMemory<false>::kStages> pipeline;
+  KBlock k_block;
+  Half first, second;
+  auto wait_for_first = [&] { view.next_k_block(pipeline, k_block, first); };
+  auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
+  wait_for_first();
+  while (!(k_block.what & kStop)) {   // a tile at a time
+    float total[2][64];
+#pragma unroll
+    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
+    int x_stage;   // of the last k-block
+    for (;;) {
+      consume_half<kContraction>(view, first, total[0], wait_for_second);
+      consume_half<kContraction>(view, second, total[1], wait_for_first);
+      x_stage = second.x_stage();
+      if (second.last()) break;
+      view.release(x_stage);
+    }
+    const KBlockInfo info = shared.info[x_stage];
+    view.release(x_stage);
+    write_sums(p, info, view.group, total);
+  }
+}
+
+// ---- Hopper kernel: consumers: tile by tile in TF32.
 
 // Hi hi is the only product. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in
 // this unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
 struct Unit {
   static constexpr uint32_t kNone = 0, kOne = 1;   // none yet; numbers as they are. Else the sum of two powers of two, as bits
   uint32_t bits = kNone;
-  __device__ bool is_common() const { return bits > kOne; }
 
-  // Whether all that half of a k-block adds to the totals has this unit.
-  __device__ bool is_of(const ConsumerView<true>& view, const Half& h) const {
-    if (!is_common() || !h.multiply() || !h.has_column(0) || !h.has_column(1)) return false;
-    const uint32_t of_x = __float_as_uint(view.unscale(h.x_stage(), view.group));
-    return bits == of_x + __float_as_uint(view.unscale(h.y_stage(), 0)) && bits == of_x + __float_as_uint(view.unscale(h.y_stage(), 1));
+  // Whether all that a k-block adds to the totals has this unit; the first block that is multiplied decides which it is. A lane looks at
+  // one block of Y. has: whether it exists.
+  __device__ bool is_of(float of_x, float of_y, bool has) {
+    const uint32_t of_both = __float_as_uint(of_x) + __float_as_uint(of_y), which = __ballot_sync(0xFFFFFFFFu, has);
+    if (bits == kNone && which) bits = __shfl_sync(0xFFFFFFFFu, of_both, __ffs(which) - 1);
+    return __all_sync(0xFFFFFFFFu, !has || of_both == bits);
   }
 
   // Totals in this unit become numbers as they are.
   __device__ void undo(float (&total)[2][64]) {
-    if (is_common()) {
+    if (bits > kOne) {
       const int exponent = static_cast<int>(bits >> 23) - 254, half = exponent / 2;
       const float first = power_of_two(half), second = power_of_two(exponent - half);   // the product may be no normal number
 #pragma unroll
@@ -3585,108 +3698,88 @@ struct Unit {
   }
 };
 
-// Half of a k-block that may have another unit, or lack blocks: it is promoted.
 template <Contraction kContraction>
-__device__ inline void consume_half_tf32(const ConsumerView<true>& view, const Half& h, float (&total)[2][64], int half, Unit& unit) {
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {   // by column blocks: so half as many sums need registers
-    if (!h.multiply() || !h.has_column(u)) continue;
-    float of_x = view.unscale(h.x_stage(), view.group), of_y = view.unscale(h.y_stage(), u);
-    const uint32_t bits = __float_as_uint(of_x) + __float_as_uint(of_y);
-    if (unit.bits == Unit::kNone) unit.bits = bits;
-    if (unit.bits != bits) unit.undo(total);
-    // Issue wgmma, and wait for the sums
-    float sums[32];
-    warpgroup_arrive();
-    issue_wgmma<kContraction, 64>(view.x(h), advance_descriptor(view.y(h), u * kOperandBytes), sums, false);
-    warpgroup_commit_batch();
-    warpgroup_wait<0>();
-    // Promote
-    if (unit.is_common()) of_x = of_y = 1.0f;
-    if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;
-#pragma unroll
-    for (int e = 0; e < 32; ++e) total[half][32 * u + e] += sums[e] * of_x * of_y;
-  }
-  view.release(h.y_stage());
-}
-
-// A tile, from its first k-block on, whose halves are there. `next` waits for the halves of the next k-block, or that of the next tile.
-// Returns the last stage of X, which is not released.
-template <Contraction kContraction, typename Next>
-__device__ inline int consume_tile_tf32(const ConsumerView<true>& view, Half& first, Half& second, float (&total)[2][64],
-                                        const Next& next) {
-  Unit unit;
-  for (;;) {
-    int x_stage = second.x_stage();
-    bool last = second.last();
-    if (unit.is_of(view, first) && unit.is_of(view, second)) {   // k-blocks of this unit: while one is multiplied the next is issued
-      int y_stages = -1;   // of the k-block that is being multiplied, as x_stage
-      bool more;
-#pragma unroll 1
-      do {
-        // Issue wgmma
-        warpgroup_arrive();
-        issue_wgmma<kContraction>(view.x(first), view.y(first), total[0], true);
-        issue_wgmma<kContraction>(view.x(second), view.y(second), total[1], true);
-        warpgroup_commit_batch();
-        // Wait for the k-block before, and give its stages back
-        warpgroup_wait<1>();
-        if (y_stages >= 0) view.release(y_stages & 15), view.release(x_stage), view.release(y_stages >> 4);
-        x_stage = second.x_stage(), y_stages = first.y_stage() | second.y_stage() << 4, last = second.last();
-        // Wait for the next one
-        next();
-        more = !last && unit.is_of(view, first) && unit.is_of(view, second);
-      } while (more);
-      warpgroup_wait<0>();
-      view.release(y_stages & 15), view.release(y_stages >> 4);
-    } else {
-      consume_half_tf32<kContraction>(view, first, total, 0, unit);
-      consume_half_tf32<kContraction>(view, second, total, 1, unit);
-      next();
-    }
-    if (last) {
-      unit.undo(total);
-      return x_stage;
-    }
-    view.release(x_stage);
-  }
-}
-
-// ---- Hopper kernel: consumers: tile by tile.
-
-template <Contraction kContraction, bool kTf32>
-__device__ void consume(const HopperProduct& p, SharedMemory<kTf32>& shared) {
-  ConsumerView<kTf32> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
-  keep(view.base);
-  Pipeline<SharedMemory<kTf32>::kStages> pipeline;
-  KBlock k_block;
-  Half first, second;
-  auto wait_for_first = [&] { view.next_k_block(pipeline, k_block, first); };
-  auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
-  auto wait_for_both = [&] {
-    wait_for_first();
-    if (!(k_block.what & kStop)) wait_for_second();
+__device__ void consume(const HopperProduct& p, SharedMemory<true>& shared) {
+  using Shared = SharedMemory<true>;
+  const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
+  const uint32_t base = shared_address(&shared);
+  Pipeline<Shared::kStages> at;
+  int flags;   // of the k-block at this stage
+  auto wait_for_stage = [&] {
+    barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
+    flags = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * at.stage);
   };
-  kTf32 ? wait_for_both() : wait_for_first();
-  while (!(k_block.what & kStop)) {   // a tile at a time
+  auto release = [&](int stage) {
+    __syncwarp();
+    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+  };
+  auto has_x = [&] { return (flags & kHasX << group) != 0; };
+  auto unscale = [&](int block) {
+    return __int_as_float(load_shared(base + offsetof(Shared, head) + sizeof(BlockHead) * (Shared::kBlocks * at.stage + block)));
+  };
+  auto operand = [&](int block) {
+    return make_descriptor(base + offsetof(Shared, stage) + at.stage * Shared::kStageBytes + block * kOperandBytes, kOperandBytes, 1024);
+  };
+  wait_for_stage();
+  while (!(flags & kStop)) {   // a tile at a time
     float total[2][64];
 #pragma unroll
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    int x_stage;   // of the last k-block
-    if constexpr (kTf32) {
-      x_stage = consume_tile_tf32<kContraction>(view, first, second, total, wait_for_both);
-    } else {
-      for (;;) {
-        consume_half<kContraction>(view, first, total[0], wait_for_second);
-        consume_half<kContraction>(view, second, total[1], wait_for_first);
-        x_stage = second.x_stage();
-        if (second.last()) break;
-        view.release(x_stage);
+    Unit unit;
+    auto is_of_unit = [&] { return has_x() && unit.is_of(unscale(group), unscale(2 + lane % 4), flags & kHasY << lane % 4); };
+    KBlockInfo info;
+    for (bool last = false; !last;) {
+      if (is_of_unit()) {   // k-blocks of one unit: while one is multiplied the next is issued
+        int reading = -1;   // the stage that the tensor cores read
+        bool more;
+#pragma unroll 1
+        do {
+          // Issue wgmma
+          const uint64_t x = operand(group), y = operand(2);
+          warpgroup_arrive();
+          issue_wgmma<kContraction, 256>(x, y, total[0], true);
+          warpgroup_commit_batch();
+          // Wait for the k-block before, and give its stage back
+          warpgroup_wait<1>();
+          if (reading >= 0) release(reading);
+          reading = at.stage, last = flags & kLast;
+          if (last) info = shared.info[reading];
+          // Wait for the next one
+          at.advance();
+          wait_for_stage();
+          more = !last && is_of_unit();
+        } while (more);
+        warpgroup_wait<0>();
+        release(reading);
+      } else {
+        if (has_x()) {   // a k-block that may have another unit: it is promoted
+          unit.undo(total);
+#pragma unroll
+          for (int u = 0; u < 4; ++u) {   // by column blocks: so a quarter of the sums needs registers
+            if (!(flags & kHasY << u)) continue;
+            // Issue wgmma, and wait for the sums
+            float sums[32];
+            const uint64_t x = operand(group), y = operand(2 + u);
+            warpgroup_arrive();
+            issue_wgmma<kContraction, 64>(x, y, sums, false);
+            warpgroup_commit_batch();
+            warpgroup_wait<0>();
+            // Promote
+            float of_x = unscale(group), of_y = unscale(2 + u);
+            if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;   // else one after the other
+#pragma unroll
+            for (int e = 0; e < 32; ++e) total[u / 2][u % 2 * 32 + e] += sums[e] * of_x * of_y;
+          }
+        }
+        last = flags & kLast;
+        if (last) info = shared.info[at.stage];
+        release(at.stage);
+        at.advance();
+        wait_for_stage();
       }
     }
-    const KBlockInfo info = shared.info[x_stage];
-    view.release(x_stage);
-    write_sums(p, info, view.group, total);
+    unit.undo(total);
+    write_sums(p, info, group, total);
   }
 }
 
@@ -3724,12 +3817,12 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory<kTf32>& sh
   fence_proxy_async_global();
   if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(p.progress, kPackingEnded);
   if (warp < kProducerWarp) {
-    warpgroup_reg_alloc<kConsumerRegisters>();
-    consume<kContraction, kTf32>(p, shared);
+    warpgroup_reg_alloc<kTf32 ? kTf32ConsumerRegisters : kConsumerRegisters>();
+    consume<kContraction>(p, shared);
     if (p.triangular) write_zeros_above(p);
   } else {
-    warpgroup_reg_dealloc<kProducerRegisters>();
-    if (warp == kProducerWarp && lane == 0) produce<kContraction, kTf32>(p, shared, work_tiles);
+    warpgroup_reg_dealloc<kTf32 ? kTf32ProducerRegisters : kProducerRegisters>();
+    if (lane == 0 && (kTf32 || warp == kProducerWarp)) produce<kContraction>(p, shared, work_tiles, warp - kProducerWarp);
   }
 }
 
@@ -3741,13 +3834,17 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
   extern __shared__ __align__(1024) uint8_t raw[];
   using Shared = SharedMemory<kTf32>;
   Shared& shared = *reinterpret_cast<Shared*>(raw);
+  constexpr int kProducers = kTf32 ? kTf32Producers : 1;
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     for (int s = 0; s < Shared::kStages; ++s) {
-      barrier_init(&shared.full[s], 1);
+      barrier_init(&shared.full[s], kProducers);
       barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
     }
-    for (int u = 0; u < kTiles; ++u) barrier_init(&shared.tile_full[u], 1);
+    for (int u = 0; u < kTiles; ++u) {
+      barrier_init(&shared.tile_full[u], 1);
+      barrier_init(&shared.tile_empty[u], 2 * kProducers);
+    }
     barrier_init_fence();
   }
   launch_dependent_grids();
@@ -4603,14 +4700,13 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
   return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
 }
 
-// The bytes of a packed block that are needed. In TF32 those are hi; what may be needed in another setting later is kept whole.
-static int bytes_to_pack(const Product& p, bool keep) { return p.tf32 && !keep ? kOperandBytes : kBlockBytes; }
-
 // An outlier of a line meets every tile on it. With too many the fallback is sooner done with the whole product.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
-cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  return launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
+// kept: for gradients. They go by the setting when they are computed, so lo may be needed even if this product is in TF32.
+static cudaError_t launch_packing(const Packing& packing, bool kept, cudaStream_t stream) {
+  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
+  return with_constant(packing.product.tf32 && !kept, [&](auto hi_alone) { return launch_kernel<pack_blocks<hi_alone>>(launch, packing); });
 }
 
 template <Contraction kFirst, Contraction kSecond>
@@ -4660,7 +4756,7 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, bool k
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
-                            most_outliers(product), bytes_to_pack(product, keep)}, stream);
+                            most_outliers(product)}, keep, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
@@ -4750,8 +4846,8 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product),
-                            bytes_to_pack(product, false)}, stream);
+    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, false,
+                           stream);
   HopperProducts products = {};
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;

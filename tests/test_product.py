@@ -846,6 +846,25 @@ def test_tf32_of_blocks_with_many_scales(automatic, restored_precision, function
     assert error < 1.01 * 2.0**-10, error
 
 
+@needs_hopper
+@pytest.mark.parametrize("precision", ["high", "highest"])
+def test_short_work_tiles_and_products_left_out(automatic, restored_precision, precision):
+    """The Hopper kernel's producers take many work tiles in a row: of one k-block each, or of products that are left to the fallback."""
+    torch.set_float32_matmul_precision(precision)
+    limit = 1.01 * 2.0**-10 if precision == "high" else 2.0**-18
+    X, Y = (normal(64, 3000, seed=seed, device="cuda") for seed in (1, 2))
+    assert automatic.explain(X, Y, 16)["path"] == "hopper"
+    assert worst_error(automatic.transposed_a_matmul(X, Y), X, Y, TN, DENSE) < limit
+    N, left_out = 1152, [0, *range(2, 20), 23]
+    A, B = (normal(24, N, N, seed=seed, device="cuda") for seed in (3, 4))
+    A[left_out, N - 1, 0] = math.nan  # of C it reaches the same element alone
+    assert automatic.explain(A, B)["fallback_at"] == left_out
+    C = automatic.tril_matmul(A, B)
+    assert C[:, N - 1, 0].isnan().nonzero().flatten().tolist() == left_out
+    A[left_out, N - 1, 0], C[left_out, N - 1, 0] = 0.0, (A[left_out, N - 1, 1:, None] * B[left_out, 1:, :1]).sum((-2, -1))
+    assert worst_error(C, A, B, NN, LOWER) < limit
+
+
 @needs_cuda
 @pytest.mark.parametrize("precisions", [("high", "highest"), ("highest", "high"), ("high", "high")])
 def test_gradients_go_by_the_setting_when_they_are_computed(model, restored_precision, precisions):

@@ -83,8 +83,11 @@ void check_roots() {
   for (int t = 0; t < 2000000; ++t) {
     random = random * 6364136223846793005ull + 1442695040888963407ull;
     const int64_t r = t < 100000 ? t : static_cast<int64_t>(random >> 33) % (kMaxSize / 32 + 2);
-    for (int64_t q : {triangle(r), triangle(r) + r, triangle(r) + r / 2})
+    for (int64_t q : {triangle(r), triangle(r) + r, triangle(r) + r / 2}) {
       CHECK(triangle_root(q) == r, "the root of %lld is %d, not %lld", (long long)q, triangle_root(q), (long long)r);
+      const int small = static_cast<int>(q);   // numbers of one word have a root of their own
+      if (small == q) CHECK(triangle_root(small) == r, "the root of %d is %d, not %lld", small, triangle_root(small), (long long)r);
+    }
   }
 }
 
