@@ -7,14 +7,12 @@
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every tool is clean, 1 if one is not, 2 if it
 cannot run.
 
-Two tools (of CUDA 13.0) do not follow all that these kernels do, and look at a copy of the file that differs in that alone:
+racecheck (of CUDA 13.0) does not follow all that these kernels do, and looks at a copy of the file that differs in that alone. It follows
+an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of them arrives for
+all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel of 20 lines that does no more than that
+is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
 
-racecheck follows an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of
-them arrives for all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel of 20 lines
-that does no more than that is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
-
-initcheck does not see what bulk copies write to global memory, which is how packing writes its blocks. In its copy a thread writes them
-word by word. And it has to watch every kernel, torch's too, or it holds what those write to be uninitialized.
+initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized.
 
 Every tensor is an allocation of its own here (torch's caching allocator is off), so that a read beyond one, or before it was written,
 shows.
@@ -39,6 +37,11 @@ COPIED = {  # for a tool: what becomes of what, besides
         (
             f"    const int lane = fresh_thread_index() % 32;\n    __syncwarp();\n    if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
             f"    __syncwarp();\n    for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
+        ),
+        (
+            f"  auto release = [&](int stage) {{\n    __syncwarp();\n    if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
+            f"  auto release = [&](int stage) {{\n    __syncwarp();\n"
+            f"    for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
         ),
         (
             "barrier_init(&shared.empty[s], 2 * kConsumerWarps);",
@@ -75,17 +78,6 @@ COPIED = {  # for a tool: what becomes of what, besides
             "barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
         ),
         ("apply(&shared.tile_empty[u], kTileTakers);", "apply(&shared.tile_empty[u], kTileTakers * 32);"),
-    ),
-    "initcheck": (
-        ("copy_bulk_out(operand.blocks", "copy_words(operand.blocks"),
-        ("copy_bulk_out(operand.metadata", "copy_words(operand.metadata"),
-        (
-            "__device__ inline void bulk_commit_group()",
-            "__device__ inline void copy_words(void* to, const void* from, uint32_t bytes) {\n"
-            "  for (uint32_t i = 0; i < bytes / 4; ++i) static_cast<int*>(to)[i] = static_cast<const int*>(from)[i];\n"
-            "}\n"
-            "__device__ inline void bulk_commit_group()",
-        ),
     ),
 }
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
