@@ -11,6 +11,9 @@ import pytest
 import sanitize
 import torch
 from helpers import HAS_CUDA, ROOT, module, needs_cuda
+from test_check import forks, quick, small_slab  # noqa: F401
+
+import check
 
 SPECIAL_DTYPES = ("float16", "bfloat16", "float64")
 ROW_FIELDS = {"group", "problem", "shape", "N", "dtype", "inputs", "path", "reference", "ours", "ratio", "trials", "compared"}
@@ -83,13 +86,21 @@ def ncu_output():
 
 def run_suites(suites, stand_in, folder, *names):
     """Suites at toy sizes, on the CPU: what they measure there means nothing, but all of their code runs."""
-    answer, real = subprocess.CompletedProcess([], 0, stdout=ncu_output(), stderr=""), subprocess.run
+    real = subprocess.run
+
+    def run(command, **rest):
+        if command[0] == "ncu":  # the profiler itself is NVIDIA's
+            return subprocess.CompletedProcess(command, 0, stdout=ncu_output(), stderr="")
+        if command[1:2] == [check.__file__]:  # the judge, by a call: a process of its own takes seconds to begin
+            return subprocess.CompletedProcess(command, check.main([*command[2:], "--trials", "6"]), stdout="", stderr="")
+        return real(command, **rest)
+
     for name in names:
         bench = suites.Bench("cpu", stand_in, trials=5, sizes=[24, 40])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(suites, "CHECKS", suites.CHECKS[:1] + suites.CHECKS[3:5])  # of each kind one
-            if name == "profile":  # the profiler itself is NVIDIA's
-                patch.setattr(suites.subprocess, "run", lambda command, **rest: answer if command[0] == "ncu" else real(command, **rest))
+            patch.setattr(suites.subprocess, "run", run)
+            for limit, value in (("REQUEST_SECONDS", {"cpu": 0.02}), ("MOST_CALLS", {"cpu": 24}), ("CHECK_SECONDS", 1.0), ("ROUNDS", 2)):
+                patch.setattr(check, limit, value)
             assert suites.run_suite(name, bench, folder, commit="abc123") == []
 
 
@@ -133,7 +144,7 @@ def test_cpu_suite_in_a_shell(tmp_path):
         assert row["useful_flop"] == row["N"] * (row["N"] + 1) * (row["N"] + 2) / 3
 
 
-def test_every_suite_and_every_table(suites, tables, stand_in, tmp_path):
+def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):  # noqa: F811
     results = tmp_path / "results"
     run_suites(suites, stand_in, results, *suites.SUITES)
     history = json.loads((results / "profile.json").read_text())

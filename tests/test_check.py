@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from fractions import Fraction
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def quick(forks, small_slab, monkeypatch):
         shared = who == "reference" and slab is small_slab and path == str(ROOT / "reference_model.py")
         return Shared(real, slab, relay) if shared else real(who, path, slab, relay)
 
-    monkeypatch.setattr(check.subprocess, "Popen", Forked)
+    monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
     real_slab = check.new_slab
     monkeypatch.setattr(check, "new_slab", lambda options: small_slab if options.device.type == "cpu" else real_slab(options))
     monkeypatch.setattr(check, "Contender", contender)
