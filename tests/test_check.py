@@ -459,7 +459,6 @@ def test_the_record_repeats_the_run(quick, capsys, tmp_path):
         assert json.loads((tmp_path / "wrong.json").read_text(), parse_constant=pytest.fail)["verdict"] == "wrong"
 
 
-@pytest.mark.alone
 def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "REQUEST_SECONDS", {"cpu": 0.02})
     path, record = CHEATS[0].parent / "honest_slow.py", tmp_path / "record.json"
@@ -477,7 +476,6 @@ def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
     assert kept["ratio"] == kept["timings"]["forward"]["ratio"]
 
 
-@pytest.mark.alone
 def test_a_plot_times_smaller_sizes_as_well(quick, capsys, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(check, "REQUEST_SECONDS", {"cpu": 0.005})
