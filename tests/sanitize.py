@@ -30,7 +30,7 @@ FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 EMPTY = "address_in_peer(base + offsetof(Shared, empty) + 8 * stage"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 EVERY_COPY = (  # small products of the 16-bit types, too, are for the half-precision kernel: large ones would take the tools minutes
-    ("return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;", "return kHalfKernel;"),
+    ("return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;", "return mma_beats_half(p, gpu) ? kHalfKernel : kHalfKernel;"),
 )
 COPIED = {  # for a tool: what becomes of what, besides
     "racecheck": (
@@ -52,7 +52,7 @@ COPIED = {  # for a tool: what becomes of what, besides
         (
             "    if (lane < (kCooperation == kMulticast ? 2 : 1))\n"
             "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, lane) : barrier);",
-            "    for (int rank = 0; rank < (kCooperation == kMulticast ? 2 : 1); ++rank)\n"
+            "    for (int rank = 0; lane < 32 && rank < (kCooperation == kMulticast ? 2 : 1); ++rank)\n"
             "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, rank) : barrier);",
         ),
         (
