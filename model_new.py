@@ -1362,7 +1362,10 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
       for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
       wide = __syncthreads_or(loses);
     }
-    if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
+    if (least_scaled < kLeastNormal) {
+      outliers = list_outliers(source, scale, block, metadata);
+      if (kHiAlone) wide = true;   // product_behind looks for outliers in wide blocks alone; with lo, a block that has one is wide anyway
+    }
   }
   uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
   if (kHiAlone)

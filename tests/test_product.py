@@ -824,7 +824,7 @@ def test_tf32_where_torch_allows_it(model, restored_precision, setting):
 
 @needs_hopper
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("where", ["everywhere", "half way", "at the far ends", "zeros"])
+@pytest.mark.parametrize("where", ["everywhere", "half way", "at the far ends", "zeros", "outliers"])
 def test_tf32_of_blocks_with_many_scales(automatic, restored_precision, function, where):
     """wgmma adds to totals that are scaled as the blocks are, up to the first block that has another scale."""
     N = 1500
@@ -835,13 +835,18 @@ def test_tf32_of_blocks_with_many_scales(automatic, restored_precision, function
         "half way": block // 12 * 20,
         "at the far ends": (block % 2) * 100 - 50,
         "zeros": 0 * block,
+        "outliers": 0 * block,
     }
     for operand in (A, B):
         operand *= torch.exp2(exponents[where].float())[:, None]  # in B, and in one problem in A, that is along k
     if where == "zeros":
         A[..., 300:700, :], B[..., :, 900:1000], A[1] = 0.0, 0.0, 0.0
+    if where == "outliers":  # in each a line that has no other element
+        A[..., 705, :], A[..., :, 705], B[..., 809, :], B[..., :, 809] = 0.0, 0.0, 0.0, 0.0
+        A[..., 705, 705] = B[..., 809, 809] = 1e-9
     torch.set_float32_matmul_precision("high")
-    assert automatic.explain(A, B, PROBLEM_OF[function])["path"] == "hopper"
+    explained = automatic.explain(A, B, PROBLEM_OF[function])
+    assert explained["path"] == "hopper" and (where != "outliers" or explained["outliers"] >= 4), explained
     error = worst_error(getattr(automatic, function)(A, B), A, B, *FUNCTIONS[function])
     assert error < 1.01 * 2.0**-10, error
 

@@ -1,0 +1,139 @@
+"""Packing without a GPU; see emulation.py. Every element comes back from its block or from the list of outliers, which is found by the
+masks of wide blocks: product_behind looks for outliers nowhere else."""
+
+import emulation
+import pytest
+from helpers import COMPILER, host_program
+
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("packing emulated")]
+
+CUDA = r"""
+#define __shared__ static   // one CTA runs after the other
+struct {
+  unsigned x;
+} blockIdx;
+struct uint2 {
+  uint32_t x, y;
+};
+struct __half2 {
+  __half x, y;
+};
+inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+inline float2 __half22float2(__half2 v) { return {__half2float(v.x), __half2float(v.y)}; }
+template <typename T>
+T __ldcs(const T* from) {
+  return *from;
+}
+inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+template <typename T, typename Bits>
+T atomicOr(T* at, Bits bits) {
+  return std::exchange(*at, *at | bits);
+}
+inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
+inline int atomicExch(int* at, int value) { return std::exchange(*at, value); }
+inline int load_relaxed(const int* at) { return *at; }
+inline void grid_dependency_wait() {}
+inline void launch_dependent_grids() {}
+inline uint64_t policy_to_keep() { return 0; }
+inline void store_kept(void* to, uint2 v, uint64_t) { std::memcpy(to, &v, sizeof(v)); }
+template <typename F>
+uint32_t of_the_warp(uint32_t value, const F& f) {
+  for (int distance = 1; distance < 32; distance *= 2) value = f(value, __shfl_sync(0xFFFFFFFFu, value, current->x % 32 ^ distance));
+  return value;
+}
+inline uint32_t warp_max(uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
+inline uint32_t warp_min(uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
+inline int __shfl_up_sync(uint32_t, int value, int distance) {
+  return __shfl_sync(0xFFFFFFFFu, value, max(0, static_cast<int>(current->x % 32) - distance));
+}
+inline int __syncthreads_count(int vote) {
+  static int votes;
+  __syncthreads();
+  if (current->x == 0) votes = 0;
+  __syncthreads();
+  votes += vote;
+  __syncthreads();
+  return votes;
+}
+"""
+
+# Arguments: rows, columns, triangular, whether rows run along memory, padding, tf32, whether hi is packed alone, and the kind of elements.
+MAIN = r"""
+int main(int, char** arguments) {
+  int a[8];
+  for (int i = 0; i < 8; ++i) a[i] = std::atoi(arguments[1 + i]);
+  const int rows = a[0], cols = a[1], triangular = a[2], hi_alone = a[6], kind = a[7];
+  Matrix<float> matrix(rows, cols, a[3], a[4], 1);
+  uint64_t state = 1;
+  auto uniform = [&] { return static_cast<float>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 40) * 0x1p-24f; };
+  int expected_outliers = 0;
+  for (int row = 0; row < rows; ++row)
+    for (int col = 0; col < cols; ++col) {
+      if (triangular && col > row) continue;
+      float v = uniform() - 0.5f;
+      if (kind == 1 && (row + 37 * col) % 1009 == 0) v = 1e-10f, ++expected_outliers;
+      if (kind == 2 && (row + col) % 50 == 0) v = (0.5f + std::fabs(v)) * 0x1p-23f;   // lo loses bits: wide blocks
+      if (kind == 3) v = (row + 5 * col) % 7 ? v : 0.0f;
+      matrix.at(0, row, col) = v;
+    }
+  if (kind == 4) matrix.at(0, rows - 1, 0) = NAN;
+  const int block_rows = blocks_in(rows), block_cols = blocks_in(cols);
+  const int blocks = static_cast<int>(triangular ? triangle(block_rows) : int64_t(block_rows) * block_cols);
+  std::vector<uint8_t> packed(static_cast<size_t>(blocks) * kBlockBytes, 0xFF);
+  std::vector<BlockMetadata> metadata(blocks);
+  std::vector<uint32_t> by_row(block_rows * mask_words(block_cols)), by_col(block_cols * mask_words(block_rows));
+  Control control = {};
+  int progress = 0;
+  Packing p = {};
+  p.product.batches = 1, p.product.tf32 = a[5], p.x_blocks = blocks, p.controls = &control, p.progress = &progress;
+  p.most_outliers = 1 << 20;
+  p.x = {matrix.begin(), matrix.row_stride(), matrix.col_stride(), rows, cols, triangular, block_cols, 1, blocks,
+         packed.data(), metadata.data(), by_row.data(), by_col.data()};
+  struct Nothing {};
+  body = [&] { hi_alone ? pack_blocks<true>(p) : pack_blocks<false>(p); };
+  for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(blocks); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);
+
+  if (control.fallback != (kind == 4) || (control.outliers || control.fallback) != (progress & kSomethingBehind)) fail("the wrong verdict");
+  if (kind == 4) return std::printf("all holds\n"), 0;
+  if (control.outliers != expected_outliers) fail("outliers are counted wrong");
+  int wide_blocks = 0;
+  for (int r = 0; r < block_rows; ++r)
+    for (int c = 0; c < (triangular ? r + 1 : block_cols); ++c) {
+      const int64_t number = block_index(p.x, r, c);
+      const BlockMetadata& of = metadata[number];
+      const bool wide = wide_in_row(p.x, 0, r)[c / 32] >> c % 32 & 1, too = wide_in_col(p.x, 0, c)[r / 32] >> r % 32 & 1;
+      wide_blocks += wide;
+      if (wide != too || (of.head.outliers && !wide)) fail("a block with outliers is not in the masks");
+      if (!hi_alone && wide != (of.head.residual != 1.0f)) fail("a wide block whose residuals are not scaled, or the other way round");
+      std::vector<float> outlier(kBlock * kBlock);
+      for (int e = 0; e < of.head.outliers; ++e) outlier[of.outlier[e].row * kBlock + of.outlier[e].col] = of.outlier[e].value;
+      for (int row = 0; row < kBlock; ++row)
+        for (int col = 0; col < kBlock; ++col) {
+          const int i = r * kBlock + row, k = c * kBlock + col;
+          const float v = i < rows && k < cols && (!triangular || k <= i) ? matrix.at(0, i, k) : 0.0f;
+          __half part[2] = {};
+          for (int lo = 0; lo < (hi_alone ? 1 : 2); ++lo)
+            std::memcpy(&part[lo], &packed[number * kBlockBytes + lo * kOperandBytes + swizzled(row, col)], 2);
+          const double pair = __half2float(part[0]) + static_cast<double>(__half2float(part[1])) * of.head.residual;
+          const double error = std::fabs(pair * of.head.unscale + outlier[row * kBlock + col] - v);
+          if (!(error <= (hi_alone ? 0x1p-11 : 0x1p-22) * std::fabs(v))) fail("an element that does not come back");
+        }
+    }
+  if (kind == 2 && !hi_alone && !wide_blocks) fail("blocks that lose bits, and none is wide");
+  std::printf("all holds\n");
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    """run(rows, columns, triangular, ...): fails with what the program found wrong."""
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED, model._CUDA_PACKING]
+    return host_program(tmp_path_factory.mktemp("packing"), "packing", [emulation.PRELUDE, CUDA, *source, emulation.PRODUCT, MAIN])
+
+
+@pytest.mark.parametrize("kind", range(5), ids=["uniform", "outliers", "wide", "zeros", "nan"])
+@pytest.mark.parametrize(("tf32", "hi_alone"), [(0, 0), (1, 0), (1, 1)], ids=["float32", "TF32 kept", "TF32"])
+def test_every_element_comes_back(run, tf32, hi_alone, kind):
+    for rows, cols, triangular, by_rows, pad in ((130, 130, 1, 1, 2), (140, 140, 1, 0, 0), (100, 150, 0, 1, 0), (70, 129, 0, 0, 1)):
+        run(rows, cols, triangular, by_rows, pad, tf32, hi_alone, kind)
