@@ -3280,6 +3280,19 @@ __device__ inline const WorkTile& take_work_tile(const HopperProduct& p, SharedM
   return shared.tile[at];
 }
 
+// Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
+template <Contraction kContraction>
+__device__ inline int k_block_flags(const HopperProduct& p, int first_row, int first_col, int k, bool last) {
+  int flags = last ? kLast : 0;
+#pragma unroll
+  for (int u = 0; u < 2; ++u)
+    if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
+#pragma unroll
+  for (int u = 0; u < 4; ++u)
+    if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
+  return flags;
+}
+
 // ---- Hopper kernel: the producer, one thread.
 //
 // It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
@@ -3304,13 +3317,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, Wor
     const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
 #pragma unroll 1
     for (int k = begin; k < end; ++k) {
-      int flags = k == end - 1 ? kLast : 0;
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-        if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
-#pragma unroll
-      for (int u = 0; u < 4; ++u)
-        if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
+      int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == end - 1);
       auto copy_y = [&](int half) {
         if (flags & kHasY << 2 * half << rank) {
           const int block = y_blocks + block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
@@ -3419,13 +3426,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory<true>& shared, Work
         copy_bulk(head, from_head, sizeof(BlockHead), full);
       }
       if (producer == 0) {
-        int flags = k == tile.end - 1 ? kLast : 0;
-#pragma unroll
-        for (int u = 0; u < 2; ++u)
-          if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
-#pragma unroll
-        for (int u = 0; u < 4; ++u)
-          if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
+        const int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == tile.end - 1);
         shared.info[pipeline.stage] = {
             flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
       }
