@@ -1037,11 +1037,11 @@ struct Packed {
   int blocks_each;         // of one matrix
   uint8_t* blocks;
   BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide
+  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see has_outliers
   uint32_t* wide_by_col;   // and for each column
 };
 
-__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32); }
+__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 
 __host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
 
@@ -1059,6 +1059,13 @@ __device__ inline uint32_t* wide_in_row(const Packed& p, int matrix, int r) {
 }
 __device__ inline uint32_t* wide_in_col(const Packed& p, int matrix, int c) {
   return p.wide_by_col + (matrix * p.block_cols + c) * mask_words(blocks_in(p.rows));
+}
+// The last of them: not zero if a block of the line has outliers.
+__device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
+  return wide_in_row(p, matrix, r)[mask_words(p.block_cols) - 1];
+}
+__device__ inline uint32_t& has_outliers_in_col(const Packed& p, int matrix, int c) {
+  return wide_in_col(p, matrix, c)[mask_words(blocks_in(p.rows)) - 1];
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
@@ -1281,8 +1288,9 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, in a word that begins as zero: bits that are set by packing, and by the product kernel.
-enum Progress : int { kSomethingBehind = 1, kPackingEnded = 2 };   // the first: product_behind has something to do
+// What has become of a launch, in a word that begins as zero: bits that packing sets if any product has outliers, or needs the fallback,
+// and one of the product kernel's.
+enum Progress : int { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 struct Packing {
   Product product;          // whose operands these are
@@ -1300,7 +1308,7 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
   Control& control = p.controls[product];
   if (outliers && atomicAdd(&control.outliers, outliers) + outliers > p.most_outliers) fallback = true;
   if (fallback) atomicExch(&control.fallback, 1);
-  atomicOr(p.progress, kSomethingBehind);
+  atomicOr(p.progress, (outliers ? kOutliers : 0) | (fallback ? kFallback : 0));
 }
 
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. kHiAlone: for TF32, what
@@ -1379,6 +1387,10 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
     if (wide) {
       atomicOr(wide_in_row(operand, matrix, r) + c / 32, 1u << c % 32);
       atomicOr(wide_in_col(operand, matrix, c) + r / 32, 1u << r % 32);
+    }
+    if (outliers) {
+      atomicOr(&has_outliers_in_row(operand, matrix, r), 1u);
+      atomicOr(&has_outliers_in_col(operand, matrix, c), 1u);
     }
     if (non_finite || outliers)
       for (int product = of_one ? matrix : 0; product < (of_one ? matrix + 1 : p.product.batches); ++product)
@@ -2989,14 +3001,18 @@ struct Behind {
   Packed x, y;
 };
 
+// Whether a block of an operand's line of blocks has outliers. transposed: the k of the packed matrix are its rows.
+__device__ inline bool has_outliers(const Packed& packed, int matrix, bool transposed, int line) {
+  return transposed ? has_outliers_in_col(packed, matrix, line) : has_outliers_in_row(packed, matrix, line);
+}
+
 // Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order.
-// transposed: the k of the packed matrix are its rows.
 template <int kEdge, typename F>
 __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
   const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
-  const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols));
+  const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols)) - 1;
   for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
-    for (int word = 0; word < words; ++word)
+    for (int word = 0; word < words && has_outliers(packed, matrix, transposed, line); ++word)
       for (uint32_t bits = (transposed ? wide_in_col(packed, matrix, line) : wide_in_row(packed, matrix, line))[word]; bits;
            bits &= bits - 1) {
         const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
@@ -3039,6 +3055,36 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   });
 }
 
+// Corrects the tiles that meet outliers. Of a CTA's tiles each thread looks at one, all at the same time: most meet none.
+template <int kEdge, int kThreads>
+__device__ inline void correct_tiles(const Product& p, const Behind& behind) {
+  static_assert(kEdge <= kBlock, "a tile's rows, and its columns, are in one line of blocks");
+  __shared__ uint32_t met[kThreads / 32];   // which of the tiles that a warp has looked at
+  const int batches = static_cast<int>(p.batches);
+  const int64_t numbers = tile_count(p, kEdge) * batches, step = gridDim.x;
+  for (int64_t first = blockIdx.x; first < numbers; first += step * kThreads) {
+    bool meets = false;
+    const int64_t number = first + step * threadIdx.x;
+    if (number < numbers) {
+      const int batch = static_cast<int>(number % batches);
+      const Tile tile = tile_at(p, kEdge, static_cast<int>(number / batches));
+      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i * kEdge / kBlock) |
+               has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j * kEdge / kBlock)) &
+              !behind.controls[batch].fallback;
+    }
+    const uint32_t of_warp = __ballot_sync(0xFFFFFFFFu, meets);
+    if (threadIdx.x % 32 == 0) met[threadIdx.x / 32] = of_warp;
+    __syncthreads();
+    for (int warp = 0; warp < kThreads / 32; ++warp)
+      for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
+        const int64_t one = first + step * (warp * 32 + __ffs(bits) - 1);
+        correct_tile<kEdge, kThreads>(p, static_cast<int>(one % batches), tile_at(p, kEdge, static_cast<int>(one / batches)), behind.x,
+                                      behind.y);
+      }
+    __syncthreads();
+  }
+}
+
 // ---- Behind the Hopper kernel: the kernel.
 
 // What computes a product as the fallback: the mma kernel, of operands that it can read, or the portable one.
@@ -3058,7 +3104,7 @@ struct PortableFallback : Portable<float> {
 };
 
 // Behind products of the Hopper kernel: computes one as the fallback, or corrects what has outliers, or does nothing. That is so common
-// that no more CTAs than the GPU has room for are started. They share a queue of tiles; or, if split, each cluster has one tile.
+// that no more CTAs than the GPU has room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
 template <typename Fallback>
 __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
     product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
@@ -3067,7 +3113,10 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
   // CTAs with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
   if (blockIdx.x >= splits && load_relaxed(behind.progress) == kPackingEnded) return;
   grid_dependency_wait();
-  if (!(*behind.progress & kSomethingBehind)) return;
+  const int progress = *behind.progress;
+  if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
+    correct_tiles<Fallback::kEdge, Fallback::kThreads>(p, behind);
+  if (!(progress & kFallback)) return;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   __shared__ int number;   // of a tile, or of one of its splits
   do {
@@ -3077,8 +3126,6 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
     if (rank >= tile_count(p, Fallback::kEdge)) return;
     if (behind.controls[batch].fallback)
       Fallback::compute(p, splits, number, *reinterpret_cast<typename Fallback::Memory*>(fallback_memory));
-    else if (behind.controls[batch].outliers && number % splits == 0)
-      correct_tile<Fallback::kEdge, Fallback::kThreads>(p, batch, tile_at(p, Fallback::kEdge, rank), behind.x, behind.y);
     __syncthreads();
   } while (splits == 1);
 #endif
@@ -3241,7 +3288,7 @@ struct SharedMemory {
   BlockHead head[kStages][kBlocks];
   WorkTile tile[kTiles];
   KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
-  int something_behind;       // the producer's: whether any product may need the fallback
+  int any_fallback;           // the producer's: whether any product needs the fallback
   int matrix[2];              // the producer's: which of X, and of Y, the tile has
   uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kStages], empty[kStages];
@@ -3303,11 +3350,11 @@ __device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, Wor
   constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
   const int rank = static_cast<int>(block_rank_in_cluster());
   Pipeline<SharedMemory<false>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
-  shared.something_behind = load_relaxed(p.progress) & kSomethingBehind;
+  shared.any_fallback = load_relaxed(p.progress) & kFallback;
   for (int taken = 0;; ++taken) {
     const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, true);
     if (tile.i < 0) break;
-    if (shared.something_behind && load_relaxed(&p.controls[tile.batch].fallback)) {
+    if (shared.any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
       if (p.batches == 1) break;
       continue;
     }
@@ -3392,11 +3439,11 @@ __device__ void produce(const HopperProduct& p, SharedMemory<true>& shared, Work
   const int place = of_x ? producer : 2 * (producer - 1) + rank;   // in a stage
   const Packed& packed = of_x ? p.x : p.y;
   Pipeline<SharedMemory<true>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
-  const bool something_behind = load_relaxed(p.progress) & kSomethingBehind;
+  const bool any_fallback = load_relaxed(p.progress) & kFallback;
   for (int taken = 0;; ++taken) {
     const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, producer == 0);
     if (tile.i < 0) break;
-    if (something_behind && load_relaxed(&p.controls[tile.batch].fallback)) {
+    if (any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
       if (p.batches == 1) break;
       continue;
     }
@@ -3793,7 +3840,7 @@ __device__ void consume(const HopperProduct& p, SharedMemory<true>& shared) {
 
 __device__ inline void write_zeros_above(const HopperProduct& p) {
   const int lane = threadIdx.x % 32;
-  const bool something_behind = load_relaxed(p.progress) & kSomethingBehind;
+  const bool any_fallback = load_relaxed(p.progress) & kFallback;
   const int64_t strips = kStripsInTile * triangle(ceil_div(p.m, kTileEdge) - 1);   // of one product
   for (;;) {
     int strip = lane == 0 ? atomicAdd(p.next_strip, 1) : 0;
@@ -3801,7 +3848,7 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
     if (strip >= strips * p.batches) return;
     const int batch = strip % p.batches;
     strip /= p.batches;
-    if (something_behind && load_relaxed(&p.controls[batch].fallback)) continue;
+    if (any_fallback && load_relaxed(&p.controls[batch].fallback)) continue;
     const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group));
     constexpr int kLines = kTileEdge / kStripsInTile;
     const int first = static_cast<int>(strip % kStripsInTile) * kLines;

@@ -93,7 +93,8 @@ int main(int, char** arguments) {
   body = [&] { hi_alone ? pack_blocks<true>(p) : pack_blocks<false>(p); };
   for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(blocks); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);
 
-  if (control.fallback != (kind == 4) || (control.outliers || control.fallback) != (progress & kSomethingBehind)) fail("the wrong verdict");
+  if (control.fallback != (kind == 4) || progress != (control.outliers ? kOutliers : 0) + (control.fallback ? kFallback : 0))
+    fail("the wrong verdict");
   if (kind == 4) return std::printf("all holds\n"), 0;
   if (control.outliers != expected_outliers) fail("outliers are counted wrong");
   int wide_blocks = 0;
@@ -104,6 +105,8 @@ int main(int, char** arguments) {
       const bool wide = wide_in_row(p.x, 0, r)[c / 32] >> c % 32 & 1, too = wide_in_col(p.x, 0, c)[r / 32] >> r % 32 & 1;
       wide_blocks += wide;
       if (wide != too || (of.head.outliers && !wide)) fail("a block with outliers is not in the masks");
+      if (of.head.outliers && !(has_outliers_in_row(p.x, 0, r) && has_outliers_in_col(p.x, 0, c)))
+        fail("a line whose outliers nobody looks for");
       if (!hi_alone && wide != (of.head.residual != 1.0f)) fail("a wide block whose residuals are not scaled, or the other way round");
       std::vector<float> outlier(kBlock * kBlock);
       for (int e = 0; e < of.head.outliers; ++e) outlier[of.outlier[e].row * kBlock + of.outlier[e].col] = of.outlier[e].value;
