@@ -1100,6 +1100,7 @@ _CUDA_PACKING = r"""
 
 constexpr int kPackers = 256;                            // threads that pack one block together
 constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
+[[maybe_unused]] constexpr int kFirstBlocks = 512;       // about as many as a GPU of Hopper packs at once
 
 // One block of a matrix, before it is packed.
 struct Source {
@@ -1113,7 +1114,6 @@ struct Source {
 // What the warps of a CTA tell each other of a block.
 struct PackScratch {
   uint32_t largest[kPackers / 32], least[kPackers / 32];
-  int left_out;
 };
 
 // x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
@@ -1311,6 +1311,9 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
   atomicOr(p.progress, (outliers ? kOutliers : 0) | (fallback ? kFallback : 0));
 }
 
+// Whether each matrix of an operand is one product's. Else it is all of theirs, and a product that needs the fallback says nothing of it.
+__device__ inline bool is_of_one(const Packed& operand, const Product& product) { return operand.matrices == product.batches; }
+
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. kHiAlone: for TF32, what
 // is not kept for a setting that may need lo, too.
 template <bool kHiAlone>
@@ -1322,6 +1325,9 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
   const Packed& operand = of_x ? p.x : p.y;
   const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
+  // The first blocks are loaded while the counters are reset. The others find out beforehand whether there is any need of them
+  if (p.alone || blockIdx.x >= kFirstBlocks) grid_dependency_wait();
+  if (blockIdx.x >= kFirstBlocks && is_of_one(operand, p.product) && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - static_cast<int>(block_index(operand, r, 0));
@@ -1337,20 +1343,16 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
   source.vectorized = near_stride == 1 && far_stride % 4 == 0 && (source.along_rows ? source.cols : source.rows) >= kBlock &&
                       reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
   BlockInFlight block;
-  if (p.alone) grid_dependency_wait();
   load_block(source, operand, t, block);
   grid_dependency_wait();     // for what reset the counters
   launch_dependent_grids();   // and not before: the product counts on it
   if (blockIdx.x == 0 && p.kept)
     for (int u = t; u < p.product.batches; u += kPackers)
       if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
-  const bool of_one = operand.matrices == p.product.batches;   // else of all products, of which one that needs the fallback says nothing
-  if (t == 0) scratch.left_out = of_one && load_relaxed(&p.controls[matrix].fallback);
   uint32_t largest, least;
   inspect(source, operand, block, largest, least);
   if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
   __syncthreads();
-  if (scratch.left_out) return;
 #pragma unroll
   for (int w = 0; w < kPackers / 32; ++w) {
     largest = max(largest, scratch.largest[w]);
@@ -1392,9 +1394,11 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
       atomicOr(&has_outliers_in_row(operand, matrix, r), 1u);
       atomicOr(&has_outliers_in_col(operand, matrix, c), 1u);
     }
-    if (non_finite || outliers)
+    if (non_finite || outliers) {
+      const bool of_one = is_of_one(operand, p.product);
       for (int product = of_one ? matrix : 0; product < (of_one ? matrix + 1 : p.product.batches); ++product)
         report(p, product, max(outliers, 0), non_finite || outliers < 0);
+    }
   }
 #endif
 }
