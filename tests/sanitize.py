@@ -61,17 +61,18 @@ COPIED = {  # for a tool: what becomes of what, besides
         ),
         (
             "      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n      at.advance();",
-            "      barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n      at.advance();",
+            "      for (int u = 0; u < 2; ++u) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n"
+            "      at.advance();",
         ),
         (
             "if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
-            "if (row < 32) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
+            "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
         ),
-        ("apply(&shared.full[s], 1);", "apply(&shared.full[s], 32);"),
+        ("apply(&shared.full[s], 1);", "apply(&shared.full[s], 64);"),
         (
             "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);",
             "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);\n"
-            "        for (int u = 1; u < 32 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));",
+            "        for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));",
         ),
         (
             "if (threadIdx.x % 32 == 0) barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
