@@ -322,7 +322,8 @@ def slower(*records):
 
     def told(row):
         special = [row["dtype"]] * (row["dtype"] != "float32") + [row["problem"]] * (row["problem"] != "lower")
-        return f"{', '.join([*special, row['shape'].replace(' x ', '×')])} ({ratio(row['ratio'])})"
+        why = "; dense: there is no work to leave out" if row["problem"] == "transposed_a" else ""
+        return f"{', '.join([*special, row['shape'].replace(' x ', '×')])} ({ratio(row['ratio'])}{why})"
 
     on_gpu = dict.fromkeys(told(row) for row in measured if row["ratio"] < 1)
     on_cpu = [told(row) for row in cpu if row["ratio"] < 1]
@@ -332,8 +333,10 @@ def slower(*records):
         if faster:
             times = ", ".join(f"{PEER_NAMES[side]} {microseconds(row[side]['median_us'])}" for side in faster)
             ahead.append(f"{peer_label(row)}: {times} (ours {microseconds(row['ours']['median_us'])} µs)")
-    slow = "; ".join(f"{where}: {', '.join(rows) or 'nothing'}" for where, rows in (("on the GPU", on_gpu), ("on the CPU", on_cpu)))
-    return f"Slower than the reference {slow}.\nFaster than ours: {'; '.join(ahead) or 'nobody in the table above'}."
+    small = "on the CPU, where Python's checks and masks cost more than they save in so small a product"
+    slow = "; ".join(f"{where}: {', '.join(rows) or 'nothing'}" for where, rows in (("on the GPU", on_gpu), (small, on_cpu)))
+    by_whom = "; ".join(ahead) + " ([where ours goes](docs/kernel.md#half-precision))" if ahead else "nobody in the table above"
+    return f"Slower than the reference {slow}.\nFaster than ours: {by_whom}."
 
 
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
