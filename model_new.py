@@ -407,7 +407,8 @@ struct Plan {
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
 # They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. address_in_peer gives the
-# same place in another CTA of the cluster.
+# same place in another CTA of the cluster. A few have a name in CUDA (__reduce_max_sync, the cluster's registers and barrier,
+# cudaGridDependencySynchronize), but it is declared for 8.0 or 9.0 and later alone, and all of this text has to compile for 7.5, too.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda_bf16.h>
