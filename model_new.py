@@ -1038,7 +1038,7 @@ struct Packed {
   int blocks_each;         // of one matrix
   uint8_t* blocks;
   BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see has_outliers
+  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see has_outliers_in_row
   uint32_t* wide_by_col;   // and for each column
 };
 
@@ -1060,6 +1060,9 @@ __device__ inline uint32_t* wide_in_row(const Packed& p, int matrix, int r) {
 }
 __device__ inline uint32_t* wide_in_col(const Packed& p, int matrix, int c) {
   return p.wide_by_col + (matrix * p.block_cols + c) * mask_words(blocks_in(p.rows));
+}
+__device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
+  return is_col ? wide_in_col(p, matrix, line) : wide_in_row(p, matrix, line);
 }
 // The last of them: not zero if a block of the line has outliers.
 __device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
@@ -3018,8 +3021,7 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
   const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols)) - 1;
   for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
     for (int word = 0; word < words && has_outliers(packed, matrix, transposed, line); ++word)
-      for (uint32_t bits = (transposed ? wide_in_col(packed, matrix, line) : wide_in_row(packed, matrix, line))[word]; bits;
-           bits &= bits - 1) {
+      for (uint32_t bits = wide_in_line(packed, matrix, transposed, line)[word]; bits; bits &= bits - 1) {
         const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
         const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
         for (int e = 0; e < metadata.head.outliers; ++e) {
@@ -3119,6 +3121,7 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
   if (blockIdx.x >= splits && load_relaxed(behind.progress) == kPackingEnded) return;
   grid_dependency_wait();
   const int progress = *behind.progress;
+  // The fallback leaves nothing to correct
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
     correct_tiles<Fallback::kEdge, Fallback::kThreads>(p, behind);
   if (!(progress & kFallback)) return;
@@ -3243,7 +3246,7 @@ template <Operand kOperand, Contraction kC>
 __device__ inline uint32_t wide_blocks(const HopperProduct& p, int matrix, int line, int k) {
   const Packed& packed = kOperand == kX ? p.x : p.y;
   if (line >= lines_of<kOperand>(p)) return 0;
-  return (k_is_row(kOperand, kC) ? wide_in_col(packed, matrix, line) : wide_in_row(packed, matrix, line))[k / 32];
+  return wide_in_line(packed, matrix, k_is_row(kOperand, kC), line)[k / 32];
 }
 """
 
