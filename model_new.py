@@ -2361,16 +2361,38 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     }
   }
 
-  // The sums go, in fragments, to the CTAs that add them. Fragment 8 w + u: those that the lanes of warp w have in row u % 2 of their
-  // two, and in the four columns from u / 2 * 16 on.
   const Tf32WorkTile& mine = memory.work;
   const Tile& tile = mine.tile;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_fragment = mine.first_fragment(mine.split_index);
+  float* const c = mine.c;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bool vectorized = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
+  auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
+    if (p.triangular && tile.i != tile.j)
+      write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, from, to, threadIdx.x, kTfThreads);
+  };
+  // A fragment's row number r of a lane's two, and its four columns.
+  auto write_fragment = [&](int warp, int r, int columns, const float4& v) {
+    const int row = tile.i * kTfBlockMN + warp * 16 + tf32_row<kXAlongK>(lane / 4, r);
+    const int col = tile.j * kTfBlockMN + columns * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
+    write_four(p, c, vectorized, row, col,
+               {below >= 0 ? v.x : 0.0f, below >= 1 ? v.y : 0.0f, below >= 2 ? v.z : 0.0f, below >= 3 ? v.w : 0.0f});
+  };
+  auto fragment_of = [&](int r, int columns) {
+    return make_float4(sum[tf32_sum_at(columns, r, 0)], sum[tf32_sum_at(columns, r, 1)], sum[tf32_sum_at(columns, r, 2)],
+                       sum[tf32_sum_at(columns, r, 3)]);
+  };
+  if (mine.splits == 1) {
+#pragma unroll
+    for (int u = 0; u < 8; ++u) write_fragment(warp, u % 2, u / 2, fragment_of(u % 2, u / 2));
+    return write_zeros_above(0, kTfBlockMN);
+  }
+
+  // The sums go, in fragments, to the CTAs that add them. Fragment 8 w + u: those that the lanes of warp w have in row u % 2 of their
+  // two, and in the four columns from u / 2 * 16 on.
+  const int first_fragment = mine.first_fragment(mine.split_index);
   const int fragments = mine.first_fragment(mine.split_index + 1) - first_fragment;
   const uint32_t first_rank = block_rank_in_cluster() - mine.split_index;
-  float* const c = mine.c;
-  const bool alone = mine.splits == 1;   // nothing is sent; nor could it be, in a cluster of one
-  if (threadIdx.x == 0 && !alone) barrier_arrive_expect_tx(&memory.sums_are_here, fragments * mine.splits * sizeof(memory.sums[0]));
+  if (threadIdx.x == 0) barrier_arrive_expect_tx(&memory.sums_are_here, fragments * mine.splits * sizeof(memory.sums[0]));
   cluster_wait();   // all have begun
   // Each lane finds out where one fragment goes.
   const int owner = lane * mine.splits / kTfFragments;
@@ -2379,22 +2401,13 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
   const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
+    const float4 v = fragment_of(u % 2, u / 2);
     const int fragment = 8 * warp + u;
-    auto bits = [&](int c) { return __float_as_int(sum[tf32_sum_at(u / 2, u % 2, c)]); };
     const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, fragment) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, fragment);
-    if (alone)
-      store_shared_four(shared_address(&memory.sums[fragment][lane]), bits(0), bits(1), bits(2), bits(3));
-    else
-      store_async(there, bits(0), bits(1), bits(2), bits(3), barrier_there);
+    store_async(there, __float_as_int(v.x), __float_as_int(v.y), __float_as_int(v.z), __float_as_int(v.w), barrier_there);
   }
-  const bool vectorized = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
-  if (p.triangular && tile.i != tile.j)   // above the diagonal, two lines for each fragment that this CTA adds
-    write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, 2 * first_fragment, 2 * (first_fragment + fragments),
-                                   threadIdx.x, kTfThreads);
-  if (alone)
-    __syncthreads();
-  else
-    barrier_wait(&memory.sums_are_here, 0);
+  write_zeros_above(2 * first_fragment, 2 * (first_fragment + fragments));   // two lines for each fragment that this CTA adds
+  barrier_wait(&memory.sums_are_here, 0);
 #pragma unroll 1
   for (int at = warp; at < fragments; at += 4) {
     float4 of_split[kTfMostSplits];
@@ -2405,11 +2418,8 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
 #pragma unroll
     for (int s = 1; s < kTfMostSplits; ++s)
       if (s < mine.splits) total.x += of_split[s].x, total.y += of_split[s].y, total.z += of_split[s].z, total.w += of_split[s].w;
-    const int w = (first_fragment + at) / 8, u = (first_fragment + at) % 8;   // as above
-    const int row = tile.i * kTfBlockMN + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
-    const int col = tile.j * kTfBlockMN + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
-    write_four(p, c, vectorized, row, col,
-               {below >= 0 ? total.x : 0.0f, below >= 1 ? total.y : 0.0f, below >= 2 ? total.z : 0.0f, below >= 3 ? total.w : 0.0f});
+    const int fragment = first_fragment + at;
+    write_fragment(fragment / 8, fragment % 2, fragment % 8 / 2, total);
   }
 }
 """

@@ -35,7 +35,7 @@ SEEDS = int(os.environ.get("CHECK_SEEDS", "1"))
 
 FORKS = r"""
 import fcntl, json, os, socket, sys, time, types
-import torch, torch._inductor.config, torch.utils.deterministic  # what a child imports
+import torch, torch.fx.experimental.symbolic_shapes, torch.utils.deterministic  # what a child imports, some by torch.autograd.grad
 
 channel = socket.socket(fileno=int(sys.argv[1]))
 with open(sys.argv[2]) as file:
