@@ -175,14 +175,16 @@ __device__ inline int triangle_root(Int q) {
 
 // Where one product of the batch begins, in elements, by its number.
 __host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
+  if (p.batch_dims == 0) return 0;
+  uint32_t rest = number;
   int64_t offset = 0;
 #pragma unroll 1
-  for (int d = p.batch_dims - 1; d >= 0; --d) {
-    const int size = static_cast<int>(p.batch_size[d]);
-    offset += number % size * strides[d];
-    number /= size;
+  for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
+    const uint32_t size = static_cast<uint32_t>(p.batch_size[d]);
+    offset += rest % size * strides[d];
+    rest /= size;
   }
-  return offset;
+  return offset + rest * strides[0];
 }
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
@@ -2014,8 +2016,9 @@ struct Tf32WorkTile {
   __device__ Tf32WorkTile(const Product& p, const Tf32Plan& plan, int cluster, int rank)
       : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
     if (p.batches > 1) {
-      const int batch = cluster % static_cast<int>(p.batches);
-      cluster /= static_cast<int>(p.batches);
+      const uint32_t batches = static_cast<uint32_t>(p.batches);
+      const int batch = static_cast<uint32_t>(cluster) % batches;
+      cluster = static_cast<uint32_t>(cluster) / batches;
       x += batch_offset(p, p.x_batch, batch), y += batch_offset(p, p.y_batch, batch), c += batch_offset(p, p.c_batch, batch);
     }
     const int number = cluster * plan.cluster_size + rank;
