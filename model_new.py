@@ -1941,6 +1941,7 @@ struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
   int clusters, cluster_size;            // of one product
   int log_splits;                        // of a dense one
+  int together;                          // so many products of the batch come in one order, the longest tiles first, then the next ones
   uint32_t inverse[kTfMostSplits + 1];   // of a number of splits: a little more than 2^20 / splits
   uint16_t table[kMost];                 // group and place, as tile_in_group has them, 5 bits each; splits less one and which, 2 bits each
 };
@@ -1979,7 +1980,7 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
 
 // Splits are as short as can be with all CTAs there at once, but not too short: each costs its start and its end. The GPU has
 // room for `at_once` clusters of kTfMostSplits. False if the table does not hold all tiles: then there is no plan.
-inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
+inline bool tf32_splits(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // k-blocks
   for (int splits = 1; splits <= kTfMostSplits; ++splits) plan.inverse[splits] = (1u << 20) / splits + 1;
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
@@ -2006,6 +2007,17 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   return true;
 }
 
+inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
+  if (!tf32_splits(p, at_once, plan)) return false;
+  plan.together = static_cast<int>(p.batches);
+  if (plan.cluster_size > 1) return true;   // all are there at once
+  // Few products together have their operands in the L2 cache, but the longest tile should take no longer than all of them.
+  const int64_t rows = ceil_div(p.m, kTfBlockMN), tiles = p.triangular ? (rows + 1) * (rows + 2) / 6 : plan.clusters;
+  const int64_t least = std::max<int64_t>(1, at_once * kTfMostSplits / tiles), parts = std::max<int64_t>(1, p.batches / least);
+  plan.together = static_cast<int>((p.batches + parts - 1) / parts);   // as many in each part
+  return true;
+}
+
 // What a CTA computes: a split of a tile.
 struct Tf32WorkTile {
   const float *x, *y;        // of one product of the batch
@@ -2016,9 +2028,10 @@ struct Tf32WorkTile {
   __device__ Tf32WorkTile(const Product& p, const Tf32Plan& plan, int cluster, int rank)
       : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
     if (p.batches > 1) {
-      const uint32_t batches = static_cast<uint32_t>(p.batches);
-      const int batch = static_cast<uint32_t>(cluster) % batches;
-      cluster = static_cast<uint32_t>(cluster) / batches;
+      const int first = static_cast<uint32_t>(cluster) / static_cast<uint32_t>(plan.together * plan.clusters) * plan.together;
+      const uint32_t rest = cluster - first * plan.clusters, together = min(plan.together, static_cast<int>(p.batches) - first);
+      const int batch = first + rest % together;
+      cluster = rest / together;
       x += batch_offset(p, p.x_batch, batch), y += batch_offset(p, p.y_batch, batch), c += batch_offset(p, p.c_batch, batch);
     }
     const int number = cluster * plan.cluster_size + rank;
