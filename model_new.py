@@ -461,13 +461,11 @@ __device__ inline void store_in_peer(uint32_t at, int value) {
   asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
 
-// The two halves of a barrier of the cluster that publishes nothing.
-__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
-
-__device__ inline void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+// A barrier of the cluster, and its two halves. Relaxed: it publishes nothing.
+__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // ---- PTX: hints to the compiler.
 
@@ -917,7 +915,8 @@ __device__ inline void add_splits(Acc* sum, Acc* buffer, int thread, bool takes_
 #pragma unroll
         for (int e = 0; e < kCount; ++e) sum[e] += load_in_peer<Acc>(from + e * kThreads * static_cast<int>(sizeof(Acc)));
       }
-    cluster_sync();   // no CTA may leave while its sums are being read
+    cluster_arrive();
+    if (split != 0) cluster_wait();   // its sums may be being read
   }
 #endif
 }
@@ -2360,7 +2359,7 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     barrier_init(&memory.sums_are_here, 1);
     barrier_init_fence();
   }
-  cluster_arrive();
+  cluster_arrive_relaxed();
   const Tf32WorkTile here(p, plan, static_cast<int>(cluster_id_in_grid()), static_cast<int>(block_rank_in_cluster()));
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
@@ -2916,16 +2915,19 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   using S = MmaShape<T, kEdge>;
   using Acc = typename S::Acc;
   if (threadIdx.x == 0) {
-    const int split = number % splits, batches = static_cast<int>(p.batches), batch = number / splits % batches;
-    const Tile tile = tile_at(p, kEdge, number / splits / batches);
-    const int all = ceil_div(tile.k_end - tile.k_begin, S::kBlockK), first = all * split / splits;
+    // All others wait for this, so it divides only where it has to: splits is 1, 2, 4 or 8
+    const int log_splits = __ffs(splits) - 1, split = number & (splits - 1);
+    uint32_t place = number >> log_splits, batch = 0;
+    if (p.batches > 1) batch = place % static_cast<uint32_t>(p.batches), place /= static_cast<uint32_t>(p.batches);
+    const Tile tile = tile_at(p, kEdge, static_cast<int>(place));
+    const int all = ceil_div(tile.k_end - tile.k_begin, S::kBlockK), first = all * split >> log_splits;
     memory.work = {tile,
                    static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
                    static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch),
                    static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch),
                    split,
                    tile.k_begin + first * S::kBlockK,
-                   all * (split + 1) / splits - first};
+                   (all * (split + 1) >> log_splits) - first};
   }
   __syncthreads();
 

@@ -228,7 +228,9 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
 }
 inline uint32_t block_rank_in_cluster() { return current->block->rank; }
 inline uint32_t cluster_id_in_grid() { return cluster->number; }
+inline void cluster_arrive_relaxed() { ++cluster->came; }
 inline void cluster_arrive() { ++cluster->came; }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline void cluster_wait() {
   wait_until([] { return cluster->came >= cluster->size * block_threads; });
 }
