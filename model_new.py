@@ -2003,13 +2003,15 @@ inline bool tf32_splits(const Product& p, int at_once, Tf32Plan& plan) {
   return true;
 }
 
+// The same with the order of a batch. Few products together have their operands in the L2 cache, but the longest tile should take no longer
+// than all of them.
 inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   if (!tf32_splits(p, at_once, plan)) return false;
   plan.together = static_cast<int>(p.batches);
   if (plan.cluster_size > 1) return true;   // all are there at once
-  // Few products together have their operands in the L2 cache, but the longest tile should take no longer than all of them.
-  const int64_t rows = ceil_div(p.m, kTfBlockMN), tiles = p.triangular ? (rows + 1) * (rows + 2) / 6 : plan.clusters;
-  const int64_t least = std::max<int64_t>(1, at_once * kTfMostSplits / tiles), parts = std::max<int64_t>(1, p.batches / least);
+  const int64_t rows = ceil_div(p.m, kTfBlockMN);
+  const int64_t work = p.triangular ? (rows + 1) * (rows + 2) / 6 : plan.clusters;   // of a product, in tiles as long as the longest
+  const int64_t least = std::max<int64_t>(1, at_once * kTfMostSplits / work), parts = std::max<int64_t>(1, p.batches / least);
   plan.together = static_cast<int>((p.batches + parts - 1) / parts);   // as many in each part
   return true;
 }
@@ -2451,8 +2453,7 @@ __global__ void __launch_bounds__(kTfThreads, kTfCtasPerSm)
 }
 
 // Whether this kernel is for a product; measured, on an H200. Much smaller ones are too little for its start and end, and somewhat smaller
-// ones gain a tenth at most, for which the portable kernel keeps all 24 bits. Larger ones are for the Hopper kernel, which computes a batch
-// one by one.
+// ones gain a tenth at most, for which the portable kernel keeps all 24 bits. Larger ones are for the Hopper kernel.
 static bool tf32_serves(const Product& p, const Gpu& gpu) {
   if (p.x_row != 1 && p.x_col != 1) return false;
   if (p.y_row != 1 && p.y_col != 1) return false;
