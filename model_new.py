@@ -3035,8 +3035,8 @@ struct Behind {
   Packed x, y;
 };
 
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order. transposed: the k of the
-// packed matrix are its rows.
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order. transposed: the k of
+// the packed matrix are its rows.
 template <int kEdge, typename F>
 __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
   const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
