@@ -1039,7 +1039,7 @@ struct Packed {
   int blocks_each;         // of one matrix
   uint8_t* blocks;
   BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see has_outliers
+  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see has_outliers_in_row
   uint32_t* wide_by_col;   // and for each column
 };
 
@@ -1066,8 +1066,11 @@ __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_co
   return is_col ? wide_in_col(p, matrix, line) : wide_in_row(p, matrix, line);
 }
 // The last of them: not zero if a block of the line has outliers.
-__device__ inline uint32_t& has_outliers(const Packed& p, int matrix, bool is_col, int line) {
-  return wide_in_line(p, matrix, is_col, line)[mask_words(is_col ? blocks_in(p.rows) : p.block_cols) - 1];
+__device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
+  return wide_in_row(p, matrix, r)[mask_words(p.block_cols) - 1];
+}
+__device__ inline uint32_t& has_outliers_in_col(const Packed& p, int matrix, int c) {
+  return wide_in_col(p, matrix, c)[mask_words(blocks_in(p.rows)) - 1];
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
@@ -1393,8 +1396,8 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
       atomicOr(wide_in_col(operand, matrix, c) + r / 32, 1u << r % 32);
     }
     if (outliers) {
-      atomicOr(&has_outliers(operand, matrix, false, r), 1u);
-      atomicOr(&has_outliers(operand, matrix, true, c), 1u);
+      atomicOr(&has_outliers_in_row(operand, matrix, r), 1u);
+      atomicOr(&has_outliers_in_col(operand, matrix, c), 1u);
     }
     if (non_finite || outliers) {
       const bool of_one = is_of_one(operand, p.product);
@@ -2914,10 +2917,10 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   using Acc = typename S::Acc;
   if (threadIdx.x == 0) {
     // All others wait for this, so it divides only where it has to: splits is 1, 2, 4 or 8
-    const int log_splits = __ffs(splits) - 1, split = number & (splits - 1);
-    uint32_t place = number >> log_splits, batch = 0;
-    if (p.batches > 1) batch = place % static_cast<uint32_t>(p.batches), place /= static_cast<uint32_t>(p.batches);
-    const Tile tile = tile_at(p, kEdge, static_cast<int>(place));
+    const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = static_cast<int>(p.batches);
+    int place = number >> log_splits, batch = 0;
+    if (batches > 1) batch = place % batches, place /= batches;
+    const Tile tile = tile_at(p, kEdge, place);
     const int all = ceil_div(tile.k_end - tile.k_begin, S::kBlockK), first = all * split >> log_splits;
     memory.work = {tile,
                    static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
@@ -3035,15 +3038,18 @@ struct Behind {
   Packed x, y;
 };
 
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order. transposed: the k of
-// the packed matrix are its rows.
+// Whether a block of an operand's line of blocks has outliers. transposed: the k of the packed matrix are its rows.
+__device__ inline bool has_outliers(const Packed& packed, int matrix, bool transposed, int line) {
+  return transposed ? has_outliers_in_col(packed, matrix, line) : has_outliers_in_row(packed, matrix, line);
+}
+
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order.
 template <int kEdge, typename F>
 __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
   const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
   const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols)) - 1;
-  for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line) {
-    if (!has_outliers(packed, matrix, transposed, line)) continue;
-    for (int word = 0; word < words; ++word)
+  for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
+    for (int word = 0; word < words && has_outliers(packed, matrix, transposed, line); ++word)
       for (uint32_t bits = wide_in_line(packed, matrix, transposed, line)[word]; bits; bits &= bits - 1) {
         const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
         const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
@@ -3053,7 +3059,6 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
           if (at >= first && at < first + kEdge) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
         }
       }
-  }
 }
 
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
@@ -3099,9 +3104,9 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind) {
     if (number < numbers) {
       const int batch = static_cast<int>(number % batches);
       const Tile tile = tile_at(p, kEdge, static_cast<int>(number / batches));
-      const uint32_t in_x = has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i * kEdge / kBlock);
-      const uint32_t in_y = has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j * kEdge / kBlock);
-      meets = (in_x | in_y) && !behind.controls[batch].fallback;
+      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i * kEdge / kBlock) |
+               has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j * kEdge / kBlock)) &
+              !behind.controls[batch].fallback;
     }
     const uint32_t of_warp = __ballot_sync(0xFFFFFFFFu, meets);
     if (threadIdx.x % 32 == 0) met[threadIdx.x / 32] = of_warp;
