@@ -346,6 +346,63 @@ def slower(*records):
     return f"Slower than the reference {slow}.\nFaster than ours: {by_whom}."
 
 
+WANTED = [  # what a row of a record is told by, the ratio that was asked for, and what keeps the product from it
+    ({"group": "sizes", "shape": "4096", "path": "hopper", "inputs": "uniform"}, 18, "packing 36 µs, and 118 for products of 81 (below)"),
+    (
+        {"group": "sizes", "shape": "2048", "path": "hopper", "inputs": "uniform"},
+        9,
+        "four launches, 10 µs of packing, 4 to the first stage (below)",
+    ),
+    ({"group": "tf32", "shape": "4096"}, 5, "packing 33 µs before 56 of the product ([TF32's kernel](#float32-out-of-float16))"),
+    (
+        {"group": "hard", "inputs": "rows of A over 16 decades", "path": "fallback"},
+        6,
+        "the mma kernel's 425 µs, after packing has found it out",
+    ),
+    ({"group": "dtypes", "shape": "512", "dtype": "float16"}, 1, ""),
+    ({"group": "dtypes", "shape": "1024", "dtype": "float16"}, 1.2, "one step after the other ([mma kernel](#the-mma-kernel))"),
+    (
+        {"group": "dtypes", "shape": "2048", "dtype": "float16"},
+        2.3,
+        "a third of a CTA's cycles before the first product ([half precision](#half-precision))",
+    ),
+    ({"group": "dtypes", "shape": "4096", "dtype": "float16"}, 4.5, "start, zeros and an uneven end ([half precision](#half-precision))"),
+    ({"group": "dtypes", "shape": "8192", "dtype": "float16"}, 5, ""),
+    ({"group": "dtypes", "dtype": "float64"}, 4, ""),
+    ({"group": "backward", "shape": "4096", "dtype": "float16"}, 4, "three products like the forward one"),
+    (
+        {"group": "batch", "shape": "64 x 512 x 512", "dtype": "float32"},
+        5.5,
+        "latencies that twelve warps do not hide ([tf32 kernel](#the-tf32-kernel))",
+    ),
+    ({"group": "batch", "shape": "16 x 1024 x 1024", "dtype": "float32"}, 7, ""),
+    ({"group": "batch", "shape": "8 x 2048 x 2048", "dtype": "float32"}, 10, ""),
+    ({"group": "batch", "shape": "1024 x 128 x 128", "dtype": "float32"}, 3, ""),
+    ({"group": "batch", "shape": "16 x 1024 x 1024", "dtype": "float16"}, 3, "memory ([half precision](#half-precision))"),
+    (
+        {"group": "sizes", "shape": "4096", "path": "mma", "dtype": "float16"},
+        3,
+        "6 cycles a mma.sync, an uneven end ([mma kernel](#the-mma-kernel))",
+    ),
+    ({"group": "sizes", "shape": "4096", "path": "mma", "dtype": "float32"}, 6.5, "the same"),
+]
+
+
+def wanted(*records):
+    """What was asked for, what it is, and why it is less."""
+    cells = []
+    for told_by, least, why in WANTED:
+        for row in (row for rows in records for row in rows):
+            if all(row[key] == value for key, value in told_by.items()) and not disturbed(row["reference"]) and not disturbed(row["ours"]):
+                name = [row["shape"].replace(" x ", "×"), row["dtype"]] + [row["path"]] * (row["path"] == "fallback")
+                name += ["by the mma kernel, forced"] * (row["group"] == "sizes" and row["path"] == "mma")
+                name += ["TF32 allowed"] * (row["group"] == "tf32") + ["forward and backward"] * (row["group"] == "backward")
+                met = row["ratio"] >= least
+                cells.append([", ".join(name), ratio(least), ratio(row["ratio"]), "met" if met else why])
+                break
+    return markdown(["product", "wanted", "measured", "met, or what it takes its time for"], cells)
+
+
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
     "peers": ("peers.json", peers),
     "peers-errors": ("peers.json", peers_errors),
@@ -375,6 +432,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers.json",), factor),
     "proof": (("check.json",), proof),
+    "wanted": (tuple(f"{suite}.json" for suite in ("forward", "backward", "batch", "mma")), wanted),
     "slower": (tuple(f"{suite}.json" for suite in ("forward", "problems", "backward", "batch", "portable", "peers", "cpu")), slower),
 }
 

@@ -366,6 +366,24 @@ def page(tmp_path):
     return path, ["--results", str(tmp_path), "--files", str(path)]
 
 
+NOISY = {**SIDE, "median_us": 32.0, "p10_us": 7.4, "p90_us": 62.0}
+
+
+def test_where_one_side_was_disturbed_no_ratio_is_given(tables):
+    row = record_of(4096)["rows"][0]
+    assert tables.times(row)[:3] == ["2,728", "157 (2,720 to 2,741)", "17.4x"]
+    assert tables.times({**row, "reference": NOISY})[:3] == ["32.0 (7.4 to 62.0)", "157 (2,720 to 2,741)", "–"]
+    assert tables.times({**row, "ours": NOISY})[2] == "–"
+
+
+def test_what_was_wanted_is_met_or_has_its_reason(tables):
+    told_by, least, why = tables.WANTED[0]
+    row = {**record_of(4096)["rows"][0], "dtype": "float32", **told_by}
+    for value, said in ((least, "| met |"), (least - 0.1, f"| {why} |")):
+        assert said in tables.wanted([], [{**row, "ratio": value}])
+    assert len(tables.wanted([{**row, "reference": NOISY}]).splitlines()) == 2  # the head alone
+
+
 def test_markers_are_filled_and_the_rest_stays(tables, page):
     path, arguments = page
     assert tables.main(arguments) == 0
