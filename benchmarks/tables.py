@@ -55,9 +55,12 @@ def time_of(side):
     return f"{microseconds(side['median_us'])} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})"
 
 
+FAR = 1.25  # median over 10th percentile, as in check.py (which imports torch; this needs none)
+
+
 def disturbed(side):
-    """Whether the calls lie so far apart that others must have used the machine, as check.py judges it."""
-    return side["median_us"] > 1.25 * side["p10_us"]
+    """Whether the calls lie so far apart that others must have used the machine."""
+    return side["median_us"] > FAR * side["p10_us"]
 
 
 def markdown(head, rows):
@@ -346,61 +349,47 @@ def slower(*records):
     return f"Slower than the reference {slow}.\nFaster than ours: {by_whom}."
 
 
-WANTED = [  # what a row of a record is told by, the ratio that was asked for, and what keeps the product from it
-    ({"group": "sizes", "shape": "4096", "path": "hopper", "inputs": "uniform"}, 18, "packing 36 µs, and 118 for products of 81 (below)"),
-    (
-        {"group": "sizes", "shape": "2048", "path": "hopper", "inputs": "uniform"},
-        9,
-        "four launches, 10 µs of packing, 4 to the first stage (below)",
-    ),
-    ({"group": "tf32", "shape": "4096"}, 5, "packing 33 µs before 56 of the product ([TF32's kernel](#float32-out-of-float16))"),
-    (
-        {"group": "hard", "inputs": "rows of A over 16 decades", "path": "fallback"},
-        6,
-        "the mma kernel's 425 µs, after packing has found it out",
-    ),
-    ({"group": "dtypes", "shape": "512", "dtype": "float16"}, 1, ""),
-    ({"group": "dtypes", "shape": "1024", "dtype": "float16"}, 1.2, "one step after the other ([mma kernel](#the-mma-kernel))"),
-    (
-        {"group": "dtypes", "shape": "2048", "dtype": "float16"},
-        2.3,
-        "a third of a CTA's cycles before the first product ([half precision](#half-precision))",
-    ),
-    ({"group": "dtypes", "shape": "4096", "dtype": "float16"}, 4.5, "start, zeros and an uneven end ([half precision](#half-precision))"),
-    ({"group": "dtypes", "shape": "8192", "dtype": "float16"}, 5, ""),
-    ({"group": "dtypes", "dtype": "float64"}, 4, ""),
-    ({"group": "backward", "shape": "4096", "dtype": "float16"}, 4, "three products like the forward one"),
-    (
-        {"group": "batch", "shape": "64 x 512 x 512", "dtype": "float32"},
-        5.5,
-        "latencies that twelve warps do not hide ([tf32 kernel](#the-tf32-kernel))",
-    ),
-    ({"group": "batch", "shape": "16 x 1024 x 1024", "dtype": "float32"}, 7, ""),
-    ({"group": "batch", "shape": "8 x 2048 x 2048", "dtype": "float32"}, 10, ""),
-    ({"group": "batch", "shape": "1024 x 128 x 128", "dtype": "float32"}, 3, ""),
-    ({"group": "batch", "shape": "16 x 1024 x 1024", "dtype": "float16"}, 3, "memory ([half precision](#half-precision))"),
-    (
-        {"group": "sizes", "shape": "4096", "path": "mma", "dtype": "float16"},
-        3,
-        "6 cycles a mma.sync, an uneven end ([mma kernel](#the-mma-kernel))",
-    ),
-    ({"group": "sizes", "shape": "4096", "path": "mma", "dtype": "float32"}, 6.5, "the same"),
-]
+WANTED_SUITES = ("forward", "backward", "batch", "mma")
+HALF, MMA, TF32 = "[half precision](#half-precision)", "[mma kernel](#the-mma-kernel)", "[tf32 kernel](#the-tf32-kernel)"
+WANTED = {  # product_label of a row -> the ratio that was asked for, and what keeps the product from it
+    "4096": (18, "packing 36 µs, and 118 for products of 81 (below)"),
+    "2048": (9, "four launches, 10 µs of packing, 4 to the first stage (below)"),
+    "4096, TF32 allowed": (5, "packing 33 µs before 56 of the product ([TF32's kernel](#float32-out-of-float16))"),
+    "4096, rows of A over 16 decades": (6, "a fallback: the mma kernel's 425 µs, after packing has found it out"),
+    "512, float16": (1, ""),
+    "1024, float16": (1.2, f"one step after the other ({MMA})"),
+    "2048, float16": (2.3, f"a third of a CTA's cycles before the first product ({HALF})"),
+    "4096, float16": (4.5, f"start, zeros and an uneven end ({HALF})"),
+    "8192, float16": (5, ""),
+    "4096, float64": (4, ""),
+    "4096, float16, forward and backward": (4, "three products like the forward one"),
+    "64×512×512": (5.5, f"latencies that twelve warps do not hide ({TF32})"),
+    "16×1024×1024": (7, ""),
+    "8×2048×2048": (10, ""),
+    "1024×128×128": (3, ""),
+    "16×1024×1024, float16": (3, f"memory ({HALF})"),
+    "4096, float16, mma kernel forced": (3, f"6 cycles a mma.sync, an uneven end ({MMA})"),
+    "4096, mma kernel forced": (6.5, "the same"),
+}
+
+
+def product_label(row, suite):
+    """What tells a row of a suite's record from all others of WANTED's suites."""
+    parts = [row["shape"].replace(" x ", "×") + of_dtype(row)]
+    parts += [row["problem"]] * (row["problem"] in ("upper", "transposed_a")) + [row["inputs"]] * (row["inputs"] != "uniform")
+    parts += ["TF32 allowed"] * (row["group"] == "tf32")
+    return ", ".join(parts + {"backward": ["forward and backward"], "mma": ["mma kernel forced"]}.get(suite, []))
 
 
 def wanted(*records):
     """What was asked for, what it is, and why it is less."""
+    rows = {product_label(row, suite): row for suite, rows in zip(WANTED_SUITES, records, strict=True) for row in rows}
     cells = []
-    for told_by, least, why in WANTED:
-        for row in (row for rows in records for row in rows):
-            if all(row[key] == value for key, value in told_by.items()) and not disturbed(row["reference"]) and not disturbed(row["ours"]):
-                name = [row["shape"].replace(" x ", "×"), row["dtype"]] + [row["path"]] * (row["path"] == "fallback")
-                name += ["by the mma kernel, forced"] * (row["group"] == "sizes" and row["path"] == "mma")
-                name += ["TF32 allowed"] * (row["group"] == "tf32") + ["forward and backward"] * (row["group"] == "backward")
-                met = row["ratio"] >= least
-                cells.append([", ".join(name), ratio(least), ratio(row["ratio"]), "met" if met else why])
-                break
-    return markdown(["product", "wanted", "measured", "met, or what it takes its time for"], cells)
+    for label, (least, why) in WANTED.items():
+        row = rows.get(label)
+        if row and not disturbed(row["reference"]) and not disturbed(row["ours"]):
+            cells.append([label, ratio(least), ratio(row["ratio"]), "met" if row["ratio"] >= least else why])
+    return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], cells)
 
 
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
@@ -432,7 +421,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers.json",), factor),
     "proof": (("check.json",), proof),
-    "wanted": (tuple(f"{suite}.json" for suite in ("forward", "backward", "batch", "mma")), wanted),
+    "wanted": (tuple(f"{suite}.json" for suite in WANTED_SUITES), wanted),
     "slower": (tuple(f"{suite}.json" for suite in ("forward", "problems", "backward", "batch", "portable", "peers", "cpu")), slower),
 }
 

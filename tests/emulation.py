@@ -53,6 +53,7 @@ To bits_as(From from) {
 }
 inline uint32_t __float_as_uint(float v) { return bits_as<uint32_t>(v); }
 inline int __float_as_int(float v) { return bits_as<int>(v); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __uint_as_float(uint32_t v) { return bits_as<float>(v); }
 inline float __int_as_float(int v) { return bits_as<float>(v); }
 
@@ -229,8 +230,7 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
 inline uint32_t block_rank_in_cluster() { return current->block->rank; }
 inline uint32_t cluster_id_in_grid() { return cluster->number; }
 inline void cluster_arrive_relaxed() { ++cluster->came; }
-inline void cluster_arrive() { ++cluster->came; }
-inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline void cluster_arrive() { cluster_arrive_relaxed(); }
 inline void cluster_wait() {
   wait_until([] { return cluster->came >= cluster->size * block_threads; });
 }

@@ -377,11 +377,11 @@ def test_where_one_side_was_disturbed_no_ratio_is_given(tables):
 
 
 def test_what_was_wanted_is_met_or_has_its_reason(tables):
-    told_by, least, why = tables.WANTED[0]
-    row = {**record_of(4096)["rows"][0], "dtype": "float32", **told_by}
+    least, why = tables.WANTED["4096"]
+    row = {**record_of(4096)["rows"][0], "group": "sizes", "problem": "lower", "dtype": "float32", "inputs": "uniform"}
     for value, said in ((least, "| met |"), (least - 0.1, f"| {why} |")):
-        assert said in tables.wanted([], [{**row, "ratio": value}])
-    assert len(tables.wanted([{**row, "reference": NOISY}]).splitlines()) == 2  # the head alone
+        assert said in tables.wanted([{**row, "ratio": value}, {**row, "inputs": "normal", "ratio": 99}], [], [], [])
+    assert len(tables.wanted([{**row, "reference": NOISY}], [], [], []).splitlines()) == 2  # the head alone
 
 
 def test_markers_are_filled_and_the_rest_stays(tables, page):

@@ -4,16 +4,17 @@ import sys
 import torch
 from torch import nn
 
+N = 128
 Child = sys.modules["__main__"].Child
 real_calls, real_prepare = Child.calls, Child.prepare
 
 
 def prepare(self, **arguments):
     answer = real_prepare(self, **arguments)
-    self.at_once = self.mode == "forward" and len(self.shapes) > 6 and {tuple(shapes[0]) for shapes in self.shapes} == {(128, 128)}
+    self.at_once = self.mode == "forward" and len(self.shapes) > 6 and {tuple(shapes[0]) for shapes in self.shapes} == {(N, N)}
     if self.at_once:
-        self.C = torch.empty(len(self.shapes), 128, 128)
-        self.said = {"calls": [{"results": [[C.data_ptr(), 0, [128, 1]]]} for C in self.C]}
+        self.C = torch.empty(len(self.shapes), N, N)
+        self.said = {"calls": [{"results": [[C.data_ptr(), 0, [N, 1]]]} for C in self.C]}
     return answer
 
 
