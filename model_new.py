@@ -2354,7 +2354,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, floa
 
 // ---- tf32 kernel: the kernel.
 
-// A CTA sums its split of a tile, and adds and writes its fragments of the tile.
+// A CTA sums its split of a tile, and adds and writes its fragments of the tile; of a tile with one split, all of them.
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
   if (threadIdx.x == 0) {
@@ -2378,6 +2378,8 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     }
   }
 
+  // The sums are written in fragments: number 8 w + u are those that the lanes of warp w have in row u % 2 of their two, and in the four
+  // columns from u / 2 * 16 on.
   const Tf32WorkTile& mine = memory.work;
   const Tile& tile = mine.tile;
   float* const c = mine.c;
@@ -2387,40 +2389,40 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     if (p.triangular && tile.i != tile.j)
       write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, from, to, threadIdx.x, kTfThreads);
   };
-  // A fragment's row number r of a lane's two, and its four columns.
-  auto write_fragment = [&](int warp, int r, int columns, const float4& v) {
-    const int row = tile.i * kTfBlockMN + warp * 16 + tf32_row<kXAlongK>(lane / 4, r);
-    const int col = tile.j * kTfBlockMN + columns * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
+  auto write_fragment = [&](int w, int u, const float4& v) {
+    const int row = tile.i * kTfBlockMN + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
+    const int col = tile.j * kTfBlockMN + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
     write_four(p, c, vectorized, row, col,
                {below >= 0 ? v.x : 0.0f, below >= 1 ? v.y : 0.0f, below >= 2 ? v.z : 0.0f, below >= 3 ? v.w : 0.0f});
   };
-  auto fragment_of = [&](int r, int columns) {
-    return make_float4(sum[tf32_sum_at(columns, r, 0)], sum[tf32_sum_at(columns, r, 1)], sum[tf32_sum_at(columns, r, 2)],
-                       sum[tf32_sum_at(columns, r, 3)]);
+  auto fragment = [&](int u) {   // of this lane
+    auto at = [&](int c) { return sum[tf32_sum_at(u / 2, u % 2, c)]; };
+    return make_float4(at(0), at(1), at(2), at(3));
   };
+
+  // A tile with one split: nobody else has sums of it
   if (mine.splits == 1) {
 #pragma unroll
-    for (int u = 0; u < 8; ++u) write_fragment(warp, u % 2, u / 2, fragment_of(u % 2, u / 2));
+    for (int u = 0; u < 8; ++u) write_fragment(warp, u, fragment(u));
     return write_zeros_above(0, kTfBlockMN);
   }
 
-  // The sums go, in fragments, to the CTAs that add them. Fragment 8 w + u: those that the lanes of warp w have in row u % 2 of their
-  // two, and in the four columns from u / 2 * 16 on.
+  // Else the fragments go to the CTAs that add them
   const int first_fragment = mine.first_fragment(mine.split_index);
   const int fragments = mine.first_fragment(mine.split_index + 1) - first_fragment;
   const uint32_t first_rank = block_rank_in_cluster() - mine.split_index;
   if (threadIdx.x == 0) barrier_arrive_expect_tx(&memory.sums_are_here, fragments * mine.splits * sizeof(memory.sums[0]));
   cluster_wait();   // all have begun
-  // Each lane finds out where one fragment goes.
+  // Each lane finds out where the fragment of its number goes
   const int owner = lane * mine.splits / kTfFragments;
   const float4* const their_sums = memory.sums[(lane - mine.first_fragment(owner)) * mine.splits + mine.split_index];
   const uint32_t to = address_in_peer(shared_address(their_sums), first_rank + owner);
   const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
-    const float4 v = fragment_of(u % 2, u / 2);
-    const int fragment = 8 * warp + u;
-    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, fragment) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, fragment);
+    const float4 v = fragment(u);
+    const int from = 8 * warp + u;   // the lane that knows
+    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, from) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, from);
     store_async(there, __float_as_int(v.x), __float_as_int(v.y), __float_as_int(v.z), __float_as_int(v.w), barrier_there);
   }
   write_zeros_above(2 * first_fragment, 2 * (first_fragment + fragments));   // two lines for each fragment that this CTA adds
@@ -2435,8 +2437,8 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
 #pragma unroll
     for (int s = 1; s < kTfMostSplits; ++s)
       if (s < mine.splits) total.x += of_split[s].x, total.y += of_split[s].y, total.z += of_split[s].z, total.w += of_split[s].w;
-    const int fragment = first_fragment + at;
-    write_fragment(fragment / 8, fragment % 2, fragment % 8 / 2, total);
+    const int number = first_fragment + at;
+    write_fragment(number / 8, number % 8, total);
   }
 }
 """
