@@ -120,6 +120,7 @@ struct Control {
 
 // The kernels, and which is the fastest for a product. The portable one computes any.
 enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel, kHalfKernel, kMmaKernel };
+[[maybe_unused]] constexpr const char* kKernelNames[] = {"portable", "tf32", "hopper", "half", "mma"};
 """
 
 _CUDA_LAUNCHERS = r"""
@@ -4966,6 +4967,7 @@ _CPP_BINDING = r"""
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -4973,13 +4975,19 @@ _CPP_BINDING = r"""
 #include <optional>
 #include <string>
 #include <tuple>
-#include <variant>
 
 namespace {
 
-// A product, or the text of an error that the caller raises. Nothing here throws or prints numbers by itself: some toolchains link the C++
-// library statically into an extension, and its streams and torch's then end the process instead of telling what is wrong.
-using Result = std::variant<at::Tensor, std::string>;
+// TORCH_CHECK is given one string, never its parts: it would print those to a stream. Some toolchains link the C++ library statically into
+// an extension, and a stream of its own then ends the process instead of telling what is wrong. Exceptions come through.
+void check(cudaError_t error, int device) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
+  TORCH_CHECK(false, std::string("tril_matmul: the CUDA kernel could not be launched on cuda:") + std::to_string(device) + ": " +
+                         cudaGetErrorString(error) +
+                         ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import" +
+                         " it again in a process that sees it.");
+}
 
 bool has_kernel(at::ScalarType type) { return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16; }
 
@@ -4990,19 +4998,17 @@ ElementType element_type(at::ScalarType type) {
 // ---- Binding: tensors described as a Product.
 
 // What the launchers want to know of a GPU, asked once.
-cudaError_t describe_gpu(int device, Gpu& gpu) {
+Gpu describe_gpu(int device) {
   static Gpu known[64] = {};   // SMs = 0: not asked yet. Two threads that ask at once write the same words.
-  if (device < 64 && known[device].sms) {
-    gpu = known[device];
-    return cudaSuccess;
-  }
+  if (device < 64 && known[device].sms) return known[device];
+  Gpu gpu;
   int major = 0, minor = 0;
-  cudaError_t error = cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  check(cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, device), device);
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), device);
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), device);
   gpu.capability = 10 * major + minor;
-  if (error == cudaSuccess && device < 64) known[device].capability = gpu.capability, known[device].sms = gpu.sms;
-  return error;
+  if (device < 64) known[device].capability = gpu.capability, known[device].sms = gpu.sms;
+  return gpu;
 }
 
 // Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow
@@ -5072,71 +5078,7 @@ at::Tensor padded_copy(const at::Tensor& t) {
 
 // ---- Binding: products.
 
-std::string launch_error(cudaError_t error, const at::Tensor& x) {
-  cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
-  return std::string("the CUDA kernel could not be launched on cuda:") + std::to_string(x.get_device()) + ": " + cudaGetErrorString(error) +
-         ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a" +
-         " process that sees it.";
-}
-
 at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
-
-// By which kernel a product was computed, and the workspace that this one had; where asked for, the Control of each of the batch, as ints.
-struct Way {
-  Kernel kernel = kPortableKernel;
-  at::Tensor workspace;
-  bool keep = false, explained = false, whole = false;   // whole: the workspace has all of the batch
-  std::optional<at::Tensor> controls;
-};
-
-// C = the contraction of two CUDA tensors whose sizes fit.
-Result compute(at::Tensor x, at::Tensor y, int contraction, int structure, int path, Way& way) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  const auto [m, n, k] = Sizes(x, y, contraction);
-  c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
-  shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
-  at::Tensor c = at::empty(shape, x.options()), written = c;
-  if (c.numel() == 0) return c;
-  if (std::max({m, n, k}) > kMaxSize)
-    return "a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
-           std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side";
-  Product p;
-  if (!describe(x, y, c, contraction, structure, p)) {
-    x = x.contiguous(), y = y.contiguous();
-    describe(x, y, c, contraction, structure, p);
-  }
-  Gpu gpu;
-  const ElementType type = element_type(x.scalar_type());
-  cudaError_t error = describe_gpu(x.get_device(), gpu);
-  if (error == cudaSuccess) {
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    way.kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
-    if (way.kernel == kMmaKernel && gpu.capability < 80)
-      return "TRIL_MATMUL_PATH is 'mma', whose kernel needs compute capability 8.0 or more, but cuda:" + std::to_string(x.get_device()) +
-             " has " + std::to_string(gpu.capability / 10) + "." + std::to_string(gpu.capability % 10);
-    if (const int copies = operands_to_copy(p, type, way.kernel)) {   // of upper triangles p.x is y, and p.y is x: see transpose
-      if (copies & (structure == kUpper ? 2 : 1)) x = padded_copy(x);
-      if (copies & (structure == kUpper ? 1 : 2)) y = padded_copy(y);
-      if (copies & 4) written = empty_padded(c);
-      describe(x, y, written, contraction, structure, p);
-    }
-    void* workspace = nullptr;   // handed back with `way`; the allocator gives it to later work of this stream alone
-    if (const int64_t bytes = workspace_bytes_for(p, way.kernel, gpu, 0)) {
-      way.workspace = new_workspace(bytes, x);
-      workspace = way.workspace.mutable_data_ptr();
-      way.whole = way.kernel == kHopperKernel && products_at_once(p) == p.batches;
-    }
-    Control* controls = nullptr;
-    if (way.explained && way.kernel == kHopperKernel) {
-      way.controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
-      controls = static_cast<Control*>(way.controls->mutable_data_ptr());
-    }
-    error = launch_product(p, type, way.kernel, gpu, workspace, way.keep, controls, stream);
-  }
-  if (error != cudaSuccess) return launch_error(error, x);
-  if (!written.is_same(c)) c.copy_(written);
-  return c;
-}
 
 // Whether the operands fit each other and the contraction.
 bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
@@ -5146,70 +5088,71 @@ bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structur
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
 }
 
-Result product_if_fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path, Way& way) {
-  if (!fit(x, y, contraction, structure)) return std::string("the operands do not fit each other, the contraction or the structure");
-  return compute(x, y, contraction, structure, path, way);
-}
-
-Result product(const at::Tensor& x, const at::Tensor& y, int contraction, int structure, int path) {
-  Way way;
-  return product_if_fit(x, y, contraction, structure, path, way);
-}
-
-// The product, and the workspace that the Hopper kernel left, if it holds the whole batch: how that went, and the packed operands.
-std::tuple<Result, std::optional<at::Tensor>> product_with_workspace(const at::Tensor& x, const at::Tensor& y, int contraction,
-                                                                     int structure, int path) {
-  Way way;
-  way.keep = true;
-  Result c = product_if_fit(x, y, contraction, structure, path, way);
-  return {c, way.whole ? std::optional(way.workspace) : std::nullopt};
-}
-
-// The product, the kernel that computed it, and how it went for each of the batch.
-std::tuple<Result, std::string, std::optional<at::Tensor>> explained_product(const at::Tensor& x, const at::Tensor& y, int contraction,
-                                                                             int structure, int path) {
-  Way way;
-  way.explained = true;
-  Result c = product_if_fit(x, y, contraction, structure, path, way);
-  return {c, way.kernel == kMmaKernel      ? "mma"
-             : way.kernel == kHalfKernel   ? "half"
-             : way.kernel == kHopperKernel ? "hopper"
-             : way.kernel == kTf32Kernel   ? "tf32"
-                                           : "portable",
-          way.controls};
+// C = the contraction of two CUDA tensors; the kernel that computed it. If `keep`, the workspace that the Hopper kernel left, if it holds
+// the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
+std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at::Tensor>> product(
+    at::Tensor x, at::Tensor y, int contraction, int structure, int path, bool keep, bool explain) {
+  TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
+  const c10::cuda::CUDAGuard guard(x.device());
+  const auto [m, n, k] = Sizes(x, y, contraction);
+  c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
+  shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
+  const at::Tensor c = at::empty(shape, x.options());
+  if (c.numel() == 0) return {c, "portable", std::nullopt, std::nullopt};
+  TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
+              "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
+                  std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
+  Product p;
+  if (!describe(x, y, c, contraction, structure, p)) {
+    x = x.contiguous(), y = y.contiguous();
+    describe(x, y, c, contraction, structure, p);
+  }
+  const int device = x.get_device();
+  const Gpu gpu = describe_gpu(device);
+  const ElementType type = element_type(x.scalar_type());
+  const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
+  TORCH_CHECK(kernel != kMmaKernel || gpu.capability >= 80,
+              "tril_matmul: TRIL_MATMUL_PATH is 'mma', whose kernel needs compute capability 8.0 or more, but cuda:" +
+                  std::to_string(device) + " has " + std::to_string(gpu.capability / 10) + "." + std::to_string(gpu.capability % 10));
+  at::Tensor written = c;
+  if (const int copies = operands_to_copy(p, type, kernel)) {   // of upper triangles p.x is y, and p.y is x: see transpose
+    if (copies & (structure == kUpper ? 2 : 1)) x = padded_copy(x);
+    if (copies & (structure == kUpper ? 1 : 2)) y = padded_copy(y);
+    if (copies & 4) written = empty_padded(c);
+    describe(x, y, written, contraction, structure, p);
+  }
+  std::optional<at::Tensor> workspace, controls;   // freed at the end, they go to later work of this stream alone
+  if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = new_workspace(bytes, x);
+  if (explain && kernel == kHopperKernel)
+    controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
+  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
+                       controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()),
+        device);
+  if (!written.is_same(c)) c.copy_(written);
+  if (!keep || kernel != kHopperKernel || products_at_once(p) != p.batches) workspace.reset();
+  return {c, kKernelNames[kernel], workspace, controls};
 }
 
 // ---- Binding: short ways past torch's dispatcher, and gradients.
 
-// Plain CUDA tensors, and none of torch's transforms looking on. Autograd may be.
-bool plain(std::initializer_list<at::Tensor> tensors) {
+// Whether the operands fit, are plain CUDA tensors, and none of torch's transforms looks on. Autograd may.
+bool is_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
   using c10::DispatchKey;
   static const c10::DispatchKeySet keys(
       {DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA});
-  for (const at::Tensor& t : tensors)
-    if (!keys.has_all(t.key_set()) || t._fw_grad(0).defined()) return false;
-  return c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
+  for (const at::Tensor* t : {&x, &y})
+    if (!keys.has_all(t->key_set()) || t->_fw_grad(0).defined()) return false;
+  return fit(x, y, contraction, structure) &&
+         c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
          c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCUDA);
 }
 
-// The short way: the product of plain tensors that fit, where no gradient is asked for. True where one is: the caller's autograd has to
-// know of the product. False where something else looks on, or the operands do not fit: the caller goes the long way.
-std::variant<at::Tensor, std::string, bool> product_if_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure,
-                                                             int path) {
-  if (!plain({x, y}) || !fit(x, y, contraction, structure)) return false;
-  if (c10::GradMode::is_enabled() && (x.requires_grad() || y.requires_grad())) return true;
-  Way way;
-  Result c = compute(x, y, contraction, structure, path, way);
-  if (c.index() == 1) return std::get<1>(c);
-  return std::get<0>(c);
-}
-
-// The gradients of triangular products, C = X Y, from G = dC and the workspace that they left; undefined where not asked
-// for. None if G is not plain.
-using Gradients = std::variant<std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>>, std::string>;
-std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y, at::Tensor kept, bool first,
-                                            int structure, bool for_x, bool for_y) {
-  if (!plain({g, x, y}) || !fit(g, y, kNT, structure) || !fit(x, g, kTN, structure)) return std::nullopt;
+// The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for. `first`: they
+// have not been computed from it before.
+std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>> gradients(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y,
+                                                                           at::Tensor kept, bool first, int structure, bool for_x,
+                                                                           bool for_y) {
+  TORCH_CHECK(fit(g, y, kNT, structure) && fit(x, g, kTN, structure), "tril_matmul: the gradient does not fit the operands");
   const c10::cuda::CUDAGuard guard(x.device());
   const at::Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
   Product product, to_x, to_y;
@@ -5217,29 +5160,23 @@ std::optional<Gradients> gradients_if_plain(const at::Tensor& g, const at::Tenso
   if (!for_x) to_x.c = nullptr;
   if (!for_y) to_y.c = nullptr;
   if (structure == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
-  Gpu gpu;
-  cudaError_t error = describe_gpu(x.get_device(), gpu);
-  if (error == cudaSuccess) {
-    const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y), x);
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
-    error = cudaStreamIsCapturing(stream, &capture);
-    first = first && capture == cudaStreamCaptureStatusNone;
-    if (error == cudaSuccess)
-      error = launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream);
-  }
-  if (error != cudaSuccess) return launch_error(error, x);
-  return std::tuple(for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt);
+  const int device = x.get_device();
+  const Gpu gpu = describe_gpu(device);
+  const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y), x);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
+  check(cudaStreamIsCapturing(stream, &capture), device);
+  first = first && capture == cudaStreamCaptureStatusNone;
+  check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream), device);
+  return {for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt};
 }
 
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("product", &product);
-  m.def("product_with_workspace", &product_with_workspace);
-  m.def("product_if_plain", &product_if_plain);
-  m.def("explained_product", &explained_product);
-  m.def("gradients_if_plain", &gradients_if_plain);
+  m.def("gradients", &gradients);
+  m.def("is_plain", &is_plain);
 }
 """
 
@@ -5507,13 +5444,6 @@ def _product_cpu(X, Y, contraction, structure):
 # ---- Operator, CUDA: our kernels, always. ----------------------------------------------------------------------------
 
 
-def _tensor(result):
-    """What the binding returned: the tensor (or tensors), or the text of an error."""
-    if isinstance(result, str):
-        raise RuntimeError(f"tril_matmul: {result}")
-    return result
-
-
 def _kernels():
     """The extension module, or an error that says what to install."""
     if _EXTENSION is None:
@@ -5523,6 +5453,12 @@ def _kernels():
             f" where the toolkit lies, or (from CUDA 13 on) in its place {_PIP_COMMAND}; then import again."
         )
     return _EXTENSION
+
+
+def _product_cuda(X, Y, contraction, structure, keep=False, explain=False):
+    """C; the name of the kernel that computed it; if `keep`, the workspace in which the operands lie packed, or None; if `explain`, how it
+    went on the Hopper kernel for each of the batch (fallback, outliers), or None."""
+    return _kernels().product(X, Y, contraction, structure, _PATH, keep, explain)
 
 
 # ---- Operator, as PyTorch knows it. ----------------------------------------------------------------------------------
@@ -5535,7 +5471,7 @@ def _kernels():
 def _compute(X, Y, contraction, structure):
     """The contraction of two tensors on a CPU or a GPU whose leading dimensions agree."""
     if X.is_cuda:
-        return _tensor(_kernels().product(X, Y, contraction, structure, _PATH))
+        return _product_cuda(X, Y, contraction, structure)[0]
     with torch.autocast("cpu", enabled=False):  # which would send the blocks' own products to another dtype
         return _product_cpu(X, Y, contraction, structure)
 
@@ -5649,8 +5585,7 @@ class _PlainProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, X, Y, contraction, structure):
-        result, workspace = _EXTENSION.product_with_workspace(X, Y, contraction, structure, _PATH)
-        C = _tensor(result)
+        C, _, workspace, _ = _product_cuda(X, Y, contraction, structure, keep=True)
         if workspace is None or contraction != _NN or structure == _DENSE:
             _save_operands(ctx, (X, Y, contraction, structure), C)
         else:  # the operands stay packed for the gradients: so only G has to be packed then
@@ -5667,10 +5602,9 @@ class _PlainProduct(torch.autograd.Function):
         X, Y, *rest = ctx.saved_tensors  # once: checkpointing allows no more
         workspace = ctx.workspace() if rest else None
         if workspace is not None and not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
-            first = next(ctx.first, False)
-            gradients = _EXTENSION.gradients_if_plain(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2])
-            if gradients is not None:
-                return *_tensor(gradients), None, None
+            if _EXTENSION.is_plain(G, Y, _NT, ctx.structure) and _EXTENSION.is_plain(X, G, _TN, ctx.structure):
+                first = next(ctx.first, False)
+                return *_EXTENSION.gradients(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2]), None, None
         return _gradients(_shortest_way, ctx, G, X, Y)
 
 
@@ -5678,12 +5612,11 @@ def _product_if_plain(X, Y, contraction, structure):
     """The product of plain tensors that fit each other, past torch's dispatcher, which costs more than the rest; else None."""
     if _plain_on_cpu(X, Y, contraction, structure):
         return _product_cpu(X, Y, contraction, structure)
-    if _EXTENSION is None:
+    if _EXTENSION is None or not _EXTENSION.is_plain(X, Y, contraction, structure):
         return None
-    C = _EXTENSION.product_if_plain(X, Y, contraction, structure, _PATH)
-    if C is True:
+    if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad):
         return _PlainProduct.apply(X, Y, contraction, structure)
-    return None if C is False else _tensor(C)
+    return _product_cuda(X, Y, contraction, structure)[0]
 
 
 def _shortest_way(X, Y, contraction, structure):
@@ -5790,8 +5723,7 @@ def explain(A, B, problem="lower"):
     A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
         return {"path": "cpu", "fallback": False, "fallback_at": [], "outliers": 0}
-    result, path, controls = _kernels().explained_product(A, B, contraction, structure, _PATH)
-    _tensor(result)
+    _, path, _, controls = _product_cuda(A, B, contraction, structure, explain=True)
     controls = [] if controls is None else controls.tolist()  # of each: fallback, outliers
     fallback_at = [number for number, control in enumerate(controls) if control[0]]
     if fallback_at:

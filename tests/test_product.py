@@ -737,7 +737,7 @@ def test_a_batch_of_which_some_fall_back(automatic, function):
 )
 def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, controls, told):
     on_gpu = types.SimpleNamespace(is_cuda=True)
-    extension = types.SimpleNamespace(explained_product=lambda *_: (None, "hopper", torch.tensor(controls, dtype=torch.int32)))
+    extension = types.SimpleNamespace(product=lambda *_: (None, "hopper", None, torch.tensor(controls, dtype=torch.int32)))
     monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
     monkeypatch.setattr(model, "_EXTENSION", extension)
     assert model.explain(None, None) == dict(zip(("path", "fallback", "fallback_at", "outliers"), told, strict=True))
