@@ -2580,9 +2580,11 @@ struct MmaShape {
   static constexpr int kThreads = 128;
   static constexpr int kTilesM = kWarpEdge / 16, kTilesN = kWarpEdge / 8, kSums = kTilesM * kTilesN * 4;
   static constexpr int kCtasPerSm = kEdge == 128 || kSplit ? 2 : 3;
+  static constexpr int kReadAhead = kEdge == 64;   // steps that a warp has in registers before it multiplies; large tiles leave no room
   static constexpr int kAttempts = kSplit ? 3 : 2;   // of which the last does without tensor cores
   static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
   static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
+  static_assert(kSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
   static_assert(kEdge == 64 || sizeof(T) == 2, "large tiles are for 16-bit operands");
 };
 
@@ -2645,17 +2647,20 @@ struct MmaCopier {
   __device__ static int far() { return threadIdx.x / kInRow; }
   __device__ static int near() { return threadIdx.x % kInRow * kChunk; }
 
-  // Copies the next k-block, which begins at k0. stage: how far it is from the first, in bytes.
+  __device__ bool exists_wholly(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
+
+  // Copies the next k-block, which begins at k0; kWhole: it is known to exist wholly. stage: how far it is from the first, in bytes.
+  template <bool kWhole = false>
   __device__ void copy(const OperandView<T>& view, int k0, int stage) {
     const T* from = next;
     const uint32_t at = to + stage;
-    next += kKMajor ? S::kBlockK : kChunks * step;
-    if (k0 >= whole_from && k0 <= whole_to) {
+    if (kWhole || exists_wholly(k0)) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(at + i * kToStep, from);
     } else {
       copy_existing(view, k0, from, at);
     }
+    next += kKMajor ? S::kBlockK : kChunks * step;
   }
 
  private:
@@ -2732,70 +2737,66 @@ struct MmaReader {
   }
 };
 
-// ---- mma kernel: multiplying a k-block.
+// ---- mma kernel: multiplying a step of k.
 
-// sums += X Y of one k-block, of float32 operands times `scale`. Tensor cores truncate what they add: so the sums of split operands go no
-// further than two steps, and the small terms of each step come first.
+// What a lane reads for one step.
+template <typename T, int kEdge>
+struct MmaFragments {
+  uint32_t x[MmaShape<T, kEdge>::kTilesM][4], y[MmaShape<T, kEdge>::kTilesN / 2][4];
+
+  template <typename X, typename Y>
+  __device__ void read(const X& x_reader, const Y& y_reader, int stage, int step) {
+#pragma unroll
+    for (int m = 0; m < MmaShape<T, kEdge>::kTilesM; ++m) x_reader.read(stage, m, step, x[m]);
+#pragma unroll
+    for (int n = 0; n < MmaShape<T, kEdge>::kTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
+  }
+};
+
+// sum += X Y.
 template <typename T, int kEdge, typename X, typename Y>
-__device__ inline void mma_multiply(const X& x, const Y& y, int stage, float scale, MmaSums<T, kEdge>& sum) {
+__device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T, kEdge>& sum) {
+  using S = MmaShape<T, kEdge>;
+#pragma unroll
+  for (int m = 0; m < S::kTilesM; ++m)
+#pragma unroll
+    for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
+}
+
+// The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of split operands, in `part`, go no
+// further than two steps, and the small terms of each step come first.
+template <typename T, int kEdge>
+__device__ inline void mma_multiply_step(MmaFragments<T, kEdge>& large, int step, float scale, MmaSums<T, kEdge>& part,
+                                         MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   if constexpr (S::kSplit) {
-    MmaSums<T, kEdge> part;
+    MmaFragments<T, kEdge> small;
+    auto split = [scale](auto& large, auto& small) {
 #pragma unroll
-    for (int step = 0; step < S::kSteps; ++step) {
-      uint32_t x_large[S::kTilesM][4], x_small[S::kTilesM][4], y_large[S::kTilesN / 2][4], y_small[S::kTilesN / 2][4];
+      for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
 #pragma unroll
-      for (int m = 0; m < S::kTilesM; ++m) {
-        x.read(stage, m, step, x_large[m]);
+        for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), scale, large[i][e], small[i][e]);
+    };
+    split(large.x, small.x), split(large.y, small.y);
+    if (step % S::kStepsToPromote == 0) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) split_tf32(__uint_as_float(x_large[m][i]), scale, x_large[m][i], x_small[m][i]);
-      }
+      for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
+    }
+    mma_multiply<T, kEdge>(small.x, large.y, part);
+    mma_multiply<T, kEdge>(large.x, small.y, part);
+    mma_multiply<T, kEdge>(large.x, large.y, part);
+    if ((step + 1) % S::kStepsToPromote == 0) {
+      // Promote
+      const float unscale = 1.0f / (scale * scale);
 #pragma unroll
-      for (int n = 0; n < S::kTilesN / 2; ++n) {
-        y.read(stage, n, step, y_large[n]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) split_tf32(__uint_as_float(y_large[n][i]), scale, y_large[n][i], y_small[n][i]);
-      }
-      auto product = [&](const uint32_t (&a)[S::kTilesM][4], const uint32_t (&b)[S::kTilesN / 2][4]) {
-#pragma unroll
-        for (int m = 0; m < S::kTilesM; ++m)
-#pragma unroll
-          for (int n = 0; n < S::kTilesN; ++n) mma<T>(part + (m * S::kTilesN + n) * 4, a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
-      };
-      if (step % S::kStepsToPromote == 0) {
-#pragma unroll
-        for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
-      }
-      product(x_small, y_large);
-      product(x_large, y_small);
-      product(x_large, y_large);
-      if ((step + 1) % S::kStepsToPromote == 0) {
-        // Promote
-        const float unscale = 1.0f / (scale * scale);
-#pragma unroll
-        for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], unscale, sum[u]);
-      }
+      for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], unscale, sum[u]);
     }
   } else {
-#pragma unroll
-    for (int step = 0; step < S::kSteps; ++step) {
-      uint32_t a[S::kTilesM][4];
-#pragma unroll
-      for (int m = 0; m < S::kTilesM; ++m) x.read(stage, m, step, a[m]);
-#pragma unroll
-      for (int n = 0; n < S::kTilesN / 2; ++n) {   // 16 columns at a time: their operands take registers no longer than they have to
-        uint32_t b[4];
-        y.read(stage, n, step, b);
-#pragma unroll
-        for (int m = 0; m < S::kTilesM; ++m)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) mma<T>(sum + (m * S::kTilesN + 2 * n + half) * 4, a[m], b[2 * half], b[2 * half + 1]);
-      }
-    }
+    mma_multiply<T, kEdge>(large.x, large.y, sum);
   }
 }
 
-// The same without tensor cores, and without the terms that one of the operands does not have. x, y: of this stage; (row, col): the warp's
+// A k-block without tensor cores, and without the terms that one of the operands does not have. x, y: of this stage; (row, col): the warp's
 // first of C, which are lines line_x and line_y of the stage. Rare.
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, Side x_side, Side y_side, int row, int col, int line_x,
@@ -2834,13 +2835,14 @@ __device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, 
 
 // ---- mma kernel: a tile.
 
-// Sums the k-blocks of a CTA, each while later ones are being copied.
+// Sums the k-blocks of a CTA, each while later ones are being copied; float32 operands times `scale`.
 template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, bool exactly, MmaSums<T, kEdge>& sum) {
+__device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, MmaSums<T, kEdge>& sum) {
   using S = MmaShape<T, kEdge>;
   const MmaWorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpEdge, warp_col = warp / 2 * S::kWarpEdge;
-  const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin, k_blocks = work.k_blocks;
+  const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin;
+  const int k_end = k_begin + work.k_blocks * S::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
   auto view_x = [&] { return OperandView<T>{work.x, p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k}; };
@@ -2855,30 +2857,81 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   keep(terms_from), keep(terms_to);
 #pragma unroll
   for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
-  constexpr int kAhead = S::kStages - 1;
-  int k0 = k_begin - kAhead * S::kBlockK;   // of k-block `number`
-  int later = 0;                            // the stage of the one that is kAhead after it; its own comes next in the pipeline
+  // Fill the pipeline
 #pragma unroll 1
-  for (int number = -kAhead; number < k_blocks; ++number, k0 += S::kBlockK) {
-    // Wait for the stage
-    if (number >= 0) {
-      cp_async_wait_group<kAhead - 1>();
-      __syncthreads();   // the k-block is there, and the one before it is done with
+  for (int stage = 0, k0 = k_begin; stage < S::kStages * S::kStageBytes; stage += S::kStageBytes, k0 += S::kBlockK) {
+    if (k0 < k_end) x.copy(view_x(), k0, stage), y.copy(view_y(), k0, stage);
+    cp_async_commit_group();
+  }
+  cp_async_wait_group<S::kStages - 1>();
+  __syncthreads();
+  MmaFragments<T, kEdge> fragments[2];   // of this step, and the next
+  if (S::kReadAhead) fragments[0].read(x_reader, y_reader, 0, 0);
+  int stage = 0, k0 = k_begin;
+  auto iterate = [&](auto usual) {
+    constexpr bool kUsual = decltype(usual)::value;
+    const bool multiply = kUsual || (k0 > terms_from && k0 < terms_to);
+    const int later = k0 + S::kStages * S::kBlockK;
+    MmaSums<T, kEdge> part;
+    // Multiply, while the next step is read
+    if (multiply) {
+#pragma unroll
+      for (int step = 0; step < S::kSteps - S::kReadAhead; ++step) {
+        const int read = step + S::kReadAhead;
+        fragments[read % 2].read(x_reader, y_reader, stage, read);
+        mma_multiply_step<T, kEdge>(fragments[step % 2], step, scale, part, sum);
+      }
     }
-    // Start the copies of a later one
-    if (number + kAhead < k_blocks) {
-      x.copy(view_x(), k0 + kAhead * S::kBlockK, later);
-      y.copy(view_y(), k0 + kAhead * S::kBlockK, later);
+    // Wait for the next stage
+    cp_async_wait_group<S::kStages - 2>();
+    named_barrier_sync<S::kThreads>(0);   // it is there, and this one has been read
+    const int next = stage == (S::kStages - 1) * S::kStageBytes ? 0 : stage + S::kStageBytes;
+    if (S::kReadAhead) fragments[0].read(x_reader, y_reader, next, 0);
+    // Start the copies of a later k-block
+    if (later < k_end) {
+      x.template copy<kUsual>(view_x(), later, stage);
+      y.template copy<kUsual>(view_y(), later, stage);
     }
     cp_async_commit_group();
-    later = later == (S::kStages - 1) * S::kStageBytes ? 0 : later + S::kStageBytes;
-    // Multiply
-    if (number < 0 || k0 <= terms_from || k0 >= terms_to) continue;
-    if (!exactly)
-      mma_multiply<T, kEdge>(x_reader, y_reader, later, scale, sum);
+    // Multiply the last step
+    if (multiply && S::kReadAhead) mma_multiply_step<T, kEdge>(fragments[1], S::kSteps - 1, scale, part, sum);
+    stage = next;
+  };
+  // The usual k-block has terms, and what is copied meanwhile exists wholly. Without branches ptxas finds a better order for it. Warps come
+  // to the barrier by either way.
+#pragma unroll 1
+  for (; k0 < k_end; k0 += S::kBlockK) {
+    const int later = k0 + S::kStages * S::kBlockK;
+    if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))
+      iterate(std::true_type());
     else
-      mma_multiply_exactly<T, kEdge, kXKMajor, kYKMajor>(memory.stage[0] + later, memory.stage[0] + later + S::kOperandBytes, x_side,
-                                                        y_side, row, col, warp_row, warp_col, k0, sum);
+      iterate(std::false_type());
+  }
+}
+
+// The same without tensor cores, and without the terms that one of the operands does not have. Rare.
+template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
+__device__ inline void mma_sum_exactly(const Product& p, MmaMemory<T, kEdge>& memory, MmaSums<T, kEdge>& sum) {
+  using S = MmaShape<T, kEdge>;
+  const MmaWorkTile<T>& work = memory.work;
+  const int warp = threadIdx.x / 32, line_x = warp % 2 * S::kWarpEdge, line_y = warp / 2 * S::kWarpEdge;
+  const OperandView<T> view_x{work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kEdge, p.m, p.k};
+  const OperandView<T> view_y{work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kEdge, p.n, p.k};
+  uint8_t *const at_x = memory.stage[0], *const at_y = at_x + S::kOperandBytes;
+  MmaCopier<T, kEdge, kXKMajor> x(view_x, work.k_begin, shared_address(at_x));
+  MmaCopier<T, kEdge, kYKMajor> y(view_y, work.k_begin, shared_address(at_y));
+#pragma unroll
+  for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
+#pragma unroll 1
+  for (int number = 0, k0 = work.k_begin; number < work.k_blocks; ++number, k0 += S::kBlockK) {
+    x.copy(view_x, k0, 0);
+    y.copy(view_y, k0, 0);
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    __syncthreads();
+    mma_multiply_exactly<T, kEdge, kXKMajor, kYKMajor>(at_x, at_y, view_x.side, view_y.side, view_x.first_line + line_x,
+                                                      view_y.first_line + line_y, line_x, line_y, k0, sum);
+    __syncthreads();
   }
 }
 
@@ -2940,7 +2993,10 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 #pragma unroll 1
   for (int attempt = 0;; ++attempt) {
     const bool last = attempt == S::kAttempts - 1;
-    mma_sum<T, kEdge, kXKMajor, kYKMajor>(p, memory, !S::kSplit || last ? 1.0f : attempt == 0 ? kTf32Scale : kTf32ScaleOfLarge, last, sum);
+    if (last)
+      mma_sum_exactly<T, kEdge, kXKMajor, kYKMajor>(p, memory, sum);
+    else
+      mma_sum<T, kEdge, kXKMajor, kYKMajor>(p, memory, attempt == 0 ? kTf32Scale : kTf32ScaleOfLarge, sum);
     if constexpr (S::kSplit) {
       const float least = last ? 0.0f : kTf32LeastOfLarge;   // of a sum that is taken from this attempt
       if (all_finite(attempt > 0 ? before : nullptr, least, sum) || last) break;
