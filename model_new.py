@@ -3093,6 +3093,7 @@ _CUDA_BEHIND = r"""
 struct Behind {
   const int* progress;
   const Control* controls;   // of each product
+  int* next_tile;            // of a queue
   Packed x, y;
 };
 
@@ -3198,8 +3199,7 @@ struct PortableFallback : Portable<float> {
 };
 
 // Behind products of the Hopper kernel: computes one as the fallback, or corrects what has outliers, or does nothing. That is so common
-// that no more CTAs than the GPU has room for are started. Those of a fallback take tiles in turn, product by product, the longest first, and
-// every other round backwards: so all have as much to sum. If tiles are split, each cluster has one.
+// that no more CTAs than the GPU has room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
 template <typename Fallback>
 __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
     product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
@@ -3214,17 +3214,16 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
     correct_tiles<Fallback::kEdge, Fallback::kThreads>(p, behind);
   if (!(progress & kFallback)) return;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
-  const int batches = static_cast<int>(p.batches), tiles = static_cast<int>(tile_count(p, Fallback::kEdge));
-#pragma unroll 1
-  for (int round = 0;; ++round) {
-    const int turn = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    const int rank = turn / splits % tiles, batch = turn / splits / tiles;
-    if (batch >= batches) return;
-    if (behind.controls[batch].fallback)
-      Fallback::compute(p, splits, (rank * batches + batch) * splits + turn % splits,
-                        *reinterpret_cast<typename Fallback::Memory*>(fallback_memory));
+  __shared__ int number;   // of a tile, or of one of its splits
+  do {
+    if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
     __syncthreads();
-  }
+    const int batches = static_cast<int>(p.batches), batch = number / splits % batches, rank = number / splits / batches;
+    if (rank >= tile_count(p, Fallback::kEdge)) return;
+    if (behind.controls[batch].fallback)
+      Fallback::compute(p, splits, number, *reinterpret_cast<typename Fallback::Memory*>(fallback_memory));
+    __syncthreads();
+  } while (splits == 1);
 #endif
 }
 
@@ -4780,8 +4779,8 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// The counters of products, or of gradients, all of a batch: the queues of work tiles and of zeros, then splits_done.
-enum QueueWord : int { kNextTile, kNextStrip, kSplitsDone };
+// The counters of products, or of gradients, all of a batch: the queues of work tiles, of zeros and of product_behind, then splits_done.
+enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
 // the Controls, the progress, the masks of wide blocks and the counters.
@@ -4906,7 +4905,7 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, bool k
     error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
                             most_outliers(product)}, keep, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
-  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, x, y}, stream);
+  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
 }
 
@@ -5000,8 +4999,11 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
   if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;
   if (error == cudaSuccess) error = launch_products(products, clusters, stream);
-  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, {at.progress, at.controls, g, y}, stream);
-  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, {at.progress, at.controls, x, g}, stream);
+  auto behind = [&](int which, const Packed& x, const Packed& y) {
+    return Behind{at.progress, at.controls, at.queue[which] + kNextBehind, x, y};
+  };
+  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, behind(0, g, y), stream);
+  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, behind(dx.c != nullptr, x, g), stream);
   return error;
 }
 """
