@@ -5657,11 +5657,12 @@ class _PlainProduct(torch.autograd.Function):
     def backward(ctx, G):
         X, Y, *rest = ctx.saved_tensors  # once: checkpointing allows no more
         workspace = ctx.workspace() if rest else None
-        if workspace is not None and not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
-            if _EXTENSION.is_plain(G, Y, _NT, ctx.structure) and _EXTENSION.is_plain(X, G, _TN, ctx.structure):
-                first = next(ctx.first, False)
-                return *_EXTENSION.gradients(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2]), None, None
-        return _gradients(_shortest_way, ctx, G, X, Y)
+        if workspace is None or torch.is_grad_enabled():  # somebody wants a gradient of the gradients
+            return _gradients(_shortest_way, ctx, G, X, Y)
+        if not (_EXTENSION.is_plain(G, Y, _NT, ctx.structure) and _EXTENSION.is_plain(X, G, _TN, ctx.structure)):
+            return _gradients(_shortest_way, ctx, G, X, Y)
+        first = next(ctx.first, False)
+        return *_EXTENSION.gradients(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2]), None, None
 
 
 def _product_if_plain(X, Y, contraction, structure):

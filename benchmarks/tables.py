@@ -9,11 +9,12 @@ A table stands between two marker lines, and all between them is replaced:
     <!-- end: NAME -->
 
 NAME is one of TABLES, which says what record each is made of and by which function, or of SENTENCES: what the text says in numbers is made
-from the records as well. (history.json is the one record kept by hand, while the kernel was made.) A marker whose record is missing, cut
-short or has rows that could not be measured is an error: no table without a record.
+from the records, and from model_new.py's lines, as well. (history.json is the one record kept by hand, while the kernel was made.) A
+marker whose record is missing, cut short or has rows that could not be measured is an error: no table without a record.
 """
 
 import argparse
+import ast
 import json
 import re
 import statistics
@@ -392,6 +393,46 @@ def wanted(*records):
     return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], cells)
 
 
+PARTS = (  # of model_new.py; how the names of its strings begin; the suites with it and without it, and whose times to compare
+    ("portable kernel; without it no GPU before Ampere", ("_CUDA_PORTABLE",), None),
+    ("tf32 kernel; without it, by the mma kernel", ("_CUDA_TF32",), ("forward", "mma", "float32", (512, 1024))),
+    ("mma kernel; without it, by the portable one", ("_CUDA_MMA",), ("mma", "portable", "float32", (2048, 4096))),
+    ("half precision; without it, by the mma kernel", ("_CUDA_HALF",), ("forward", "mma", "float16", (2048, 4096))),
+    (
+        "Hopper kernel, packing, what runs behind it; without them, by the mma kernel",
+        ("_CUDA_HOPPER", "_CUDA_PACK", "_CUDA_BEHIND"),
+        ("forward", "mma", "float32", (2048, 4096)),
+    ),
+    ("types, schedule, PTX, epilogue, element types, launching, layouts: what they share", ("_CUDA",), None),
+    ("binding", ("_CPP",), None),
+    ("Python: build, operator for CPU and GPU, autograd, public functions, docstrings", ("",), None),
+)
+
+
+def parts(*records):
+    """How long the parts of model_new.py are, and what products would take without them."""
+    suites = zip(("forward", "mma", "portable"), records, strict=True)
+    plain = [(suite, row) for suite, rows in suites for row in rows if row["group"] in ("sizes", "dtypes") and row["inputs"] == "uniform"]
+    times = {(suite, row["dtype"], row["N"]): microseconds(row["ours"]["median_us"]) for suite, row in plain}
+    text = (ROOT / "model_new.py").read_text(encoding="utf-8")
+    strings = [node for node in ast.parse(text).body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
+    named = [(node.targets[0].id, node.end_lineno) for node in strings if node.targets[0].id.startswith(("_CUDA_", "_CPP_"))]
+    lines, before = dict.fromkeys((part for part, _, _ in PARTS), 0), ast.parse(text).body[0].end_lineno
+    lines[PARTS[-1][0]] = before
+    for name, end in [*named, ("", len(text.splitlines()))]:  # what stands before a string explains it
+        lines[next(part for part, starts, _ in PARTS if name.startswith(starts))] += end - before
+        before = end
+    cells = []
+    for part, _, compared in PARTS:
+        told = []
+        if compared:
+            with_it, without, dtype, sizes = compared
+            pairs = [(N, times.get((without, dtype, N)), times.get((with_it, dtype, N))) for N in sizes]
+            told = [f"{dtype}, {N}: {slow} instead of {fast} µs" for N, slow, fast in pairs if slow and fast]
+        cells.append([part, f"{lines[part]:,}", "; ".join(told) or "–"])
+    return markdown(["part", "lines", "what products would take"], [*cells, ["all", f"{sum(lines.values()):,}", "–"]])
+
+
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
     "peers": ("peers.json", peers),
     "peers-errors": ("peers.json", peers_errors),
@@ -421,6 +462,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers.json",), factor),
     "proof": (("check.json",), proof),
+    "parts": (("forward.json", "mma.json", "portable.json"), parts),
     "wanted": (tuple(f"{suite}.json" for suite in WANTED_SUITES), wanted),
     "slower": (tuple(f"{suite}.json" for suite in ("forward", "problems", "backward", "batch", "portable", "peers", "cpu")), slower),
 }
