@@ -2569,6 +2569,13 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
+// For 10.x and 12.x ptxas uses more registers of float64 than three CTAs an SM leave.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kMmaCtasOfDouble = 2;
+#else
+constexpr int kMmaCtasOfDouble = 3;
+#endif
+
 template <typename T, int kEdge>
 struct MmaShape {
   using Acc = AccumulatorOf<T>;
@@ -2579,7 +2586,7 @@ struct MmaShape {
   static constexpr int kWarpEdge = kEdge / 2;   // of C, four warps
   static constexpr int kThreads = 128;
   static constexpr int kTilesM = kWarpEdge / 16, kTilesN = kWarpEdge / 8, kSums = kTilesM * kTilesN * 4;
-  static constexpr int kCtasPerSm = kEdge == 128 || kSplit ? 2 : 3;
+  static constexpr int kCtasPerSm = kEdge == 128 || kSplit ? 2 : sizeof(T) == 8 ? kMmaCtasOfDouble : 3;
   static constexpr int kReadAhead = kEdge == 64;   // steps that a warp has in registers before it multiplies; large tiles leave no room
   static constexpr int kAttempts = kSplit ? 3 : 2;   // of which the last does without tensor cores
   static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
