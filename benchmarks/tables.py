@@ -369,8 +369,8 @@ WANTED = {  # product_label of a row -> the ratio that was asked for, and what k
     "8×2048×2048": (10, ""),
     "1024×128×128": (3, ""),
     "16×1024×1024, float16": (3, f"memory ({HALF})"),
-    "4096, float16, mma kernel forced": (3, f"6 cycles a mma.sync, an uneven end ({MMA})"),
-    "4096, mma kernel forced": (6.5, "the same"),
+    "4096, float16, mma kernel forced": (3, f"the L2, and an uneven end ({MMA})"),
+    "4096, mma kernel forced": (6.5, f"splitting and promoting beside mma.sync ({MMA})"),
 }
 
 
