@@ -5026,7 +5026,6 @@ _CPP_BINDING = r"""
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -5664,9 +5663,13 @@ class _PlainProduct(torch.autograd.Function):
     def backward(ctx, G):
         X, Y, *rest = ctx.saved_tensors  # once: checkpointing allows no more
         workspace = ctx.workspace() if rest else None
-        if workspace is None or torch.is_grad_enabled():  # somebody wants a gradient of the gradients
-            return _gradients(_shortest_way, ctx, G, X, Y)
-        if not (_EXTENSION.is_plain(G, Y, _NT, ctx.structure) and _EXTENSION.is_plain(X, G, _TN, ctx.structure)):
+        from_packed = (
+            workspace is not None
+            and not torch.is_grad_enabled()  # else somebody wants a gradient of the gradients
+            and _EXTENSION.is_plain(G, Y, _NT, ctx.structure)
+            and _EXTENSION.is_plain(X, G, _TN, ctx.structure)
+        )
+        if not from_packed:
             return _gradients(_shortest_way, ctx, G, X, Y)
         first = next(ctx.first, False)
         return *_EXTENSION.gradients(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2]), None, None

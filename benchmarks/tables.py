@@ -64,6 +64,11 @@ def disturbed(side):
     return side["median_us"] > FAR * side["p10_us"]
 
 
+def quiet_ratio(value, *sides):
+    """The ratio of sides that were measured together; none where one was disturbed."""
+    return "–" if any(map(disturbed, sides)) else ratio(value)
+
+
 def markdown(head, rows):
     """A Markdown table; the first column to the left, the rest to the right."""
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
@@ -79,8 +84,7 @@ def times(row):
     """The five columns that every comparison has; no ratio where one side was disturbed."""
     reference, ours = row["reference"], errors(row["ours"]) + ("" if row["within_contract"] else " (not within the contract)")
     theirs = time_of(reference) if disturbed(reference) else microseconds(reference["median_us"])
-    how_many = "–" if disturbed(reference) or disturbed(row["ours"]) else ratio(row["ratio"])
-    return [theirs, time_of(row["ours"]), how_many, errors(reference), ours]
+    return [theirs, time_of(row["ours"]), quiet_ratio(row["ratio"], reference, row["ours"]), errors(reference), ours]
 
 
 def rate(row):
@@ -226,7 +230,8 @@ def limits(rows):
     wholes = ("ours", "copy_then_product_uniform", "copy_then_product_normal")
 
     def whole(row, part):
-        return f"{microseconds(row[part]['median_us'])} ({ratio(row['reference']['median_us'] / row[part]['median_us'])})"
+        reference, side = row["reference"], row[part]
+        return f"{microseconds(side['median_us'])} ({quiet_ratio(reference['median_us'] / side['median_us'], reference, side)})"
 
     cells = [[row["N"], *(microseconds(row[part]["median_us"]) for part in parts), *(whole(row, part) for part in wholes)] for row in rows]
     return markdown([*head, "copy, then product, uniform, µs (ratio)", "normal, µs (ratio)"], cells) if rows else None
