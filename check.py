@@ -22,9 +22,11 @@ favour counts for nothing; what it says against itself does: an exception, a wro
 takes longer than --timeout beyond the reference, or writes to standard output, which belongs to the judge, is convicted.
 
 What is judged. Every call of every request, timed or not, has inputs that the solution has not seen before, and each element of its
-result is compared with the truth. How many calls a request has, their order, sizes, signs and distributions are drawn anew in each run;
+result is compared with the truth. How many calls a request has, their order, sizes (to twice --size, and one
+beyond multiples of every power of two), signs and distributions are drawn anew in each run;
 --seed repeats a run, and a run whose seed was known beforehand proves less than one with a fresh seed. Inputs must stay bitwise as they
-were. The same input must give the same bits again. Gradients are judged where the reference has them, unless --forward-only.
+were. The same input must give the same bits again. Gradients are judged where the reference has them, at the
+same sizes, unless --forward-only; batches where --batches says so.
 
 Accuracy. Truth is a float64 product of what the problem reads. (For float64 inputs: sums of exact float64 products of slices of the
 inputs, Ozaki's scheme, kept as a pair of float64.) The error of an element is |C - truth| / (|A||B|), the componentwise error, u is
@@ -70,6 +72,7 @@ import ast
 import contextlib
 import ctypes
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import json
@@ -135,12 +138,16 @@ class Problem:
         """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
         return (size,) if self.triangular else (size, max(1, size // 4), max(1, size // 2))
 
+    def most(self, size):
+        """The largest number of rows or columns that is judged."""
+        return 2 * size if self.triangular else size
+
     def shapes(self, dims):
-        """Of A, B and C."""
+        """Of A, B and C. One number more than the headline has stands first, and is that of the products in a batch."""
         if self.triangular:
-            return ((dims[0], dims[0]),) * 3
-        K, M, N = dims
-        return (K, M), (K, N), (M, N)
+            return ((*dims, dims[-1]),) * 3
+        *batch, K, M, N = dims
+        return (*batch, K, M), (*batch, K, N), (*batch, M, N)
 
     def products(self, A, B, G=None):
         """(name, X, Y) of each result, which is keep(X @ Y): C and, where G = dC is given, dA and dB. X and Y hold nothing that the
@@ -332,18 +339,35 @@ def slices(X, along, bits):
     return parts
 
 
-def exact_product(X, Y):
-    """X @ Y as a pair of float64 (high, low); low is None where float64 products of narrower inputs leave nothing to correct."""
+def float64_product(X, Y, keep):
+    """keep(X @ Y) in float64. A large product is made of blocks of rows, each without the columns of X that are zero there and without
+    those of the result that are not kept: a third to a sixth of the work."""
+    X, Y = X.double(), Y.double()
+    rows, columns = X.shape[-2], Y.shape[-1]
+    if rows < 512:
+        return keep(X @ Y)
+    kept = keep(torch.ones(rows, columns, dtype=torch.bool, device=X.device))
+    C = X.new_zeros(*X.shape[:-1], columns)
+    for part in (slice(first, first + rows // 8 + 1) for first in range(0, rows, rows // 8 + 1)):
+        there = [Z.any(0).nonzero().flatten().tolist() for Z in (X[..., part, :].flatten(0, -2), kept[part])]
+        if all(there):
+            k, j = (slice(found[0], found[-1] + 1) for found in there)
+            C[..., part, j] = X[..., part, k] @ Y[..., k, j]
+    return keep(C)
+
+
+def exact_product(X, Y, keep=_everything):
+    """keep(X @ Y) as a pair of float64 (high, low); low is None where float64 products of narrower inputs leave nothing to correct."""
     if X.dtype != torch.float64:
-        return X.double() @ Y.double(), None
+        return float64_product(X, Y, keep), None
     # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
-    high = X.new_zeros(X.shape[0], Y.shape[1])
+    high = X.new_zeros(*X.shape[:-1], Y.shape[-1])
     low = high.clone()
-    y_parts = slices(Y, 0, bits)
-    for x in slices(X, 1, bits):
+    y_parts = slices(Y, -2, bits)
+    for x in slices(X, -1, bits):
         for y in y_parts:
-            part = x @ y
+            part = float64_product(x, y, keep)
             total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
             back = total - high
             low += (high - (total - back)) + (part - back)
@@ -353,7 +377,7 @@ def exact_product(X, Y):
 
 def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
-    hits = torch.zeros(X.shape[0], Y.shape[1], dtype=torch.float64, device=X.device)
+    hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
     (x_exponent, x_there), (y_exponent, y_there) = ((torch.frexp(Z.double())[1], Z != 0) for Z in (X, Y))
     if bool(x_there.any()) and bool(y_there.any()):
@@ -399,8 +423,8 @@ class Truth:
     @classmethod
     def of(cls, X, Y, keep, exact=False, tf32=False):
         dtype, terms, info = X.dtype, X.shape[-1], torch.finfo(X.dtype)
-        high, low = (None if part is None else keep(part) for part in exact_product(X, Y))
-        magnitude = high.abs() if one_sign(X) and one_sign(Y) else keep(X.double().abs() @ Y.double().abs())
+        high, low = exact_product(X, Y, keep)
+        magnitude = high.abs() if one_sign(X) and one_sign(Y) else float64_product(X.abs(), Y.abs(), keep)
         forgiven = 0.0
         if exact:  # what is left is one rounding to the result's dtype
             high = high.to(dtype).double()
@@ -429,8 +453,13 @@ class Truth:
 
 def worst_of(errors):
     """The largest error and its coordinates."""
-    at = int(errors.argmax())
-    return float(errors.flatten()[at]), divmod(at, errors.shape[1])
+    at = errors.argmax()
+    return float(errors.flatten()[at]), tuple(int(i) for i in torch.unravel_index(at, errors.shape))
+
+
+def located(X, at):
+    """An element, as a reader looks for it."""
+    return f"[{', '.join(map(str, at))}] = {float(X[at]):.9g}"
 
 
 # ======================================================================================================================
@@ -910,25 +939,31 @@ def same_bits(X, Y):
 
 
 def first_difference(X, Y):
-    i, j = (int(v) for v in (bits(X) != bits(Y)).nonzero()[0])
-    return f"[{i}, {j}]: {float(X[i, j]):.9g} and {float(Y[i, j]):.9g}"
+    at = tuple((bits(X) != bits(Y)).nonzero()[0].tolist())
+    return f"{located(X, at)} and {float(Y[at]):.9g}"
 
 
 @dataclass
 class Call:
-    """One call. `inputs`: A, B and, for gradients, G. `results`: C (and dA, dB), or what is wrong with them."""
+    """One call. `results`: C (and dA, dB), or what is wrong with them."""
 
     name: str  # of the inputs' distribution
     dims: tuple
-    inputs: list
+    nbytes: int  # that the inputs take in a slab
+    make: Callable  # the inputs, the same each time
     mode: str = "forward"
     copy_of: "Call | None" = None  # whose inputs are the same
     results: "list | Wrong | None" = None
     row: dict = field(default_factory=dict)
 
-    @property
-    def nbytes(self):
-        return sum(X.nbytes + Slab.ALIGNMENT for X in self.inputs)
+    @functools.cached_property
+    def inputs(self):
+        """A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold."""
+        return self.make()
+
+    def forget(self):
+        self.results = None
+        vars(self).pop("inputs", None)
 
 
 @dataclass
@@ -943,6 +978,7 @@ class Run:
     timeout: float
     report: "Report"
     tf32: bool = False  # torch's setting allows it
+    batches: bool = False  # are judged, too
     reference: Contender | None = None
     solution: Contender | None = None
     timings: dict = field(default_factory=dict)
@@ -951,7 +987,7 @@ class Run:
     def __post_init__(self):
         self.random = random.Random(self.seed)
         self.cuda = self.slab.device.type == "cuda"
-        self.dims = self.problem.headline(self.size)
+        self.dims, self.most = self.problem.headline(self.size), self.problem.most(self.size)
         self.dtype_name = str(self.dtype).removeprefix("torch.")
         self.quiet = self.probe()  # seconds, before any line of the solution has run
 
@@ -983,11 +1019,17 @@ class Run:
     def call(self, name, dims, mode="forward"):
         """A call with fresh inputs, of which each matrix has a random sign."""
         self.drawn += 1
-        draw = Draw(self.seed, self.drawn, self.slab.device, self.tf32)
         *operands, result = self.problem.shapes(dims)
-        inputs = [self.problem.keep(X * self.random.choice((1, -1))) for X in DISTRIBUTIONS[name].make(draw, *operands, self.dtype)]
-        inputs += [draw.normal(*result)] if mode == "gradients" else []
-        return Call(name, dims, [X.to(self.dtype).contiguous() for X in inputs], mode)
+        signs = self.random.choices((1, -1), k=2)
+
+        def inputs(number=self.drawn):
+            draw = Draw(self.seed, number, self.slab.device, self.tf32)
+            made = zip(DISTRIBUTIONS[name].make(draw, *operands, self.dtype), signs, strict=True)
+            made = [self.problem.keep(X * sign) for X, sign in made] + [draw.normal(*result) for _ in range(mode == "gradients")]
+            return [X.to(self.dtype).contiguous() for X in made]
+
+        read = [*operands, result] if mode == "gradients" else operands
+        return Call(name, dims, sum(math.prod(shape) * self.dtype.itemsize + Slab.ALIGNMENT for shape in read), inputs, mode)
 
     def result_shapes(self, call):
         *operands, result = self.problem.shapes(call.dims)
@@ -1077,7 +1119,7 @@ class Run:
 
     def refer(self, calls, mode):
         """The reference's results for the same inputs (a list for each call), and how long it took."""
-        asked = [Call(c.name, c.dims, c.inputs, c.mode) for c in calls]
+        asked = [Call(c.name, c.dims, c.nbytes, lambda c=c: c.inputs, c.mode) for c in calls]
         took = self.request(self.reference, mode, asked, LOADING * self.timeout)
         return [call.results for call in asked], took
 
@@ -1093,7 +1135,7 @@ class Run:
             exact = distribution.exact and call.mode != "gradients"
             C, truth = call.results[i], Truth.of(X, Y, self.problem.keep, exact, self.tf32)
             errors = truth.errors(C)
-            error, (row, column) = worst_of(errors)
+            error, at = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
                 reference = self.refer([call], call.mode)[0][0]
             reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
@@ -1108,16 +1150,14 @@ class Run:
             call.row["unjudged"] = call.row.get("unjudged", 0) + int((~truth.judged).sum())
             if not error <= bound:
                 raise Wrong(
-                    f"worst element {name}[{row}, {column}] = {float(C[row, column]):.9g}, exact {float(truth.high[row, column]):.9g},"
-                    f" reference {float(reference[i][row, column]):.9g}; its error is {error:.2e} of (|A||B|)[{row}, {column}] ="
-                    f" {float(truth.magnitude[row, column]):.3g}, allowed {bound:.2e}; {int((errors > bound).sum())} of {errors.numel()}"
-                    " elements are above the bound"
+                    f"worst element {name}{located(C, at)}, exact {float(truth.high[at]):.9g}, reference {float(reference[i][at]):.9g};"
+                    f" its error is {error:.2e} of (|A||B|){located(truth.magnitude, at)}, allowed {bound:.2e};"
+                    f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
         C = call.results[0]
         beyond = torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0
         if bool(beyond.any()):
-            i, j = (int(v) for v in beyond.nonzero()[0])
-            raise Wrong(f"C[{i}, {j}] = {float(C[i, j]):.9g} beyond the diagonal, where exact zeros belong")
+            raise Wrong(f"C{located(C, tuple(beyond.nonzero()[0].tolist()))} beyond the diagonal, where exact zeros belong")
         tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
         if distribution.kernelbench and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
             raise Wrong(f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}")
@@ -1135,13 +1175,31 @@ class Run:
             found.append(min(max(1, size), most))
         return found
 
-    def some_dims(self, most):
+    def sizes_of_remainder_one(self, most):
+        """For each power of two an odd multiple of it, plus one: the last tile, block or cluster of any kernel has a single row there."""
+        found = []
+        for power in (1 << p for p in range(3, most.bit_length())):
+            multiples = range(max(most // power // 4, 1) | 1, most // power + 1, 2)
+            found.append(self.random.choice(multiples or [1]) * power + 1)
+        return found
+
+    def dims_of(self, sizes):
+        """Of as many products, with sizes drawn by such a function."""
         if self.problem.triangular:
-            return [(size,) for size in self.some_sizes(most)]
-        columns = [self.some_sizes(most) for _ in range(3)]  # K, M and N, each in an order of its own
+            return [(size,) for size in sizes(self.most)]
+        columns = [sizes(self.most) for _ in range(3)]  # K, M and N, each in an order of its own
         for column in columns:
             self.random.shuffle(column)
         return list(zip(*columns, strict=True))
+
+    def some_batches(self, number):
+        """Dimensions of batches, the small matrices' of some hundreds."""
+        for _ in range(number):
+            dims = self.random.choice(
+                [d for s in (self.some_sizes, self.sizes_of_remainder_one) for d in self.dims_of(s) if 16 * max(d) >= self.most]
+            )
+            dims = tuple(max(1, d >> self.random.randint(1, 4)) | 1 for d in dims)
+            yield (self.random.randint(2, max(2, min(1000, (self.most // max(dims)) ** 2))), *dims)
 
     def near(self, size):
         """The headline's dimensions at --size or somewhat below `size`."""
@@ -1151,21 +1209,26 @@ class Run:
     def calls_to_judge(self, gradients):
         """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
         ordinary = lambda: self.random.choice(("uniform", "normal", "signed", "uniform"))  # noqa: E731
-        calls = [self.call(ordinary(), dims) for _ in range(2 if self.cuda else 1) for dims in self.some_dims(self.size)]
+        calls = [self.call(ordinary(), dims) for _ in range(2 if self.cuda else 1) for dims in self.dims_of(self.some_sizes)]
         calls += [self.call(name, self.dims) for name in ORDINARY]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype)]
         for size in (1100, 2048) if self.cuda else (300,):
             calls += [self.call(name, self.near(size)) for name in hard]
         calls += [self.call(name, self.dims) for name in (hard if self.cuda or self.size <= 600 else self.random.sample(hard, 6))]
+        calls += [self.call("normal", dims) for dims in self.some_batches(4 if self.batches else 0)]
+        again = [(self.call("normal", self.near(300)), 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)]
         if gradients:
-            dims = self.some_dims(min(300, self.size))[:: 1 if self.cuda else 2] + [self.near(1500 if self.cuda else 300)]
+            dims = [d for _ in range(3 if self.cuda else 2) for d in self.dims_of(self.sizes_of_remainder_one)]
+            dims += self.dims_of(self.some_sizes)[:: 1 if self.cuda else 2]
+            dims += self.some_batches((8 if self.cuda else 4) if self.batches else 0)
             calls += [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
+            again += [(call, 2) for call in calls[-len(dims) :] if self.size / 2 < max(call.dims) <= self.size][:2]
             calls += [self.call(name, self.near(1100), "gradients") for name in hard] if self.cuda else []
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(hard, 6)]
-        calls.append(self.call("normal", self.near(300)))
-        for call, copies in ((calls[-1], 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)):
-            calls += [Call(call.name, call.dims, call.inputs, copy_of=call) for _ in range(copies)]
+        calls.append(again[0][0])
+        for call, copies in again:
+            calls += [Call(call.name, call.dims, call.nbytes, call.make, call.mode, copy_of=call) for _ in range(copies)]
         self.random.shuffle(calls)
         return calls
 
@@ -1174,9 +1237,9 @@ class Run:
         for mode in MODES:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
-                group, room = [], self.slab.size
+                group, room = [], self.slab.size // 2  # what is made of the inputs needs room as well
                 for _ in range(self.random.choice((1, 1, 4, 8))):
-                    if waiting and waiting[-1].nbytes <= room:
+                    if waiting and (waiting[-1].nbytes <= room or not group):
                         room -= waiting[-1].nbytes
                         group.append(waiting.pop())
                 yield mode, group
@@ -1204,15 +1267,18 @@ def judge_values(run, gradients):
             for call, reference in zip(group, references, strict=True):
                 report.row(call, *verdict_of(run.examine, call, reference))
                 if not call.copy_of and all(other.copy_of is not call for other in repeated):
-                    call.results = None  # memory
+                    call.forget()
             done += len(group)
+            if run.cuda:
+                torch.cuda.empty_cache()  # sizes differ: the contenders want what the judge's cache keeps of the last ones
     finally:
         report.table()
     pairs = [(call, call.copy_of) for call in repeated if isinstance(call.results, list) and isinstance(call.copy_of.results, list)]
     differ = [
-        f"{label(one.dims)}: two calls with the same inputs differ at C{first_difference(one.results[0], other.results[0])}"
+        f"{label(one.dims)}: two calls with the same inputs differ at {name}{first_difference(*both)}"
         for one, other in pairs
-        if not same_bits(one.results[0], other.results[0])
+        for name, *both in zip(("C", "dA", "dB"), one.results, other.results, strict=False)
+        if not same_bits(*both)
     ]
     report.check(
         "the same bits for the same inputs", "WRONG" if differ else "ok", differ or f"{len(pairs)} calls were made twice, among the others"
@@ -1608,9 +1674,14 @@ def parse(argv):
     )
     add, whole = parser.add_argument, "a whole number"
     add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower)")
-    add("--solution", metavar="FILE", default=os.path.join(HERE, "model_new.py"), help="the file to judge (default: model_new.py)")
+    add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", default=os.path.join(HERE, "reference_model.py"), help="default: reference_model.py")
-    add("--size", metavar="N", type=number(int, 1, 1 << 20, whole), help="the largest size, which is timed (of transposed_a: K)")
+    add(
+        "--size",
+        metavar="N",
+        type=number(int, 1, 1 << 20, whole),
+        help="the size that is timed (of transposed_a: K); values are judged to twice that",
+    )
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     add(
@@ -1625,6 +1696,10 @@ def parse(argv):
     add("--trials", metavar="T", type=number(int, 1, 100_000, whole), help="calls to be timed at least (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
+    batches = (
+        "judge products of batches, too; KernelBench's problem has none (default: where no --solution is given: model_new.py has them)"
+    )
+    add("--batches", action=argparse.BooleanOptionalAction, help=batches)
     add("--json", metavar="FILE", help="record everything there")
     add(
         "--plot",
@@ -1637,7 +1712,9 @@ def parse(argv):
     if options.tf32 and not (cuda and options.dtype == "float32"):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
     if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024
-        options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 512 if narrow(DTYPES[options.dtype]) else 2048
+        options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 512 if narrow(DTYPES[options.dtype]) else 1024
+    options.batches = options.solution is None if options.batches is None else options.batches
+    options.solution = options.solution or os.path.join(HERE, "model_new.py")
     options.trials = options.trials or (30 if cuda else 8)
     return options
 
@@ -1668,13 +1745,15 @@ def export(path, solution_path, problem):
 
 def new_slab(options):
     """Room for as many calls as one request can have, as far as memory allows, and at least for one with its gradient."""
-    one = sum(
-        math.prod(shape) * DTYPES[options.dtype].itemsize + Slab.ALIGNMENT
-        for shape in PROBLEMS[options.problem].shapes(PROBLEMS[options.problem].headline(options.size))
+    problem, itemsize = PROBLEMS[options.problem], DTYPES[options.dtype].itemsize
+    headline = problem.headline(options.size)
+    one, largest = (
+        sum(math.prod(shape) * itemsize + Slab.ALIGNMENT for shape in problem.shapes(dims))
+        for dims in (headline, (problem.most(options.size) + 1,) * len(headline))
     )
     most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if options.device.type == "cuda" else 2 << 30
     try:
-        return Slab(options.device, max(one, min(MOST_CALLS[options.device.type] * one, most), 64 << 20))
+        return Slab(options.device, max(largest, min(MOST_CALLS[options.device.type] * one, most), 64 << 20))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # on Windows' Linux, say
@@ -1716,7 +1795,10 @@ def referee(options):
     texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
     report, slab = Report(), new_slab(options)
-    run, stopwatches = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report, options.tf32), []
+    run, stopwatches = (
+        Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report, options.tf32, options.batches),
+        [],
+    )
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     dimensions = "N" if problem.triangular else "K x M x N"
     precision = options.dtype + ", TF32 allowed" * options.tf32
