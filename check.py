@@ -7,81 +7,38 @@
     python check.py --plot time.svg                     times smaller sizes as well, and draws time against N (needs matplotlib)
     python check.py --problem upper --export file.py    writes model_new.py as KernelBench wants problem 14; runs nothing
 
+It runs the solution in a process of its own and calls it some hundred times: other inputs in every call, sizes to twice --size, ordinary
+and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns
+with the reference's, by a clock of its own, and compares those results as well. The last line is the verdict:
+
+    all holds: ...    every element of every call was within its bound, the inputs were left alone, the same input gave the same bits;
+                      then the times, and the reference's divided by the solution's; 'at least', where the clock holds more than calls
+    WRONG: ...        the first thing that was not so. What is printed above tells the rest
+
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
-Files. Both are read as text and exec-ed, as KernelBench does. A reference has Model and get_inputs, a solution has ModelNew; a file
-for several problems has UpperModel, UpperModelNew, get_inputs_upper, and TransposedAModel, TransposedAModelNew,
-get_inputs_transposed_a, which are preferred where they exist. The reference's get_init_inputs() gives the constructors' arguments.
-
-Who runs what. The judge never executes the solution. A child process does, another one runs the reference, and both are stopped
-(SIGSTOP) but for the time in which they answer a request of the judge. A request is a number of calls: the inputs lie in memory that the
-judge shares (written while the child stands still), and as soon as the child says that it is done, it is stopped again and the judge
-takes the results out of the child's memory by itself, in random order (CUDA IPC; on a CPU /proc/PID/mem). What the child says in its own
-favour counts for nothing; what it says against itself does: an exception, a wrong dtype. A child that dies, ends with whatever status,
-takes longer than --timeout beyond the reference, or writes to standard output, which belongs to the judge, is convicted.
-
-What is judged. Every call of every request, timed or not, has inputs that the solution has not seen before, and each element of its
-result is compared with the truth. How many calls a request has, their order, sizes (to twice --size, and one
-beyond multiples of every power of two), signs and distributions are drawn anew in each run;
---seed repeats a run, and a run whose seed was known beforehand proves less than one with a fresh seed. Inputs must stay bitwise as they
-were. The same input must give the same bits again. Gradients are judged where the reference has them, at the
-same sizes, unless --forward-only; batches where --batches says so.
-
-Accuracy. Truth is a float64 product of what the problem reads. (For float64 inputs: sums of exact float64 products of slices of the
-inputs, Ozaki's scheme, kept as a pair of float64.) The error of an element is |C - truth| / (|A||B|), the componentwise error, u is
-the unit roundoff of the dtype, n the number of terms. Every element has to meet
-
-    float32           max(1e-6, 2 x the reference's worst error on the same input)
-    with --tf32       the same with 2^-10, two operands rounded to 11 bits, and 2^-23 sqrt(n) for the accumulation
-    float64           the same with 1e-6 * 2^-29, which is as many units of float64's roundoff as 1e-6 is of float32's
-    float16/bfloat16  |C - truth| <= u |truth| + e |A||B|: the rounding of a right result, plus an accumulation in float32 with
-                      e = max(2^-23 sqrt(n), 2 x what the reference needs); tensor cores truncate, hence 2^-23 and not 2^-24
-
-The reference may loosen no bound beyond 16 sqrt(n) u (two units for the 16-bit types, 2^-8 for TF32): it would not be a reference.
-Where |A||B| is above the dtype's largest number a partial sum may overflow, and the element is not judged. Where a product may lie under
-the smallest normal number of float32 (within a factor of 4), each term may be lost: n times that number is allowed. A result below it
-may be flushed to zero. Inputs of integers with exactly representable sums allow no error at all. On uniform inputs KernelBench's own
-criterion is tested besides: allclose to the reference at 1e-4, for the 16-bit types and TF32 1e-2.
-
-Memory. Before each request what the child's allocator has free is filled with the byte 255, which is NaN in every dtype, so that what is
-not written shows: on a GPU the blocks of torch's caching allocator, on a CPU each tensor that torch.empty makes (but in timed requests,
-where that would take time).
-
-Time. The judge's own clock runs from a request to the moment when it has taken the first result. What a request takes besides its calls
-is subtracted (of the reference, before the solution is loaded, by requests of few calls); divided by the number of calls, that is the
-time `from outside`. The child's clock (CUDA events between the calls, on a CPU its clock) gives the median and the percentiles. Where the
-two disagree by 2 % more than the reference's do in a request (by 7 % at most), the time from outside counts for the solution, the better
-one for the reference, and the ratio is a lower bound. So it is where the median of the reference's calls is more than 1.25 times the
-10th percentile (or eight times the least), because others use the machine: that counts then. Nothing but the calls happens in between:
-no flush, no copy, no pause. A call's inputs have not been touched by the GPU since at least the calls before it, so at N of 1024 and more
-the L2 is cold. The reference is timed before the solution is loaded, and again in turns with it; the faster counts.
-
-What it does not protect against. It is a judge, no sandbox: a child runs with your rights. It could write to your files, this one
-included, or read the judge's memory where the system lets it (as root it does). Read a stranger's file before you run it. A GPU can be
-told to begin when a word of memory changes (cuStreamWaitValue): it could begin while the judge writes the last inputs of a request. And
-a contender that reaches past the harness can compute the calls of a request in one batch. Their results are right, and each is compared;
-but where calls are short that saves what launching each of them costs: on a CPU up to 2.6x at N = 16 was seen, and nothing from 128 on.
-
-`--json FILE` records everything (replaced atomically). `--export FILE` refuses to overwrite a file. `--plot FILE` has four halvings of
---size timed, and their timed calls judged, as those of --size are.
+An element may be off by so much of (|A||B|)'s, n being the number of terms: float32 1e-6, float64 1e-6 * 2^-29, or twice what the
+reference's worst is off by on the same input; float16 and bfloat16 by their rounding and 2^-23 sqrt(n); with --tf32 by 2^-10 and that.
+The kernel keeps the solution's process from reaching the judge's (seccomp, Landlock, no capabilities); what a system lacks of it the
+report names. It is a judge and no sandbox: the process runs as you. docs/judge.md has the rest: bounds, clocks, attacks.
 """
 
 import argparse
-import ast
 import contextlib
 import ctypes
 import fcntl
 import functools
+import glob
 import hashlib
-import importlib.util
+import itertools
 import json
 import math
 import mmap
 import os
 import platform
 import random
-import selectors
+import select
 import signal
 import statistics
 import subprocess
@@ -94,8 +51,158 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
+LIBC = ctypes.CDLL(None, use_errno=True)
 
+# ======================================================================================================================
+# 1. What a child gives up, before it imports torch: while it has a single thread, because the kernel counts these by thread
+# ======================================================================================================================
+
+# System calls by number: (x86_64, aarch64). A filter sees numbers and arguments, not what pointers point to.
+CALLS = {
+    "signal": {
+        "kill": (62, 129),
+        "tkill": (200, 130),
+        "rt_sigqueueinfo": (129, 138),
+        "tgkill": (234, 131),
+        "rt_tgsigqueueinfo": (297, 240),
+    },
+    "of a process": {
+        **{"prlimit64": (302, 261), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "sched_setscheduler": (144, 119)},
+        **{"sched_setparam": (142, 118), "move_pages": (279, 239), "migrate_pages": (256, 238)},
+    },
+    "some": {"setpriority": (141, 140), "fcntl": (72, 25), "ioctl": (16, 29), "clone": (56, 220), "prctl": (157, 167)},
+    # Descendants stay in one process group, which the judge stops and ends as a whole.
+    "in vain": {"setsid": (112, 157), "setpgid": (109, 154)},
+    "refused": {
+        **{
+            "ptrace": (101, 117),
+            "process_vm_readv": (310, 270),
+            "process_vm_writev": (311, 271),
+            "kcmp": (312, 272),
+            "pidfd_open": (434, 434),
+        },
+        **{"pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "process_mrelease": (448, 448)},
+        **{
+            "unshare": (272, 97),
+            "setns": (308, 268),
+            "mount": (165, 40),
+            "umount2": (166, 39),
+            "pivot_root": (155, 41),
+            "chroot": (161, 51),
+        },
+        **{"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442)},
+        **{"clock_settime": (227, 112), "clock_adjtime": (305, 266), "settimeofday": (164, 170), "adjtimex": (159, 171)},
+        **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},  # works while a process is stopped
+        **{"timer_create": (222, 107), "mq_notify": (244, 184)},  # may send SIGCONT
+        **{
+            "userfaultfd": (323, 282),
+            "perf_event_open": (298, 241),
+            "bpf": (321, 280),
+            "ioprio_set": (251, 30),
+            "open_by_handle_at": (304, 265),
+        },
+    },
+}
+CLONE3, SECCOMP, CAPSET = 435, {"x86_64": 317, "aarch64": 277}, {"x86_64": 126, "aarch64": 91}
+NO_CLONE = 0x7E02A000  # CLONE_NEW*, CLONE_PARENT and CLONE_PTRACE: other namespaces, and children that would be the judge's
+
+
+def syscall(*arguments):
+    return LIBC.syscall(*arguments)
+
+
+def filter_program(own, beyond):
+    """The seccomp filter as (code, jump if so, jump if not, k): signals and the like reach process ids from `own`, the child's, to below
+    `beyond`. Older processes have smaller ones: the judge's, the reference's."""
+    load, mask, equal, least, bits, end = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+    allow, in_vain, refuse, missing = ((end, 0, 0, k) for k in (0x7FFF0000, 0x50000, 0x50000 + 1, 0x50000 + 38))  # 0, EPERM, ENOSYS
+    column = ("x86_64", "aarch64").index(platform.machine())
+    descendant = [(least, 0, 1, beyond), refuse, (least, 0, 1, own), allow, refuse]
+    zero = [(equal, 0, 1, 0), allow]  # oneself
+
+    def argument(n):
+        return (load, 0, 0, 16 + 8 * n)
+
+    def refuse_if(*values):
+        return [*((equal, len(values) - 1 - n, n == len(values) - 1, v) for n, v in enumerate(values)), refuse]
+
+    bodies = {
+        name: [argument(1 + (name in ("tgkill", "rt_tgsigqueueinfo"))), *refuse_if(18), argument(0), *descendant]
+        for name in CALLS["signal"]
+    }
+    bodies |= {name: [argument(0), *zero, *descendant] for name in CALLS["of a process"]}
+    bodies |= {name: [in_vain] for name in CALLS["in vain"]} | {name: [refuse] for name in CALLS["refused"]}
+    bodies |= {
+        "setpriority": [argument(0), (equal, 1, 0, 0), refuse, argument(1), *zero, *descendant],
+        "fcntl": [argument(1), *refuse_if(8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+        "ioctl": [argument(1), *refuse_if(0x8901, 0x8902, 0x5412), allow],  # FIOSETOWN, SIOCSPGRP, TIOCSTI
+        "clone": [argument(0), (bits, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), (equal, 1, 0, 0), (equal, 0, 1, 17), allow, refuse],
+        "prctl": [argument(0), (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, which the judge has set
+    }
+    words = [(load, 0, 0, 4), (equal, 1, 0, (0xC000003E, 0xC00000B7)[column]), refuse, (load, 0, 0, 0), (least, 0, 1, 1 << 30), refuse]
+    numbers = {name: both[column] for kind in CALLS.values() for name, both in kind.items()}
+    for name, body in bodies.items():
+        words += [(equal, 0, len(body), numbers[name]), *body]
+    return [*words, (equal, 0, 1, CLONE3), missing, allow]  # without clone3 callers turn to clone, whose flags are no pointer
+
+
+def restrict_calls(own, beyond):
+    if platform.machine() not in SECCOMP:
+        return False
+    words = filter_program(own, beyond)
+    code = ctypes.create_string_buffer(b"".join(c.to_bytes(2, "little") + bytes([t, f]) + k.to_bytes(4, "little") for c, t, f, k in words))
+    program = (ctypes.c_uint64 * 2)(len(words), ctypes.addressof(code))
+    return syscall(SECCOMP[platform.machine()], 1, 4, program) == 0  # 4: without slowing the processor's speculation down
+
+
+def restrict_files():
+    """Landlock: its version, or 0. Only build and temporary folders can be written; signals stay among descendants (version 6)."""
+    version = syscall(444, 0, 0, 1)
+    if version < 2:
+        return 0
+    rights = sum(1 << bit for bit in (1, *range(4, 14 + (version > 2))))  # to write, make, remove, rename, truncate
+    scope = (ctypes.c_uint64 * 3)(rights, 0, 2)
+    rules = syscall(444, scope, 24 if version >= 6 else 16 if version >= 4 else 8, 0)
+    cache, folders = os.path.expanduser("~/.cache"), [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/proc/self"]
+    for variable, usual in (
+        *(("TORCH_EXTENSIONS_DIR", f"{cache}/torch_extensions"), ("TRITON_CACHE_DIR", os.path.expanduser("~/.triton"))),
+        *(("CUDA_CACHE_PATH", os.path.expanduser("~/.nv")), ("TORCHINDUCTOR_CACHE_DIR", f"{cache}/torch")),
+    ):
+        folders.append(os.environ.get(variable, usual))
+        with contextlib.suppress(OSError):
+            os.makedirs(folders[-1], exist_ok=True)
+    for path in filter(os.path.exists, [*folders, "/dev/null", "/dev/zero", "/dev/dri", *glob.glob("/dev/nvidia*")]):
+        handle = os.open(path, os.O_PATH)
+        allowed = rights if os.path.isdir(path) else rights & (1 << 1 | 1 << 14)
+        syscall(445, rules, 1, ctypes.create_string_buffer(allowed.to_bytes(8, "little") + handle.to_bytes(4, "little")), 0)
+        os.close(handle)
+    restricted = syscall(446, rules, 0) == 0
+    os.close(rules)
+    return version if restricted else 0
+
+
+def guard(judge, others):
+    """Gives up what no solution needs. Says what the system has of it."""
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
+    if os.getppid() != judge:  # it is gone already
+        os._exit(0)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
+        f.write("1000")  # where memory runs out, it is not the judge that goes
+    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    for capability in range(64):
+        LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+    header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    dropped = syscall(CAPSET.get(platform.machine(), -1), header, none) == 0
+    later = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)  # process ids have begun anew in between
+    return {"capabilities": dropped, "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), later)}
+
+
+CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
+GUARD = guard(CHILD["judge"], CHILD["others"]) if CHILD else {}
+
+import torch  # noqa: E402
+
+warnings.filterwarnings("ignore", message=".*NumPy.*")  # torch's, where it is not installed; nothing here needs it
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -113,7 +220,7 @@ class Ended(Wrong):
 
 
 # ======================================================================================================================
-# 1. The problems
+# 2. The problems
 # ======================================================================================================================
 
 
@@ -170,7 +277,7 @@ def label(dims):
 
 
 # ======================================================================================================================
-# 2. Inputs
+# 3. Inputs
 # ======================================================================================================================
 
 
@@ -322,7 +429,7 @@ HARD = {
 DISTRIBUTIONS = ORDINARY | HARD
 
 # ======================================================================================================================
-# 3. Truth and errors
+# 4. Truth and errors
 # ======================================================================================================================
 
 
@@ -463,7 +570,7 @@ def located(X, at):
 
 
 # ======================================================================================================================
-# 4. Memory that processes share
+# 5. Memory that processes share
 # ======================================================================================================================
 
 
@@ -486,6 +593,11 @@ class GpuMemory:
             text = ctypes.c_char_p()
             self.driver.cuGetErrorString(status, ctypes.byref(text))
             raise RuntimeError(f"{name} fails: {(text.value or b'CUDA error').decode()} ({status})")
+
+    def attribute(self, number, device):
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, device.index)
+        return value.value
 
     def range(self, address):
         """Base and bytes of the allocation that holds an address."""
@@ -521,16 +633,13 @@ class Slab:
     ALIGNMENT = 512  # bytes, as torch's own CUDA allocator has it
 
     def __init__(self, device, size, place=None):
-        self.device, self.size = device, size
-        if device.type == "cuda":
-            gpu = GpuMemory()
-            if place is None:
-                self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
-                self.place = gpu.export(self.bytes.data_ptr())
-            else:
-                self.bytes = gpu.open(place[0], device)[place[1] : place[1] + size]
+        self.device, self.size, self.place = device, size, place
+        if device.type == "cuda" and place is None:
+            self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
+            self.place = GpuMemory().export(self.bytes.data_ptr())
+        elif device.type == "cuda":
+            self.bytes = GpuMemory().open(place[0], device)[place[1] : place[1] + size]
         else:
-            self.place = place
             if place is None:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 os.ftruncate(self.place, size)
@@ -542,10 +651,8 @@ class Slab:
 
 
 # ======================================================================================================================
-# 5. The child
+# 6. The child: all of it runs beside the solution, which may read and change it. The judge counts on none of it
 # ======================================================================================================================
-
-# Everything here runs in a child process, beside the solution, which may read and change all of it. The judge counts on none of it.
 
 
 def describe(error):
@@ -565,16 +672,6 @@ class Moment:
         return (end.time - self.time) * 1e3
 
 
-def marks(number, cuda):
-    """Marks to be recorded, one after the other."""
-    return [torch.cuda.Event(enable_timing=True) if cuda else Moment() for _ in range(number)]
-
-
-def between(marks):
-    """Microseconds from each recorded mark to the next."""
-    return [start.elapsed_time(end) * 1e3 for start, end in zip(marks, marks[1:], strict=False)]
-
-
 class Child:
     """Answers the judge's requests: each is a method with its arguments, each answer a dict."""
 
@@ -588,10 +685,16 @@ class Child:
             torch.utils.deterministic.fill_uninitialized_memory = True
             warnings.filterwarnings("ignore", message=".*deterministic.*")
         self.slab = Slab(self.device, size, place)
+        self.at = self.slab.bytes.data_ptr()
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
+
+    def start(self):
+        return {"guard": GUARD}
 
     def load(self, path, text, classes, arguments, tf32):
         """The file as KernelBench has it: no __file__, no __name__. Its name is for tracebacks and inspect.getsource (Triton needs it)."""
+        if arguments is None:  # the reference: the judge has opened its memory, nobody else shall
+            LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         names = {}
         exec(compile(text, path, "exec"), names)
@@ -601,6 +704,7 @@ class Child:
         if arguments is None:
             arguments = list(names["get_init_inputs"]()) if "get_init_inputs" in names else []
         self.model = names[found](*arguments).to(self.device)
+        sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
     def prepare(self, mode, dtype, shapes, inputs, poisoned, timed):
@@ -610,7 +714,7 @@ class Child:
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         if mode == "gradients":
             self.operands = [(A.requires_grad_(), B.requires_grad_(), G) for A, B, G in self.operands]
-        self.marks = marks(len(inputs) + 1, self.cuda)
+        self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
             blocks = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in poisoned]
             free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
@@ -643,7 +747,8 @@ class Child:
             torch.cuda.synchronize(self.device)
 
     def times(self):
-        return {"us": between(self.marks)}
+        """Microseconds from each mark to the next."""
+        return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     # ---- The modes: what a call is. ----------------------------------------------------------------------------------
 
@@ -662,7 +767,9 @@ class Child:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
             return {"wrong": str(answer) if isinstance(answer, Wrong) else f"the solution raises {describe(answer)}"}
-        results, slab = [], self.slab.bytes.data_ptr()
+        if self.slab.bytes.data_ptr() != self.at:
+            return {"wrong": "an input is moved to other memory (share_memory_() does so), where later inputs do not arrive"}
+        results = []
         for name, X, shape in zip(("the result" if len(shapes) == 1 else "C", "dA", "dB"), answer, shapes, strict=False):
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
@@ -670,27 +777,23 @@ class Child:
             for what, x, y in zip(("shape", "dtype", "device", "layout"), is_, should, strict=True):
                 if x != y:
                     return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
-            if slab <= X.data_ptr() < slab + self.slab.size:
+            if self.at <= X.data_ptr() < self.at + self.slab.size:
                 return {"wrong": f"{name} shares memory with an input"}
             place = self.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)
             results.append([*place, list(X.stride())])
         return {"results": results}
 
 
-def serve(judge, requests, answers, device, size, place):
-    """A child's main function: reads requests, a JSON object a line, and answers each with another one, and an empty line when all is
-    done."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
+def serve(requests, answers, device, size, place, **_):
+    """A child's main function: answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
     child = None
-    if os.getppid() != judge:  # it is gone already
-        return
     with os.fdopen(requests) as todo, os.fdopen(answers, "w") as done:
         for line in todo:
             request = json.loads(line)
             try:
                 child = child or Child(device, size, place)
-                answers = getattr(child, request.pop("do"))(**request)
-                for answer in [answers] if isinstance(answers, dict) else answers:
+                said = getattr(child, request.pop("do"))(**request)
+                for answer in [said] if isinstance(said, dict) else said:
                     print(json.dumps(answer), file=done, flush=True)
             except BaseException as error:  # SystemExit too
                 print(json.dumps({"raises": describe(error)}), file=done)
@@ -698,45 +801,32 @@ def serve(judge, requests, answers, device, size, place):
 
 
 # ======================================================================================================================
-# 6. The judge's side of a child
+# 7. The judge's side of a child
 # ======================================================================================================================
 
 ANSWER_BYTES = 16 << 20  # of one answer at most
-RELAYED_LINES = 200  # of a child's standard error
+RELAYED_LINES = 200  # of a child's output
 LOADING = 10  # times --timeout: a file may compile when it is loaded
 STOPPING = 2.0  # seconds that a signal may take
-DOING = {"load": "it is loaded", "calls": "it answers a request"}
+DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
+# A process that ends the groups which it is told of, as soon as nobody can tell it more: the judge is gone, or killed.
+WARDEN = """
+import os, signal
+[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]
+groups = b""
+while piece := os.read(0, 4096):
+    groups += piece
+for group in groups.split():
+    try:
+        os.killpg(int(group), 9)
+    except OSError:
+        pass
+"""
 
 
-def numbers(path):
-    """The numbers among the names in a folder of /proc."""
-    with contextlib.suppress(OSError):
-        return [int(name) for name in os.listdir(path) if name.isdecimal()]
-    return []
-
-
-def state_of(path):
-    """(state, parent's pid) of a process or a thread; ("X", 0) if it is gone."""
-    with contextlib.suppress(OSError), open(f"{path}/stat", "rb", buffering=0) as f:
-        state, parent = f.read().rpartition(b")")[2].split()[:2]
-        return state.decode(), int(parent)
-    return "X", 0
-
-
-def parents():
-    """{pid: parent's pid} of all processes."""
-    return {pid: state_of(f"/proc/{pid}")[1] for pid in numbers("/proc")}
-
-
-def stands(pid):
-    """Whether all threads of a process are stopped, or gone."""
-    return all(state_of(f"/proc/{pid}/task/{thread}")[0] in "TtZX" for thread in numbers(f"/proc/{pid}/task"))
-
-
-def send(number, pids, group=False):
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            (os.killpg if group else os.kill)(pid, number)
+def send(number, group):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
 
 
 def printable(text, most=400):
@@ -745,93 +835,71 @@ def printable(text, most=400):
 
 
 class Contender:
-    """A file and the child process that runs it, stopped but for the time in which it answers. `who`: 'solution' or 'reference'."""
+    """A file and the child process that runs it; its process group is stopped but for the time in which it answers. `who`: 'solution' or
+    'reference'."""
 
-    def __init__(self, who, path, slab, relay):
-        self.who, self.path, self.slab, self.relay = who, path, slab, relay
-        self.relayed, self.last_words, self.strays, self.stood_at, self.memory = 0, b"", set(), 0.0, None
+    def __init__(self, who, path, slab, relay, others=(), warden=None):
+        self.who, self.path, self.slab, self.relay, self.relayed = who, path, slab, relay, 0
+        self.last_words, self.heard, self.memory = b"", 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes a child of the judge, not of init
-        self.before = {pid for pid, parent in parents().items() if parent == os.getpid()}
         self.stdout = tempfile.TemporaryFile()  # noqa: SIM115
         todo, self.todo = os.pipe()
         self.answers, done = os.pipe()
-        given = json.dumps([os.getpid(), todo, done, str(slab.device), slab.size, slab.place])
+        spec = {"judge": os.getpid(), "others": others, "requests": todo, "answers": done}
+        spec |= {"device": str(slab.device), "size": slab.size, "place": slab.place}
         self.process = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), "--child", given],
+            [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)],
             stdin=subprocess.DEVNULL,
             stdout=self.stdout,
             stderr=subprocess.PIPE,
             pass_fds=[todo, done] + ([slab.place] if slab.device.type == "cpu" else []),
             start_new_session=True,  # a group of its own, and no terminal
         )
+        if warden:
+            os.write(warden, b"%d\n" % self.process.pid)
         os.close(todo), os.close(done)
-        os.set_blocking(self.process.stderr.fileno(), False)
-        self.selector = selectors.DefaultSelector()
-        for channel in (self.answers, self.process.stderr):
-            self.selector.register(channel, selectors.EVENT_READ)
+        for fd in (self.todo, self.process.stderr.fileno()):
+            os.set_blocking(fd, False)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        send(signal.SIGKILL, self.family())
+        for _ in range(200):  # until nobody of the group is left
+            send(signal.SIGKILL, self.process.pid)
+            self.process.poll()
+            try:
+                os.killpg(self.process.pid, 0)
+            except OSError:
+                break
+            time.sleep(0.005)
         self.process.wait()
-        self.selector.close(), self.process.stderr.close(), self.stdout.close()
+        self.process.stderr.close(), self.stdout.close()
         for fd in filter(None, (self.todo, self.answers, self.memory)):
             os.close(fd)
 
-    def family(self):
-        """The child and all that it has started, also what has left its session and lost its parent: that is the judge's then."""
-        if self.who == "reference":  # it starts nothing, and what the solution has lost is not its own
-            return {self.process.pid}
-        parent_of, size = parents(), 0
-        found = {self.process.pid} | {pid for pid, parent in parent_of.items() if parent == os.getpid()} - self.before
-        while size != len(found):
-            size = len(found)
-            found |= {pid for pid, parent in parent_of.items() if parent in found}
-        return found
-
     def stop(self):
-        """Waits until the whole family stands still."""
+        """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
         deadline = time.perf_counter() + STOPPING
-        while True:
-            if all(map(stands, family := self.family())):
-                self.strays, self.stood_at = family - {self.process.pid}, self.ran()
-                time.sleep(2e-4)  # a thread that is called stopped may have its last steps yet to go, if it was preempted
-                if self.ran() == self.stood_at:
-                    break
-            send(signal.SIGSTOP, family)
-            time.sleep(5e-5)  # a signal takes about as long; looking again at once would only take a core from those who work
+        send(signal.SIGSTOP, self.process.pid)
+        while self.process.poll() is None and not os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(5e-5)
             if time.perf_counter() > deadline:
-                raise Ended(f"the {self.who}'s processes do not stand still when they are stopped")
-
-    def ran(self):
-        """Seconds of processor time that the family has had: more than when it was stopped says that it has not stood still."""
-        total = 0.0
-        for pid in (self.process.pid, *self.strays):
-            with contextlib.suppress(OSError):
-                total += time.clock_gettime(~pid << 3 | 2)  # that process's own clock, as clock_getcpuclockid(3) makes it
-        return total
+                raise Ended(f"the {self.who}'s process does not stand still when it is stopped")
+        time.sleep(2e-4)  # in which the last of them, too, will have met the signal
 
     # ---- Requests and answers. ---------------------------------------------------------------------------------------
 
     def ask(self, do, limit, **arguments):
         """The child's answer; Ended if there is none within `limit` seconds. The child runs in between, and only then. (After "calls" the
-        caller stops the family, because that takes milliseconds.)"""
-        data = (json.dumps({"do": do, **arguments}) + "\n").encode()
-        if any(key.fileobj == self.answers for key, _ in self.selector.select(0)) and self.process.poll() is None:
+        caller waits until it stands, because that takes time.)"""
+        if select.select([self.answers], [], [], 0)[0] and self.process.poll() is None:
             raise Ended(f"the {self.who}'s process answers what it has not been asked")
-        send(signal.SIGCONT, self.strays)
-        send(signal.SIGCONT, [self.process.pid], group=True)
+        send(signal.SIGCONT, self.process.pid)
         try:
-            with contextlib.suppress(BrokenPipeError):
-                while data:  # more than a pipe holds is only the text of a file, of which no line runs yet
-                    data = data[os.write(self.todo, data) :]
-            answer = self.read_answer(do, limit)
+            answer = self.exchange(do, (json.dumps({"do": do, **arguments}) + "\n").encode(), time.perf_counter() + limit, limit)
         finally:
-            send(signal.SIGSTOP, [self.process.pid], group=True)
-            send(signal.SIGSTOP, self.strays)
+            send(signal.SIGSTOP, self.process.pid)
         if do != "calls":
             self.stop()
         if "raises" in answer:
@@ -840,11 +908,14 @@ class Contender:
             raise CannotRun(f"--{self.who} {self.path}: {printable(answer['missing'])}")
         return answer
 
-    def read_answer(self, do, limit):
-        """The object that the child answers with; what it writes to standard error goes to `relay` meanwhile."""
-        data, answer, deadline = b"", None, time.perf_counter() + limit
+    def exchange(self, do, request, deadline, limit):
+        """Writes a request, and reads the object that answers it; what the child writes to standard error is relayed meanwhile."""
+        data, answer = b"", None
         while not data.endswith(b"\n\n"):
-            ready = [key.fileobj for key, _ in self.selector.select(0.1)]
+            ready, room, _ = select.select([self.answers, self.process.stderr], [self.todo] if request else [], [], 0.1)
+            if room:
+                with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                    request = request[os.write(self.todo, request) :]
             if self.answers in ready:
                 piece = os.read(self.answers, 1 << 20)
                 data += piece
@@ -871,10 +942,13 @@ class Contender:
     def listen(self):
         if piece := self.process.stderr.read(1 << 16):
             *lines, self.last_words = (self.last_words + piece).split(b"\n")
-            for line in lines[: max(0, RELAYED_LINES - self.relayed)]:
-                self.relayed += 1
-                self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
             self.last_words = self.last_words[-4096:]
+            self.pass_on(lines)
+
+    def pass_on(self, lines):
+        for line in lines[: max(0, RELAYED_LINES - self.relayed)]:
+            self.relayed += 1
+            self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
 
     def raise_ended(self, do):
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -887,9 +961,10 @@ class Contender:
         raise Ended(f"the {self.who}'s process {how} while {DOING.get(do, 'it prepares')}")
 
     def printed(self):
-        """What the child has written to its standard output, or None."""
-        size = os.fstat(self.stdout.fileno()).st_size
-        return printable(repr(os.pread(self.stdout.fileno(), 80, 0).decode(errors="replace"))) if size else None
+        """What the child has written to its standard output since this was asked last."""
+        text = os.pread(self.stdout.fileno(), 1 << 16, self.heard)
+        self.heard = os.fstat(self.stdout.fileno()).st_size
+        return text
 
     # ---- Results, taken out of the child's memory. -------------------------------------------------------------------
 
@@ -911,8 +986,6 @@ class Contender:
 
     def read(self, address, size):
         """Bytes of the child's memory."""
-        if self.memory is None:
-            self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDONLY)
         buffer, done = bytearray(size), 0
         while done < size:
             got = os.preadv(self.memory, [memoryview(buffer)[done:]], address + done)
@@ -923,7 +996,7 @@ class Contender:
 
 
 # ======================================================================================================================
-# 7. The judgement: values
+# 8. The judgement: values
 # ======================================================================================================================
 
 MODES = {"forward": "", "gradients": ", gradients"}  # and how the table calls them
@@ -983,6 +1056,7 @@ class Run:
     solution: Contender | None = None
     timings: dict = field(default_factory=dict)
     drawn: int = 0
+    memory: tuple = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
 
     def __post_init__(self):
         self.random = random.Random(self.seed)
@@ -990,6 +1064,9 @@ class Run:
         self.dims, self.most = self.problem.headline(self.size), self.problem.most(self.size)
         self.dtype_name = str(self.dtype).removeprefix("torch.")
         self.quiet = self.probe()  # seconds, before any line of the solution has run
+        if self.cuda:
+            kilohertz, width, cache = (GpuMemory().attribute(n, self.slab.device) for n in (36, 37, 38))
+            self.memory = (2e3 * kilohertz * width / 8 or math.inf, cache)  # two words a clock
 
     def wait(self):
         if self.cuda:
@@ -1078,8 +1155,6 @@ class Run:
         self.wait()
         if contender is self.solution and self.cuda:
             self.wait_for_a_quiet_gpu()
-        if contender.ran() != contender.stood_at:
-            raise Ended(f"the {contender.who}'s processes do not stand still while inputs are written")
         begun = time.perf_counter()
         said = contender.ask("calls", limit).get("calls")
         if not isinstance(said, list) or len(said) != len(calls):
@@ -1286,11 +1361,12 @@ def judge_values(run, gradients):
 
 
 # ======================================================================================================================
-# 8. The judgement: time
+# 9. The judgement: time
 # ======================================================================================================================
 
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
+LONGEST = 2.0  # seconds of a request to a solution slower than the reference, before it gets fewer calls
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
 MOST_CALLS = {"cuda": 256, "cpu": 64}  # in one request
 TOLERANCE = (0.02, 0.07)  # between the child's clock and the judge's: besides the reference's noise, and at most
@@ -1329,9 +1405,10 @@ class Stopwatch:
             run.examine(sample)
             run.wait()
             examined = time.perf_counter() - begun
+        results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
+        self.bytes = sum(X.nbytes for X in sample.inputs) / (2 if run.problem.triangular else 1) + results  # that a call reads and writes
         most = min(MOST_CALLS[run.slab.device.type], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
-            results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
             free = torch.cuda.mem_get_info(run.slab.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * results)))
         few = self.measure(run.reference, rounds=5)[0]
@@ -1356,11 +1433,21 @@ class Stopwatch:
         took = self.ask(calls, contender)
         with run.blame(contender):
             inside = contender.ask("times", run.timeout).get("us")
+        inside = (
+            inside if isinstance(inside, list) and len(inside) == len(calls) and all(type(t) is float and t >= 0 for t in inside) else []
+        )
         if contender is run.solution:
             for call in calls:
                 run.examine(call)
-        believable = isinstance(inside, list) and len(inside) == len(calls) and all(type(t) is float and t >= 0 for t in inside)
-        return len(calls), took, inside if believable else []
+            self.compare_with_memory(len(calls), min([took, *([sum(inside) * 1e-6] if inside else [])]))
+        return len(calls), took, inside
+
+    def compare_with_memory(self, number, seconds):
+        """Raises Wrong where memory cannot have moved in time what the calls must read and write, but for what a cache may keep."""
+        peak, cache = self.run.memory
+        if seconds < (least := (number * self.bytes - cache) / peak):
+            moved = f"{number} calls must move {number * self.bytes / 1e6:.0f} MB, which takes this GPU's memory {duration(least * 1e6)}"
+            raise Wrong(f"impossible: {moved}, and {duration(seconds * 1e6)} are said to have passed")
 
     def number(self, estimate):
         """Of calls in a request, if they take about so many seconds each: random."""
@@ -1378,18 +1465,29 @@ class Stopwatch:
             run.examine(call)
 
     def measure(self, *contenders, rounds=ROUNDS):
-        """The requests of each contender, in turns."""
-        seen, estimates = {c: [] for c in contenders}, {}
+        """The requests of each contender, in turns. The solution gets as many calls as the reference at least, whatever it takes for the
+        first of them."""
+        run, seen, estimates = self.run, {c: [] for c in contenders}, {}
+
+        def ask(contender, estimate):
+            number, took, _ = made = self.request(contender, estimate)
+            each = max((took - self.fixed) / number, self.target / self.most / 4)
+            estimates[contender] = min(each, estimates.get(contender, math.inf))
+            return made
+
         for contender in contenders:  # warms them up, and tells how many calls a request can have
-            first = [self.request(contender, self.target / 2) for _ in range(3)]
-            estimates[contender] = max(min((took - self.fixed) / number for number, took, _ in first), self.target / self.most / 4)
-        between = self.run.random.randrange(rounds)
+            for _ in range(3):
+                ask(contender, self.target / 2)
+        between = run.random.randrange(rounds)
         for n in range(rounds):
-            self.run.report.progress(f"timing, round {n + 1} of {rounds}")
-            if n == between and self.run.solution in contenders:
-                self.decoy(estimates[self.run.solution])
-            for contender in self.run.random.sample(contenders, len(contenders)):
-                seen[contender].append(self.request(contender, estimates[contender]))
+            run.report.progress(f"timing, round {n + 1} of {rounds}")
+            if run.solution in contenders:
+                slow = estimates[run.solution]
+                estimates[run.solution] = min(slow, max(estimates[run.reference], slow * self.target / LONGEST))
+                if n == between:
+                    self.decoy(estimates[run.solution])
+            for contender in run.random.sample(contenders, len(contenders)):
+                seen[contender].append(ask(contender, estimates[contender]))
         return list(seen.values())
 
     def summary(self, requests):
@@ -1440,17 +1538,14 @@ def judge_time(run, stopwatch):
     times = stopwatch.times
     if times and stopwatch.dims == run.dims:
         run.timings[stopwatch.mode] = times
-    run.report.check(
-        f"timed calls, {what}",
-        verdict,
-        detail or f"{times['solution']['calls']} calls, each with inputs of its own, right in every element",
-    )
+    made = times and f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
+    run.report.check(f"timed calls, {what}", verdict, detail or made)
     if times:
         run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
 
 
 # ======================================================================================================================
-# 9. Report
+# 10. Report
 # ======================================================================================================================
 
 EXAMPLES = 3  # of one finding
@@ -1461,14 +1556,15 @@ def duration(us):
 
 
 def ratio(timing):
-    return f"{'at least ' * timing['lower_bound']}{timing['ratio']:.2f}x"
+    slower = timing["ratio"] < 1
+    return f"{'at least ' * (timing['lower_bound'] and not slower)}{timing['ratio']:.2f}x" + ", slower" * slower
 
 
 class Report:
     """Prints what is found as it is found, on stdout; what is being done, on stderr; and keeps everything for --json."""
 
-    def __init__(self):
-        self.rows, self.checks, self.said = [], [], None
+    def __init__(self, repeats):
+        self.rows, self.checks, self.guards, self.said, self.repeats = [], [], {}, None, repeats
         self.findings = {}  # what is wrong: the first of each kind
         self.live = sys.stderr.isatty()
         self.begun = time.perf_counter()
@@ -1482,7 +1578,7 @@ class Report:
         self.said = stage
 
     def relay(self, line):
-        """What a child writes to its standard error."""
+        """What a child prints."""
         print(("\r\x1b[K" if self.live else "") + line, file=sys.stderr, flush=True)
 
     def line(self, text=""):
@@ -1510,7 +1606,7 @@ class Report:
             if not (rows := [row for row in self.rows if row["input"] == name]):
                 continue
             sizes = sorted({row["size"] for row in rows}, key=lambda size: [int(n) for n in size.split("x")])
-            span = sizes[0] if len(sizes) == 1 else f"{len(sizes)} shapes" if "x" in sizes[0] else f"{sizes[0]} to {sizes[-1]}"
+            span = sizes[0] if len(sizes) == 1 else f"{len(sizes)} shapes" if any("x" in s for s in sizes) else f"{sizes[0]} to {sizes[-1]}"
             worst = max(rows, key=lambda row: row["error"] / max(row["bound"], 1e-300) if "error" in row else -1.0)
             numbers = "  ".join(f"{worst[k]:9.1e}" if k in worst else f"{'-':>9}" for k in ("reference_error", "error", "bound"))
             wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["verdict"] == "WRONG"]
@@ -1539,10 +1635,13 @@ class Report:
                 f"       {what:<20} {who:<10} {duration(times['us']):>8}; by {clock} {duration(inside['median_us'])} [{low}, {high}],"
                 f" from outside {duration(times['outside_us'])}; {times['calls']} calls"
             )
-        self.line(f"       {what:<20} {ratio(timing)}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
-        if timing["clock"] == "outside":
-            apart = f"{clock} and the judge's disagree by more than {timing['tolerance']:.0%}, so the judge's counts for the solution"
-            self.check(f"clocks, {what}", "note", f"{apart}. In short calls it holds what the host and the judge do between them")
+        shown = "no ratio, because --seed repeats a run" if self.repeats else ratio(timing)
+        self.line(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
+        if timing["clock"] == "outside" and not any(check["name"] == "clocks" for check in self.checks):
+            apart = (
+                f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}. Its own could be"
+            )
+            self.check("clocks", "note", f"{apart} false, so the judge's counts, which holds more than the calls where they are short")
         for who in ("reference", "solution"):
             far = timing[who]["inside"]["p90_us"] / max(timing[who]["inside"]["median_us"], 1e-3)
             if far > FAR:
@@ -1552,41 +1651,6 @@ class Report:
         if alone < turns * (1 - TOLERANCE[1]):
             took = f"took {duration(alone)} before the solution was loaded and {duration(turns)} beside it"
             self.check(f"the reference, {what}", "note", f"{took}; the former counts")
-
-
-HALVINGS = 4  # of --size, that a plot shows besides
-
-
-def check_plot(options):
-    """Finds out before the long work whether there will be a figure. matplotlib itself is not loaded before the times are taken."""
-    if options.no_timing:
-        raise CannotRun(f"--plot {options.plot}: draws times, and --no-timing measures none; one of the two is accepted")
-    if not options.plot.endswith((".png", ".svg", ".pdf")):
-        raise CannotRun(f"--plot {options.plot}: the name of a .png, .svg or .pdf file is accepted")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise CannotRun(f"--plot {options.plot}: needs matplotlib, which is not installed (pip install matplotlib)")
-    write_atomically(options.plot, None, "--plot")
-
-
-def plot(path, stopwatches, first, title):
-    """Draws the forward times, by the clock that counts, against the first dimension, which is called `first`."""
-    from matplotlib.figure import Figure
-
-    timed = sorted((s for s in stopwatches if s.times and s.mode == "forward"), key=lambda s: s.dims)
-    sizes, solution = [s.dims[0] for s in timed], [s.times["solution"]["us"] for s in timed]
-    figure = Figure(figsize=(7, 4.2))
-    axes = figure.subplots()
-    axes.loglog(sizes, [s.times["reference_us"] for s in timed], marker="o", label="reference")
-    axes.loglog(sizes, solution, marker="o", label="solution")
-    for size, us, stopwatch in zip(sizes, solution, timed, strict=True):
-        axes.annotate(ratio(stopwatch.times), (size, us), (0, -14), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.margins(0.1, 0.15)
-    axes.set(xlabel=first, ylabel="µs", title=title)
-    axes.legend()
-    figure.savefig(path, bbox_inches="tight", dpi=150)
 
 
 def plain(value):
@@ -1601,7 +1665,7 @@ def plain(value):
 
 
 # ======================================================================================================================
-# 10. Command line
+# 11. Command line
 # ======================================================================================================================
 
 
@@ -1666,85 +1730,46 @@ def device_of(text):
 
 
 def parse(argv):
-    examples = __doc__[__doc__.index("    python check.py") : __doc__.index("\n\nFiles.")]
-    parser = argparse.ArgumentParser(
-        prog="check.py",
-        description="Judges a solution: is it right, is it honest, and how fast is it? The head of check.py is the manual.\n\n" + examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add, whole = parser.add_argument, "a whole number"
+    parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add, whole, home = parser.add_argument, "a whole number", functools.partial(os.path.join, HERE)
     add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower)")
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
-    add("--reference", metavar="FILE", default=os.path.join(HERE, "reference_model.py"), help="default: reference_model.py")
-    add(
-        "--size",
-        metavar="N",
-        type=number(int, 1, 1 << 20, whole),
-        help="the size that is timed (of transposed_a: K); values are judged to twice that",
-    )
+    add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
+    size = "the size that is timed (of transposed_a: K); values are judged to twice that"
+    add("--size", metavar="N", type=number(int, 1, 1 << 20, whole), help=size)
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
-    add(
-        "--device",
-        type=device_of,
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="cpu, cuda or cuda:1 (default: a GPU if any)",
-    )
-    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1, whole), help="repeat a run (default: a new one, told at the end)")
+    device = "cpu, cuda or cuda:1 (default: a GPU if any)"
+    add("--device", type=device_of, default="cuda" if torch.cuda.is_available() else "cpu", help=device)
+    seed = "repeat a run (default: a new one, told at the end). Who knows the seed beforehand could prepare, so no ratio is certified"
+    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1, whole), help=seed)
     seconds = "seconds a request may take beyond the reference's (default: 20); loading: ten times that"
     add("--timeout", metavar="T", type=number(float, 0.1, 1e6, "a number of seconds"), default=20.0, help=seconds)
     add("--trials", metavar="T", type=number(int, 1, 100_000, whole), help="calls to be timed at least (default: 30, on a CPU 8)")
+    halvings = "time so many halvings of --size, too; benchmarks/figures.py --judged draws the record of --json"
+    add("--halvings", metavar="H", type=number(int, 0, 20, whole), default=0, help=halvings)
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     batches = (
-        "judge products of batches, too; KernelBench's problem has none (default: where no --solution is given: model_new.py has them)"
+        "judge batches, which KernelBench's problem does not have (default: if no --solution is given, because model_new.py promises them)"
     )
     add("--batches", action=argparse.BooleanOptionalAction, help=batches)
     add("--json", metavar="FILE", help="record everything there")
-    add(
-        "--plot",
-        metavar="FILE",
-        help="draw time against N there, for --size and four halvings of it (.png, .svg or .pdf; needs matplotlib)",
-    )
-    add("--export", metavar="FILE", help="write the solution as a KernelBench file of --problem, and do nothing else")
     options = parser.parse_args(argv)
     cuda = options.device.type == "cuda"
     if options.tf32 and not (cuda and options.dtype == "float32"):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
+    options.expected = " (about 90 s on two cores)" * (not cuda and options.size is None and not options.no_timing)
     if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024
         options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 512 if narrow(DTYPES[options.dtype]) else 1024
     options.batches = options.solution is None if options.batches is None else options.batches
-    options.solution = options.solution or os.path.join(HERE, "model_new.py")
+    options.solution = options.solution or home("model_new.py")
     options.trials = options.trials or (30 if cuda else 8)
     return options
 
 
-def export(path, solution_path, problem):
-    """The solution's own text, and the names that KernelBench looks for."""
-    text = read_text(solution_path, "--solution")
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise CannotRun(f"--export {path}: exists already, and is not overwritten; a new name is accepted")
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise CannotRun(f"--solution {solution_path}: is not Python ({error})") from None
-    defined = {n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
-    defined |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
-    needed = (f"{problem.prefix}ModelNew", f"get_inputs{problem.suffix}", "get_init_inputs")
-    if missing := [name for name in needed if name not in defined]:
-        raise CannotRun(f"--solution {solution_path}: defines no {', '.join(missing)}, which problem {problem.name} needs")
-    if problem.prefix:
-        text = text.rstrip("\n") + (
-            f"\n\n\n# ---- KernelBench level 1, problem {problem.number}: the names that it looks for. ----\n"
-            f"ModelNew = {needed[0]}  # noqa: F811\nget_inputs = {needed[1]}  # noqa: F811\n"
-        )
-    write_atomically(path, text, "--export")
-    print(f"wrote {path}: {os.path.basename(solution_path)} as KernelBench level 1, problem {problem.number} ({problem.formula})")
-    return 0
-
-
 def new_slab(options):
-    """Room for as many calls as one request can have, as far as memory allows, and at least for one with its gradient."""
+    """Room for as many calls as one request can have, as far as memory allows, and at least for one of the largest with its gradient."""
     problem, itemsize = PROBLEMS[options.problem], DTYPES[options.dtype].itemsize
     headline = problem.headline(options.size)
     one, largest = (
@@ -1762,14 +1787,27 @@ def new_slab(options):
 
 def load(run, who, path, text, arguments=None):
     """The answer of a contender (run.reference or run.solution) that is to load this text."""
-    classes = (f"{run.problem.prefix}Model", "Model") if who == "reference" else (f"{run.problem.prefix}ModelNew", "ModelNew")
-    answer = getattr(run, who).ask(
-        "load", LOADING * run.timeout, path=os.path.abspath(path), text=text, classes=classes, arguments=arguments, tf32=run.tf32
-    )
+    contender, prefix = getattr(run, who), run.problem.prefix
+    classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
+    run.report.guards[who] = contender.ask("start", LOADING * run.timeout).get("guard")
+    if not run.cuda:
+        contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
+    file = {"path": os.path.abspath(path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
+    answer = contender.ask("load", LOADING * run.timeout, **file)
     if answer.get("class") not in classes:
         raise Ended(f"the {who}'s process says that it has loaded {printable(answer.get('class'))}")
     run.report.line(f"{who:<10}{path}: {answer['class']}")
+    if printed := contender.printed():
+        contender.pass_on(printed.splitlines())
+        run.report.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
     return answer.get("arguments")
+
+
+LEFT_OPEN = {
+    "seccomp": "by signals and the like it could reach the judge's process and its clock",
+    "landlock": "it could write to your files, and by /proc to memory of your processes",
+    "capabilities": "it has yours",
+}
 
 
 def differentiable(run):
@@ -1788,25 +1826,25 @@ def referee(options):
         raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
     if options.json:
         write_atomically(options.json, None, "--json")  # found out before the long work
-    if options.plot:
-        check_plot(options)
     if options.device.type == "cuda":
         torch.cuda.set_device(options.device)
     texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
-    report, slab = Report(), new_slab(options)
-    run, stopwatches = (
-        Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report, options.tf32, options.batches),
-        [],
-    )
+    report, slab, stopwatches = Report(options.seed is not None), new_slab(options), []
+    run = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report, options.tf32, options.batches)
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    dimensions = "N" if problem.triangular else "K x M x N"
     precision = options.dtype + ", TF32 allowed" * options.tf32
-    report.line(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, up to {dimensions} = {label(run.dims)}")
+    size = f"{'N' if problem.triangular else 'K x M x N'} = {label(run.dims)}{options.expected}"
+    report.line(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, {size}")
     report.line(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     with contextlib.ExitStack() as stack:
+        stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
+        LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
+        warden = subprocess.Popen([sys.executable, "-ISc", WARDEN], stdin=subprocess.PIPE, start_new_session=True)
+        stack.enter_context(warden)
         report.progress("loading the reference")
-        run.reference = stack.enter_context(Contender("reference", options.reference, slab, report.relay))
+        contender = functools.partial(Contender, slab=slab, relay=report.relay, warden=warden.stdin.fileno())
+        run.reference = stack.enter_context(contender("reference", options.reference))
         with run.blame(run.reference):
             arguments = load(run, "reference", options.reference, texts["reference"])
         gradients = not options.forward_only and differentiable(run)
@@ -1814,11 +1852,15 @@ def referee(options):
             # Before any line of the solution has run: nothing that it does can slow this down.
             modes = [] if options.no_timing else ["forward", "gradients"] if gradients else ["forward"]
             stopwatches = [Stopwatch(run, mode, options.trials) for mode in modes]
-            halved = [options.size >> n for n in range(1, HALVINGS + 1) if options.plot and options.size >> n]
+            halved = [options.size >> n for n in range(1, options.halvings + 1) if modes and options.size >> n]
             stopwatches += [Stopwatch(run, "forward", options.trials, problem.headline(size)) for size in halved]
             report.progress("loading the solution")
-            run.solution = stack.enter_context(Contender("solution", options.solution, slab, report.relay))
+            others = [warden.pid, run.reference.process.pid]
+            run.solution = stack.enter_context(contender("solution", options.solution, others=others))
             load(run, "solution", options.solution, texts["solution"], arguments)
+            missing = [what for what in LEFT_OPEN if not (report.guards["solution"] or {}).get(what)]
+            for what in missing:
+                report.check("guard", "note", f"this system has no {what} to keep the solution's process apart: {LEFT_OPEN[what]}")
             judge_values(run, gradients)
             for stopwatch in stopwatches:
                 judge_time(run, stopwatch)
@@ -1829,7 +1871,8 @@ def referee(options):
                 raise
             report.check("running", "note", f"{reason}; nothing more is judged")
         if run.solution and (printed := run.solution.printed()):
-            report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {printed}")
+            told = printable(repr(printed[:80].decode(errors="replace")))
+            report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {told}")
     seconds, told = time.perf_counter() - report.begun, sentence(run, options, gradients)
     report.line(f"\nseed {seed}, {seconds:.0f} s; --seed {seed} repeats this run")
     if options.json:
@@ -1840,11 +1883,12 @@ def referee(options):
             "device": name,
             "torch": torch.__version__,
             "seed": seed,
+            "guard": report.guards.get("solution"),
             "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()},
             "verdict": "wrong" if report.findings else "ok",
             "sentence": told,
             "calls": calls_judged(run),
-            "ratio": run.timings.get("forward", {}).get("ratio"),
+            "ratio": None if report.repeats else run.timings.get("forward", {}).get("ratio"),
             "rows": report.rows,
             "checks": report.checks,
             "timings": run.timings,
@@ -1853,11 +1897,6 @@ def referee(options):
         }
         write_atomically(options.json, json.dumps(plain(record), indent=1, allow_nan=False) + "\n", "--json")
         report.line(f"wrote {options.json}")
-    if options.plot:
-        drawn = any(s.times and s.mode == "forward" for s in stopwatches)
-        if drawn:
-            plot(options.plot, stopwatches, dimensions[0], f"{problem.formula}, {options.dtype}, on {name}")
-        report.line(f"wrote {options.plot}" if drawn else f"{options.plot} is not written: no time was measured")
     report.line(told)
     return 1 if report.findings else 0
 
@@ -1872,13 +1911,17 @@ def sentence(run, options, gradients):
     for what, detail in findings.items():
         more = f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
         return f"WRONG: {name} is convicted. {what}: {detail}{more}"
+    if not calls_judged(run):
+        raise CannotRun("no call was judged")
     told = f"all holds: {name} computes {run.problem.formula} right in all of {calls_judged(run)} calls with inputs of their own"
     told += ", gradients included" if gradients else "; gradients were not looked at"
     if not run.timings:
         return f"{told}; its time was not measured"
     times = run.timings["forward"]
-    told += f"; at {label(run.dims)} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}:"
-    return f"{told} {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if gradients else "")
+    told += f"; at {label(run.dims)} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
+    if run.report.repeats:
+        return f"{told}; with --seed, which repeats a run, no ratio is certified"
+    return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if gradients else "")
 
 
 def main(argv=None):
@@ -1886,8 +1929,7 @@ def main(argv=None):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # some settings make memory that other processes cannot open
         os.environ.pop(name, None)
     try:
-        options = parse(argv)
-        return export(options.export, options.solution, PROBLEMS[options.problem]) if options.export else referee(options)
+        return referee(options := parse(argv))
     except SystemExit as stop:  # argparse has said what is wrong
         return stop.code or 0
     except CannotRun as reason:
@@ -1905,7 +1947,7 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        serve(*json.loads(sys.argv[2]))
+    if CHILD:
+        serve(**CHILD)
     else:
         sys.exit(main())

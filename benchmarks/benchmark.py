@@ -209,7 +209,7 @@ class Bench:
                 self._flush()
                 call()
             self.synchronize()
-        marks = check.marks(2 * trials * len(calls) + 1, self.on_gpu)
+        marks = [torch.cuda.Event(enable_timing=True) if self.on_gpu else check.Moment() for _ in range(2 * trials * len(calls) + 1)]
         following = iter(marks)
         next(following).record()
         for _ in range(trials):
@@ -219,7 +219,7 @@ class Bench:
                 call()
                 next(following).record()
         self.synchronize()
-        times = check.between(marks)[1::2]  # without the flushes
+        times = [start.elapsed_time(end) * 1e3 for start, end in zip(marks[1::2], marks[2::2], strict=False)]  # without the flushes
         return [{**check.spread(mine), "best_us": min(mine)} for mine in (times[c :: len(calls)] for c in range(len(calls)))], trials
 
     def extra_bytes(self, call):
@@ -707,7 +707,7 @@ def suite_check(bench, record):
         with record.row(name), tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "check.json"
             command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
-            command += ["--solution", str(bench.solution_file), "--json", str(file), *more]
+            command += ["--solution", str(bench.solution_file), "--batches", "--json", str(file), *more]
             command += ["--size", str(max(bench.sizes))] if bench.sizes else []
             environ = {**os.environ, "TRIL_MATMUL_PATH": path}
             done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600)

@@ -4,7 +4,9 @@ import importlib.util
 import subprocess
 import sys
 
+import helpers
 import pytest
+import torch
 from helpers import DEVICES, ROOT, needs_cuda
 
 SCRIPT = ROOT / "examples" / "train.py"
@@ -128,3 +130,38 @@ def test_bad_arguments(example, capsys, arguments, message):
         example.main(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+# ---- kernelbench.py. -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kernelbench():
+    spec = importlib.util.spec_from_file_location("kernelbench_example", SCRIPT.with_name("kernelbench.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("problem", ["lower", "upper", "transposed_a"])
+def test_an_exported_file_serves_kernelbench(problem, kernelbench, tmp_path, capsys):
+    path = tmp_path / f"{problem}.py"
+    assert kernelbench.main([problem, str(path)]) == 0 and str(path) in capsys.readouterr().out
+    names = helpers.execute(path.read_text())
+    model = names["ModelNew"](*names["get_init_inputs"]())
+    assert callable(names["get_inputs"])
+    A, B = (helpers.normal(33, 33, seed=seed, dtype=torch.float64) for seed in (1, 2))
+    expected = {"lower": A.tril() @ B.tril(), "upper": A.triu() @ B.triu(), "transposed_a": A.mT @ B}[problem]
+    torch.testing.assert_close(model(A, B), expected)
+    before = path.read_text()
+    assert kernelbench.main([problem, str(path)]) == 2 and "File exists" in capsys.readouterr().err and path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "text,says",
+    [("class ModelNew: ...\n", "defines no UpperModelNew, get_inputs_upper, get_init_inputs"), ("class ModelNew(:\n", "invalid syntax")],
+)
+def test_what_cannot_be_exported_is_said(text, says, kernelbench, tmp_path, capsys):
+    (tmp_path / "theirs.py").write_text(text)
+    assert kernelbench.main(["upper", str(tmp_path / "out.py"), "--solution", str(tmp_path / "theirs.py")]) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "out.py").exists()
