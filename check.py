@@ -1790,7 +1790,7 @@ def load(run, who, path, text, arguments=None):
     contender, prefix = getattr(run, who), run.problem.prefix
     classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
     run.report.guards[who] = contender.ask("start", LOADING * run.timeout).get("guard")
-    if not run.cuda:
+    if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
     file = {"path": os.path.abspath(path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.timeout, **file)
