@@ -523,7 +523,7 @@ def table(name, results):
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
 MARKER = re.compile(r"<!-- (begin|end): (\S+) -->")
-DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "history"))]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "judge", "history"))]
 
 
 def fill(text, results):

@@ -225,6 +225,19 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
             pytest.fail(f"seed {seed}: {'; '.join(filter(None, wrong))}:\n{out}{err}", pytrace=False)
 
 
+def test_the_document_has_each_file_with_its_verdict():
+    rows = [line.split(" | ") for line in (ROOT / "docs" / "judge.md").read_text().splitlines() if line.startswith("| ")]
+    found = [
+        (name.rstrip("*"), row[1], name[-1] == "*") for row in rows if len(row) == 3 for name in row[2].rstrip(" |").split() if "_" in name
+    ]
+    words = {"ok": "harmless", "WRONG": "convicted", "cannot run": "no verdict"}
+    for path in CHEATS:
+        verdict, on_cuda, *_ = HEADER.fullmatch(path.read_text().split("\n", 1)[0]).groups()
+        wanted = "all holds" if path.stem.startswith("honest_") else words[verdict]
+        named = [row for row in found if row[0] == path.stem] if "_" in path.stem else [(path.stem, wanted, bool(on_cuda))]
+        assert named == [(path.stem, wanted, bool(on_cuda))]
+
+
 PLAIN = (CHEATS[0].parent / "honest_plain.py").read_text()
 PRODUCT = "torch.tril(torch.matmul(A, B))"
 
