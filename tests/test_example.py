@@ -165,3 +165,22 @@ def test_what_cannot_be_exported_is_said(text, says, kernelbench, tmp_path, caps
     (tmp_path / "theirs.py").write_text(text)
     assert kernelbench.main(["upper", str(tmp_path / "out.py"), "--solution", str(tmp_path / "theirs.py")]) == 2
     assert says in capsys.readouterr().err and not (tmp_path / "out.py").exists()
+
+
+# ---- compiler.py. ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    spec = importlib.util.spec_from_file_location("compiler_example", SCRIPT.with_name("compiler.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_compiler_is_that_of_torchs_cuda(compiler, model):
+    """The same packages as the file's own error names."""
+    assert compiler.packages("13.2") == [f"{package}~=13.2.0" for package in model._PIP_PACKAGES]
+    for cuda, says in ((None, "for CPUs"), ("12.8", "pip has no nvcc of CUDA 12.8")):
+        with pytest.raises(ValueError, match=says):
+            compiler.packages(cuda)
