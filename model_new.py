@@ -5719,7 +5719,7 @@ def _prepared(function, A, B, structure):
 
 def _call(function, A, B, contraction, structure):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
-    compiling = torch.compiler.is_compiling()
+    compiling = torch.compiler.is_compiling() or torch._C._is_tracing()  # a graph holds the operator, no function of Python's
     if not compiling and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor):
         C = _product_if_plain(A, B, contraction, structure)
         if C is not None:
