@@ -337,9 +337,11 @@ def slower(*records):
     cpu, compared, measured = records[-1], records[-2], [row for rows in records[:-2] for row in rows]
 
     def told(row):
-        special = [row["dtype"]] * (row["dtype"] != "float32") + [row["problem"]] * (row["problem"] != "lower")
+        problem, *gradients = row["problem"].split(", ", 1)
+        special = [row["dtype"]] * (row["dtype"] != "float32") + [problem] * (problem != "lower")
         why = "; dense: there is no work to leave out" if row["problem"] == "transposed_a" else ""
-        return f"{', '.join([*special, row['shape'].replace(' x ', '×')])} ({ratio(row['ratio'])}{why})"
+        shape = row["shape"].replace(" x ", "×") + " with gradients" * len(gradients)
+        return f"{', '.join([*special, shape])} ({ratio(row['ratio'])}{why})"
 
     on_gpu = dict.fromkeys(told(row) for row in measured if row["ratio"] < 1)
     on_cpu = [told(row) for row in cpu if row["ratio"] < 1]
@@ -461,7 +463,10 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "limits": ("limits.json", limits),
     "profile": ("profile.json", profile),
     "history": ("history.json", history),
-    "cpu": ("cpu.json", comparison("cpu", "size", lambda row: row["shape"].replace(" x ", "×"))),
+    "cpu": (
+        "cpu.json",
+        comparison("cpu", "size", lambda row: row["shape"].replace(" x ", "×") + ", forward and backward" * ("dA" in row["problem"])),
+    ),
 }
 
 SENTENCES = {  # name -> records, renderer of their rows
