@@ -55,11 +55,11 @@ from guard import LEFT_OPEN, LIBC, guard
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
 GUARD = guard(CHILD["judge"], CHILD["others"]) if CHILD else {}
 
+warnings.filterwarnings("ignore", message=".*NumPy.*")  # torch's, where it is not installed; nothing here needs it
 import torch  # noqa: E402
 
 from measures import *  # noqa: E402, F403
 
-warnings.filterwarnings("ignore", message=".*NumPy.*")  # torch's, where it is not installed; nothing here needs it
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -337,7 +337,8 @@ class Contender(contextlib.AbstractContextManager):
                 break
             self.process.poll()
             time.sleep(0.005)
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
+            self.process.wait(LOADING)
         self.process.stderr.close(), self.stdout.close()
         for fd in filter(None, (self.todo, self.answers, self.memory)):
             os.close(fd)
@@ -416,9 +417,8 @@ class Contender(contextlib.AbstractContextManager):
             self.process.wait(5)
         self.listen()
         code, names = self.process.returncode, {int(number): number.name for number in signal.Signals}
-        how = f"ends with status {code}" if (code or 0) >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}"
-        how = "closes its channel" if code is None else how
-        raise Ended(f"the {self.who}'s process {how} while {DOING.get(do, 'it prepares')}")
+        dead = code is not None and (f"ends with status {code}" if code >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}")
+        raise Ended(f"the {self.who}'s process {dead or 'closes its channel'} while {DOING.get(do, 'it prepares')}")
 
     def printed(self):
         """What the child has written to its standard output since this was asked last."""

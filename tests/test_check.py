@@ -31,6 +31,17 @@ import measures
 
 ROOT = helpers.ROOT
 CHEATS = sorted((Path(__file__).parent / "cheats").glob("*.py"))
+GUARDS = json.loads(
+    subprocess.run(
+        [sys.executable, "-c", "import guard, json, os; print(json.dumps(guard.guard(os.getppid(), [])))"],
+        **{"cwd": ROOT, "stdout": subprocess.PIPE, "check": True},
+    ).stdout
+)
+guarded = pytest.mark.skipif(not all(GUARDS.values()), reason=f"the kernel lacks what these would be kept from by: {GUARDS}")
+WITHOUT_GUARDS = {  # what ends, stops or changes the tests' own process where nothing keeps it from that
+    *("kills_the_judge", "kills_the_reference", "limits_the_judge", "reaches_for_the_system", "signals_the_judge_when_it_ends"),
+    *("continues_itself_by_a_timer", "stops_the_judge", "writes_to_the_judges_memory"),
+}
 SEEDS = int(os.environ.get("CHECK_SEEDS", "1"))
 
 # ---- Children that need not import torch: a process that has done so forks them. -------------------------------------
@@ -176,7 +187,7 @@ def parameters():
         assert match, f"{path}: the first line is not of the form that tests/test_check.py names"
         verdict, on_cuda, options, below, finding = match.groups()
         options = (options or "").split()
-        marks = [helpers.needs_cuda] if on_cuda else []
+        marks = [helpers.needs_cuda] * bool(on_cuda) + [guarded] * (path.stem in WITHOUT_GUARDS)
         marks += [pytest.mark.alone] * bool(below or on_cuda)  # the judge wants the GPU for itself
         options += [] if below or "--trials" in options else ["--no-timing"]
         yield pytest.param(path, verdict, options + ["--device", "cuda"] * bool(on_cuda), below, finding, id=path.stem, marks=marks)
@@ -432,6 +443,7 @@ def lives(pid):
     return False
 
 
+@guarded
 @pytest.mark.parametrize("ends", ["a verdict", "SIGKILL", "SIGTERM"])
 def test_no_process_is_left_behind(ends, tmp_path):
     judge = start(tmp_path, LEAVES_PROCESSES + (PLAIN if ends == "a verdict" else "time.sleep(600)"))
