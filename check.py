@@ -4,8 +4,8 @@
     python check.py --problem upper                     the upper triangular product; transposed_a: A.T @ B
     python check.py --solution theirs.py                anybody's KernelBench-style file
     python check.py --size 256 --no-timing              a few seconds on a small machine
-    python check.py --plot time.svg                     times smaller sizes as well, and draws time against N (needs matplotlib)
-    python check.py --problem upper --export file.py    writes model_new.py as KernelBench wants problem 14; runs nothing
+    python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
+    python examples/plot.py time.svg                    the same at several sizes, and draws time against N
 
 It runs the solution in a process of its own and calls it some hundred times: other inputs in every call, sizes to twice --size, ordinary
 and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns

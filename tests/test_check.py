@@ -465,6 +465,7 @@ def test_no_process_is_left_behind(ends, tmp_path):
 def test_the_judge_imports_nothing_beside_the_solution(tmp_path):
     """A solution that writes to files which the judge imports later would run inside it."""
     code = "import sys, check; real = check.Contender.__init__; seen = []\n"
+    code += "check.REQUEST_SECONDS['cpu'] = 0.005\n"
     code += "def begin(self, who, *a, **k): seen.append(set(sys.modules)); real(self, who, *a, **k)\n"
     code += (
         f"check.Contender.__init__ = begin; check.main(['--size', '16', '--device', 'cpu', '--trials', '4', '--json', '{tmp_path}/r'])\n"

@@ -184,3 +184,37 @@ def test_the_compiler_is_that_of_torchs_cuda(compiler, model):
     for cuda, says in ((None, "for CPUs"), ("12.8", "pip has no nvcc of CUDA 12.8")):
         with pytest.raises(ValueError, match=says):
             compiler.packages(cuda)
+
+
+# ---- plot.py. --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plot():
+    spec = importlib.util.spec_from_file_location("plot_example", SCRIPT.with_name("plot.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_plot_of_what_check_measures(plot, tmp_path, capfd):
+    pytest.importorskip("matplotlib")
+    file, plain = tmp_path / "time.svg", ROOT / "tests" / "cheats" / "honest_plain.py"
+    plot.main([str(file), "--sizes", "8", "--solution", str(plain), "--device", "cpu", "--trials", "4"])
+    assert "<svg" in file.read_text() and "wrote" in capfd.readouterr().out
+
+
+def test_a_plot_of_a_convicted_file_is_not_drawn(plot, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(plot.subprocess, "run", lambda command: subprocess.CompletedProcess(command, 1))
+    with pytest.raises(SystemExit, match="check.py ends with status 1 at --size 8"):
+        plot.main([str(tmp_path / "time.svg"), "--sizes", "8"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plot_says_beforehand_what_it_cannot_draw(plot, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    for name, says in (("time.txt", ".png, .svg or .pdf"), ("time.svg", "needs matplotlib, which is not installed")):
+        with pytest.raises(SystemExit):
+            plot.main([str(tmp_path / name)])
+        assert says in capsys.readouterr().err
