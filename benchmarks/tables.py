@@ -332,6 +332,10 @@ def proof(rows):
     return "\n".join(["```", *told, *rows[0]["sentence"].replace("; ", ";\n").split("\n"), "```"])
 
 
+def cpu_label(row):
+    return row["shape"].replace(" x ", "×") + ", forward and backward" * row.get("problem", "").endswith("dB")
+
+
 def slower(*records):
     """What is slower than the reference, and who is faster than ours."""
     cpu, compared, measured = records[-1], records[-2], [row for rows in records[:-2] for row in rows]
@@ -463,10 +467,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "limits": ("limits.json", limits),
     "profile": ("profile.json", profile),
     "history": ("history.json", history),
-    "cpu": (
-        "cpu.json",
-        comparison("cpu", "size", lambda row: row["shape"].replace(" x ", "×") + ", forward and backward" * ("dA" in row["problem"])),
-    ),
+    "cpu": ("cpu.json", comparison("cpu", "size", cpu_label)),
 }
 
 SENTENCES = {  # name -> records, renderer of their rows
