@@ -235,7 +235,7 @@ def assert_same_specials(C, exact, what="C"):
 @functools.lru_cache
 def cuda_sections():
     """{name: text} of the CUDA source's strings, as they stand in the file."""
-    return dict(re.findall(r'^(_CUDA_\w+) = r"""\n(.*?)^"""', SOURCE.read_text(), re.MULTILINE | re.DOTALL))
+    return dict(re.findall(r'^(_CUDA_\w+) = r"""(.*?)^"""', SOURCE.read_text(), re.MULTILINE | re.DOTALL))
 
 
 def constant(section, name, **known):

@@ -297,10 +297,17 @@ def check_results(results, expected, group, what):
         first, *others = results[name]
         comparison.count(is_wrong(first, exact, bound), lambda n=name: lines_about(results[n], expected[n], group, f"{what}, {n}"))
         for number, other in enumerate(others, 2):
-            differ = bits(first) != bits(other)
-            line = f"{what}, {name}: call {number} has other bits than call 1 in"
-            comparison.count(differ, lambda d=differ, t=line: [f"{t} {int(d.sum())} elements, the first {d.nonzero()[0].tolist()}"])
+            comparison.count(bits(first) != bits(other), lambda n=name, call=number: [line_about_bits(results[n], call, f"{what}, {n}")])
     return list(itertools.chain(*comparison.report()))
+
+
+def line_about_bits(results, call, what):
+    """A line about a call whose bits are others than the first one's."""
+    first, other = results[0], results[call - 1]
+    differ = bits(first) != bits(other)
+    at = tuple(differ.nonzero()[0].tolist())
+    values = f"{first[at].item():.9g} and {other[at].item():.9g}"
+    return f"{what}: calls 1 and {call} differ in {int(differ.sum())} of {differ.numel()} elements, the first {list(at)}: {values}"
 
 
 def lines_about(results, expected, group, what):
