@@ -156,6 +156,18 @@ def error_limit(dtype, terms, reference_worst, tf32=False):
     return max(check.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
 
+def elementwise_bound(dtype, terms, exact, magnitude, tf32=False):
+    """The error that each element of a result may have beside the float64 product `exact`, with magnitude = |A| |B|: what check.py allows
+    without a reference, and one rounding of a 16-bit result. float64: what a sum may have lost, in the result and in `exact`."""
+    if dtype == torch.float64:
+        return (terms + 1) * 2.0**-52 * magnitude
+    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
+    if not check.narrow(dtype):
+        return bound
+    info = torch.finfo(dtype)
+    return bound + info.eps / 2 * exact.abs() + info.smallest_normal * info.eps / 2 * (magnitude > 0)
+
+
 # ---- Time ------------------------------------------------------------------------------------------------------------
 
 

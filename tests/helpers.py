@@ -4,8 +4,10 @@ A contraction is 0, 1 or 2 (NN: X Y, NT: X Y^T, TN: X^T Y) and a structure 0, 1 
 torch.ops.tril_matmul.product takes them.
 """
 
+import functools
 import importlib.util
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -227,6 +229,28 @@ def assert_same_specials(C, exact, what="C"):
             )
 
 
+# ---- Constants of the CUDA source. -----------------------------------------------------------------------------------
+
+
+@functools.lru_cache
+def cuda_sections():
+    """{name: text} of the CUDA source's strings, as they stand in the file."""
+    return dict(re.findall(r'^(_CUDA_\w+) = r"""(.*?)^"""', SOURCE.read_text(), re.MULTILINE | re.DOTALL))
+
+
+def constant(section, name, **known):
+    """The value of an integer constant of a section of the CUDA source, by its name. What it is made of is looked up there, then in the
+    other sections; `known` has what is neither, such as the arguments of a template and sizeof(T)."""
+    for text in (cuda_sections()[section], *cuda_sections().values()):
+        found = re.search(rf"\bconstexpr int [^;]*?\b{name} = ([^,;]+)[,;]", text)
+        if found:
+            expression = re.sub(r"(.+) \? (.+) : (.+)", r"(\2) if (\1) else (\3)", found[1].replace("/", "//").replace("&&", "and"))
+            for unknown, value in known.items():
+                expression = expression.replace(unknown, str(int(value)))
+            return int(eval(re.sub(r"\bk[A-Z]\w*", lambda of: str(constant(section, of[0], **known)), expression), {}))
+    raise LookupError(f"the CUDA source of {SOURCE.name} has no integer constant {name}, in {section} or elsewhere")
+
+
 # ---- Parts of the CUDA source, for tests that compile them for the host. ---------------------------------------------
 
 COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
@@ -237,7 +261,8 @@ HOST_FLAGS = ["-std=c++17", "-w", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
 
 
 def host_program(room, name, parts, optimise="-O1"):
-    """Compiles the parts into one program in the folder `room`. Returns run(numbers ...), which fails with what the program found wrong.
+    """Compiles the parts into one program in the folder `room`. Returns run(numbers ...), which fails with what the program found wrong,
+    and returns what it printed.
 
     -O1 makes of compiling and running together the least time; -Og does for a program that is large and runs briefly.
     """
@@ -250,5 +275,6 @@ def host_program(room, name, parts, optimise="-O1"):
         done = subprocess.run([room / name, *map(str, arguments)], capture_output=True, text=True)
         if done.returncode != 0 or "all holds" not in done.stdout:
             pytest.fail(f"{' '.join(map(str, arguments))}: exit status {done.returncode}: {done.stdout}{done.stderr}", pytrace=False)
+        return done.stdout
 
     return run

@@ -1,0 +1,911 @@
+"""Does model_new.py stay right for hours? Calls of every kind, threads, full memory, graphs, streams, sizes at their limits, two GPUs.
+
+    python benchmarks/soak.py                           all sections
+    python benchmarks/soak.py --section mixed threads   some of them
+    python benchmarks/soak.py --calls 2000 --seconds 60 fewer calls, or as many as a minute allows
+
+Sections, each under nine minutes:
+
+    mixed    any size, dtype, strides, batch, problem and stream, with gradients in a tenth of the calls
+    threads  eight threads with streams of their own; new ones all the time
+    memory   each allocation of a call fails in turn, for want of memory; the next call is right
+    graphs   CUDA graphs, forward and backward, launched again and again with new inputs
+    streams  operands and results freed and their memory written again while other streams are at work
+    large    N = 32768, elements more than 2^31 apart, batches of 10^5
+    devices  two GPUs: first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP
+
+Every element of every result is compared with the product in float64, on the device, by the bound of benchmark.py's elementwise_bound
+(float32: or twice what torch's own product is off by). The host asks for the outcome once in some hundred calls. A call is drawn from the
+seed and its number, and a wrong one is printed with both: `--call 1234` makes that one again.
+
+DIR/soak.json has a row for each section: what ran, how many calls and how many of them wrong, the worst error beside its bound, memory
+before and after, seconds. Rows of other sections stay there if they are of the same file. The exit status is 0, or 1 if anything was wrong.
+"""
+
+import argparse
+import contextlib
+import functools
+import gc
+import importlib.util
+import json
+import math
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+benchmark = _load(ROOT / "benchmarks" / "benchmark.py")
+check = benchmark.check
+
+CALLS = {"mixed": 100_000, "threads": 16_000, "memory": 0, "graphs": 10_000, "streams": 20_000, "large": 0, "devices": 8_000}
+SECONDS = 500.0  # of a section, at most
+SETTLED = 256  # comparisons between two questions to the device
+STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: of a thread, before a new one takes its place
+GROWTH = 256 << 20  # bytes that a process may come to take on the device beside torch's tensors: kernels that are loaded late
+KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
+
+# ---- A call: drawn, made, computed. ----------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """One product, by what it is made of. K, M, N as in A^T B; of triangles all the same."""
+
+    seed: int
+    number: int
+    dtype: torch.dtype
+    tf32: bool
+    problem: str
+    sides: tuple[int, int, int]
+    batch: tuple[int, ...]
+    broadcast: bool  # B has no batch
+    layouts: tuple[str, str, str]
+    values: str
+    gradients: bool
+    stream: int
+
+    def __str__(self):
+        what = f"{str(self.dtype).removeprefix('torch.')}{', TF32' * self.tf32}, {self.problem}, K, M, N = {self.sides}"
+        batch = f", batch {self.batch}{', B broadcast' * self.broadcast}" if self.batch else ""
+        how = f"{self.values}, {' / '.join(self.layouts)}{', with gradients' * self.gradients}"
+        return f"call {self.number} of seed {self.seed}: {what}{batch}, {how}"
+
+
+def between(rng, low, high):
+    """A whole number, every order of magnitude as likely."""
+    return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
+
+
+def draw(seed, number, largest=8400, tf32=True):
+    """The call of a number. Four of five are small; every kernel has its share."""
+    rng = random.Random(f"{seed}/{number}")
+    dtype, allowed = rng.choice(KINDS if tf32 else KINDS[:4])
+    problem = rng.choice(list(check.PROBLEMS))
+    size = rng.random()
+    low, high = (1, largest // 6) if size < 0.8 else (largest // 8, largest // 2) if size < 0.98 else (largest // 2, largest)
+    N = between(rng, max(1, low), max(1, high))
+    sides = (N, N, N) if check.PROBLEMS[problem].triangular else tuple(between(rng, max(1, low // 8), max(1, high)) for _ in range(3))
+    most, batch = largest**2 // 8 // max(sides) ** 2, ()
+    if rng.random() < 0.3 and most > 1:
+        count = between(rng, 2, min(most, 10_000))
+        batch = (count,) if rng.random() < 0.7 or count < 4 else (2, count // 2)
+    layouts = tuple(rng.choice(list(LAYOUTS)) for _ in range(3))
+    values = rng.choice(["uniform", "uniform", "normal", "outliers", "decades"] if dtype == torch.float32 else ["uniform", "normal"])
+    broadcast = bool(batch) and rng.random() < 0.3
+    return Call(seed, number, dtype, allowed, problem, sides, batch, broadcast, layouts, values, rng.random() < 0.1, rng.randrange(STREAMS))
+
+
+LAYOUTS = {
+    "rows": lambda V: V.contiguous(),
+    "columns": lambda V: V.mT.contiguous().mT,
+    "padded rows": lambda V: within(V, (0, -V.shape[-1] % 8), slice(None)),
+    "padded columns": lambda V: within(V.mT, (0, -V.shape[-2] % 8), slice(None)).mT,
+    "off by one": lambda V: within(V, (1, 1), slice(1, None)),
+    "steps": lambda V: within(V, (0, V.shape[-1]), slice(None, None, 2)),
+    "batch last": lambda V: V.movedim(0, -1).contiguous().movedim(-1, 0) if V.dim() > 2 else V,
+}
+
+
+def within(V, more, columns):
+    """V as a part of a matrix that has so many more rows and columns, NaN; the columns are those of the slice."""
+    room = V.new_full((*V.shape[:-2], V.shape[-2] + more[0], V.shape[-1] + more[1]), math.nan)
+    return room[..., more[0] :, columns][..., : V.shape[-1]].copy_(V)
+
+
+def make(call, device):
+    """A, B and the gradient of the result, plain ones."""
+    generator = torch.Generator(device).manual_seed(call.seed * 1_000_003 + call.number)
+    K, M, N = call.sides
+    made = []
+    for sides, batch in (((K, M), call.batch), ((K, N), () if call.broadcast else call.batch), ((M, N), call.batch)):
+        shape = (*batch, *sides)
+        V = torch.rand(shape, generator=generator, device=device) - 0.5
+        if call.values == "normal":
+            V = torch.randn(shape, generator=generator, device=device)
+        if call.values == "outliers":
+            V[..., -1, 0] = 1e-10
+            V[..., sides[0] // 2, sides[1] // 3] *= 2.0**-22
+        made.append(V.to(call.dtype))
+    if call.values == "decades":  # an operand that pairs of float16 cannot hold
+        made[0] *= torch.logspace(-8, 8, M, device=device)
+    return made
+
+
+def expected(call, A, B, G):
+    """{result: (the float64 product, the bound of each element)}: of C, and of dA and dB where they are asked for."""
+    keep = check.PROBLEMS[call.problem].keep
+    a, b, g = (keep(V).double() for V in (A, B, G))
+    triangles, dense = {"C": (a, b), "dA": (g, b.mT), "dB": (a.mT, g)}, {"C": (a.mT, b), "dA": (b, g.mT), "dB": (a, g)}
+    products = triangles if check.PROBLEMS[call.problem].triangular else dense
+    found = {}
+    for name, (X, Y) in products.items() if call.gradients else [("C", products["C"])]:
+        exact, magnitude = keep(X @ Y), keep(X.abs() @ Y.abs())
+        bound = benchmark.elementwise_bound(call.dtype, X.shape[-1], exact, magnitude, call.tf32)
+        if name == "dB" and call.broadcast:  # torch sums it over the batch, and rounds again
+            eps = torch.finfo(call.dtype).eps
+            rounding = eps + math.prod(call.batch) * min(eps, torch.finfo(torch.float32).eps)
+            exact, bound = exact.flatten(0, -3).sum(0), (bound + rounding * magnitude).flatten(0, -3).sum(0)
+        found[name] = (exact, bound)
+    return found
+
+
+def lay_out(call, A, B, G):
+    """The operands as the call has them: as they lie, NaN in triangles that are not read."""
+    keep, laid = check.PROBLEMS[call.problem].keep, []
+    for V, layout in zip((A, B, G), call.layouts, strict=True):
+        there = keep(torch.ones(V.shape[-2:], dtype=torch.bool, device=V.device))
+        laid.append(LAYOUTS[layout](V.masked_fill(~there, math.nan)))
+    return laid
+
+
+def compute(call, solution, A, B, G):
+    """{result: it}."""
+    model = getattr(solution, benchmark.classes(call.problem)[1])()
+    torch.set_float32_matmul_precision("high" if call.tf32 else "highest")
+    try:
+        if not call.gradients:
+            return {"C": model(A, B)}
+        A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
+        C = model(A, B)
+        return dict(zip(("C", "dA", "dB"), (C.detach(), *torch.autograd.grad(C, (A, B), G)), strict=True))
+    finally:
+        if call.tf32:
+            torch.set_float32_matmul_precision("highest")
+
+
+# ---- The judge. ------------------------------------------------------------------------------------------------------
+
+
+class Judge:
+    """Compares results with what they should be. Asks the device for many outcomes at once."""
+
+    def __init__(self, device):
+        self.device, self.pending = torch.device(device), []
+        self.comparisons, self.wrong, self.worst, self.worst_at = 0, [], 0.0, ""
+
+    def compare(self, label, result, exact, bound, excuse=None):
+        """excuse(): how many times its bound the error may be, asked for if it is above it."""
+        error = (result.double() - exact).abs_()
+        self.pending.append((label, torch.where(error > 0, error / bound, 0 * error).max(), excuse))  # a NaN stays one
+        if len(self.pending) >= SETTLED:
+            self.settle()
+
+    def settle(self):
+        if not self.pending:
+            return
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # the outcomes come from several streams
+        pending, self.pending = self.pending, []
+        self.comparisons += len(pending)
+        for (label, _, excuse), excess in zip(pending, torch.stack([excess for _, excess, _ in pending]).tolist(), strict=True):
+            most = 1.0 if excess <= 1 or excuse is None else max(1.0, excuse())
+            if not excess <= most:
+                self.wrong.append(f"{label}: an error of {excess:.3g} times its bound")
+                print(f"WRONG  {self.wrong[-1]}", file=sys.stderr, flush=True)
+            if not excess / most <= self.worst:
+                self.worst, self.worst_at = excess / most, str(label)
+
+    def take(self, other):
+        """What another judge found counts as this one's."""
+        self.comparisons, self.wrong = self.comparisons + other.comparisons, self.wrong + other.wrong
+        if not other.worst <= self.worst:
+            self.worst, self.worst_at = other.worst, other.worst_at
+
+
+def excuse(call, name, device):
+    """By how much more than the bound without a reference a float32 result may be off: twice what torch's own product is off by."""
+    if call.dtype != torch.float32 or call.tf32 or (name == "dB" and call.broadcast):
+        return 1.0
+    A, B, G = (check.PROBLEMS[call.problem].keep(V) for V in make(call, device))
+    triangular = check.PROBLEMS[call.problem].triangular
+    X, Y = {"C": (A if triangular else A.mT, B), "dA": (G, B.mT) if triangular else (B, G.mT), "dB": (A.mT if triangular else A, G)}[name]
+    error, magnitude = ((X @ Y).double() - X.double() @ Y.double()).abs(), X.double().abs() @ Y.double().abs()
+    worst = torch.where(magnitude > 0, error / magnitude, 0.0).max().item()
+    return 2 * worst / check.allowed(torch.float32, X.shape[-1])[0]
+
+
+def judge_call(call, solution, judge):
+    """Computes a call on the current stream and hands its results to the judge."""
+    A, B, G = make(call, judge.device)
+    wanted = expected(call, A, B, G)
+    for name, result in compute(call, solution, *lay_out(call, A, B, G)).items():
+        judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, judge.device))
+
+
+# ---- What the sections share. ----------------------------------------------------------------------------------------
+
+
+class Soak:
+    """The solution, the device and the limits of a run."""
+
+    def __init__(self, device, solution, seed=0, calls=None, seconds=SECONDS, largest=8400):
+        self.device = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+        self.solution, self.seed, self.seconds, self.largest = solution, seed, seconds, largest
+        self.calls, self.started, self.solution_file = calls, time.perf_counter(), Path(solution.__file__)
+
+    @property
+    def on_gpu(self):
+        return self.device.type == "cuda"
+
+    def planned(self, section):
+        return CALLS[section] if self.calls is None else min(CALLS[section], self.calls)
+
+    def late(self):
+        """Whether the section's time is over."""
+        return time.perf_counter() - self.started > self.seconds
+
+    def streams(self, number=STREAMS):
+        """Streams, for each of which cuBLAS, which computes what results are compared with, has its workspace."""
+        made = [torch.cuda.Stream(self.device) if self.on_gpu else None for _ in range(number)]
+        for stream in [None, *made] if self.on_gpu else []:
+            with on(stream):
+                for dtype in (torch.float32, torch.float64):
+                    V = torch.ones(2, 70, 70, dtype=dtype, device=self.device)
+                    V @ V, V[0] @ V[0]
+        return made
+
+    def memory(self):
+        """Bytes of the device: of torch's tensors, and in use altogether once torch keeps none in reserve. None on a CPU."""
+        if not self.on_gpu:
+            return None
+        gc.collect()
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return {"tensors": torch.cuda.memory_allocated(self.device), "device": total - free}
+
+
+def on(stream):
+    return torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext()
+
+
+def growth(before, after):
+    """What is wrong about the memory that a section took and did not give back."""
+    if before is None:
+        return []
+    lines = [f"tensors hold {after['tensors'] - before['tensors']} bytes more than before"] if after["tensors"] > before["tensors"] else []
+    if after["device"] > before["device"] + GROWTH:
+        lines.append(f"the process holds {(after['device'] - before['device']) >> 20} MB more of the device than before")
+    return lines
+
+
+class Outcome(NamedTuple):
+    what: str
+    calls: int
+    planned: int
+    judge: Judge
+    before: dict | None = None
+    after: dict | None = None
+    failures: tuple[str, ...] = ()
+    details: dict | None = None
+
+
+class Unavailable(Exception):
+    """This machine cannot run a section."""
+
+
+def need_gpu(soak):
+    if not soak.on_gpu:
+        raise Unavailable("it needs a CUDA GPU")
+
+
+# ---- Section: mixed calls. -------------------------------------------------------------------------------------------
+
+
+def mixed(soak):
+    planned, judge, streams = soak.planned("mixed"), Judge(soak.device), soak.streams()
+    before, number = None, 0
+    while number < planned and not soak.late():
+        call = draw(soak.seed, number, soak.largest)
+        with on(streams[call.stream]):
+            judge_call(call, soak.solution, judge)
+        number += 1
+        if number == max(1, planned // 10):  # by now every kernel is loaded, and cuBLAS has a workspace for each stream
+            judge.settle()
+            before = soak.memory()
+    judge.settle()
+    after = soak.memory() if before else None
+    return Outcome("any dtype, size, layout, batch, problem and stream; gradients in a tenth", number, planned, judge, before, after)
+
+
+# ---- Section: threads. -----------------------------------------------------------------------------------------------
+
+
+def threads(soak):
+    """Each of eight takes the next hundred calls, on a stream of its own, and leaves; a new thread comes in its place."""
+    planned, total = soak.planned("threads"), Judge(soak.device)
+    lock, state, failures = threading.Lock(), {"next": 0, "done": 0, "before": None}, []
+
+    def work(numbers):
+        judge = Judge(soak.device)
+        try:
+            with on(soak.streams(1)[0]):
+                for number in numbers:
+                    if soak.late():
+                        break
+                    judge_call(draw(soak.seed + 1, number, soak.largest // 2, tf32=False), soak.solution, judge)
+                    with lock:
+                        state["done"] += 1
+                judge.settle()
+        except Exception as error:
+            failures.append(f"a thread ended at call {number} of seed {soak.seed + 1}: {type(error).__name__}: {error}")
+        with lock:
+            total.take(judge)
+
+    def take():
+        while not soak.late() and not failures:
+            with lock:
+                numbers = range(state["next"], min(planned, state["next"] + THREAD_CALLS))
+                state["next"] = numbers.stop
+            if not numbers:
+                return
+            thread = threading.Thread(target=work, args=(numbers,))
+            thread.start()
+            thread.join()
+
+    takers = [threading.Thread(target=take) for _ in range(THREADS)]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+    what = f"{THREADS} threads at a time, each with a stream of its own, and a new thread for every {THREAD_CALLS} calls"
+    return Outcome(what, state["done"], planned, total, failures=tuple(failures))
+
+
+# ---- Section: memory. ------------------------------------------------------------------------------------------------
+
+STEP = 2 << 20  # bytes: torch's allocator asks the driver for multiples of these
+MEMORY_CALLS = [  # of one or two allocations, and of many: workspaces, copies of what tensor maps cannot describe, packed operands
+    (torch.float32, "lower", 300, (), "rows"),
+    (torch.float32, "lower", 1500, (), "rows"),
+    (torch.float32, "upper", 1500, (2,), "columns"),
+    (torch.float16, "lower", 1501, (), "rows"),
+    (torch.bfloat16, "upper", 2201, (), "steps"),
+    (torch.float16, "transposed_a", 3001, (), "off by one"),
+    (torch.float64, "lower", 901, (), "rows"),
+]
+
+
+def memory(soak):
+    """The limit on torch's memory rises in small steps, from none, so that each allocation of the call is once the one that fails."""
+    need_gpu(soak)
+    judge, failures, calls, refused = Judge(soak.device), [], 0, 0
+    total = torch.cuda.get_device_properties(soak.device).total_memory
+    for number, (dtype, problem, N, batch, layout) in enumerate(MEMORY_CALLS):
+        call = Call(soak.seed, number, dtype, False, problem, (N,) * 3, batch, False, (layout,) * 3, "uniform", True, 0)
+        A, B, G = make(call, soak.device)
+        wanted, laid = expected(call, A, B, G), lay_out(call, A, B, G)
+        good = {name: result.clone() for name, result in compute(call, soak.solution, *laid).items()}
+        judge.settle()
+        for name, result in good.items():
+            judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, soak.device))
+        judge.settle()
+        limit, held = 0, 0
+        while held < 2 and not soak.late():  # until the call has gone through twice
+            gc.collect()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            allocated = torch.cuda.memory_allocated()
+            torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + limit) / total, soak.device)
+            try:
+                results = compute(call, soak.solution, *laid)
+                torch.cuda.synchronize()
+                held += 1
+            except torch.cuda.OutOfMemoryError:
+                results, refused = None, refused + 1
+            except RuntimeError as error:
+                results = None
+                failures.append(f"{call}, with {limit >> 20} MB: {type(error).__name__}: {error}")
+            finally:
+                torch.cuda.set_per_process_memory_fraction(1.0, soak.device)
+            del results
+            gc.collect()
+            if torch.cuda.memory_allocated() > allocated:
+                failures.append(f"{call}, with {limit >> 20} MB: {torch.cuda.memory_allocated() - allocated} bytes were not given back")
+            for name, result in compute(call, soak.solution, *laid).items():  # the next one is right
+                judge.compare(f"{name} of {call} after {limit >> 20} MB", result, good[name].double(), torch.zeros_like(wanted[name][1]))
+            judge.settle()
+            calls, limit = calls + 2, limit + STEP
+    if not refused:
+        failures.append("no call was refused memory")
+    what = f"{len(MEMORY_CALLS)} calls with gradients, each with every limit on memory that it meets: {refused} refused"
+    return Outcome(what, calls, calls, judge, failures=tuple(failures), details={"refused": refused})
+
+
+# ---- Section: graphs. ------------------------------------------------------------------------------------------------
+
+GRAPHS = [  # dtype, problem, sides, batch, gradients
+    (torch.float32, "lower", (300,) * 3, (), True),
+    (torch.float32, "lower", (1000,) * 3, (), True),
+    (torch.float32, "lower", (1500,) * 3, (), True),
+    (torch.float32, "upper", (1300,) * 3, (3,), True),
+    (torch.float32, "transposed_a", (1000, 900, 1100), (), False),
+    (torch.float16, "lower", (700,) * 3, (), True),
+    (torch.float16, "lower", (1501,) * 3, (), True),
+    (torch.bfloat16, "upper", (3585,) * 3, (), True),
+    (torch.float16, "transposed_a", (4200, 640, 700), (), False),
+    (torch.float64, "lower", (900,) * 3, (), True),
+]
+
+
+def captured(call, soak, stream):
+    """(static operands, a graph of the call, its results)."""
+    operands = make(call, soak.device)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            compute(call, soak.solution, *operands)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = compute(call, soak.solution, *operands)
+    return operands, graph, results
+
+
+def graphs(soak):
+    """Two graphs of each call, on two streams at once; between launches other work takes and writes memory."""
+    need_gpu(soak)
+    planned, judge, done = soak.planned("graphs"), Judge(soak.device), 0
+    each = max(2, planned // len(GRAPHS))
+    for number, (dtype, problem, sides, batch, gradients) in enumerate(GRAPHS):
+        call = Call(soak.seed, number, dtype, False, problem, sides, batch, False, ("rows",) * 3, "uniform", gradients, 0)
+        streams = soak.streams(2)
+        pairs = [captured(call._replace(stream=which), soak, stream) for which, stream in enumerate(streams)]
+        operands = graph = results = None
+        generators = [torch.Generator(soak.device).manual_seed(soak.seed + which) for which in range(2)]
+        for replay in range(each):
+            if soak.late():
+                break
+            which = replay % 2
+            operands, graph, results = pairs[which]
+            with torch.cuda.stream(streams[which]):
+                for V in operands:
+                    V.uniform_(-0.5, 0.5, generator=generators[which])
+                graph.replay()
+                wanted = expected(call, *operands)
+                for name, result in results.items():
+                    judge.compare(f"{name} of launch {replay} of the graph of {call}", result, *wanted[name])
+                del wanted
+                torch.full_like(operands[0], math.nan)
+            done += 1
+        judge.settle()
+        del pairs, operands, graph, results
+        gc.collect()
+    return Outcome(f"{len(GRAPHS)} calls, two graphs of each, new inputs for each launch", done, each * len(GRAPHS), judge)
+
+
+# ---- Section: streams. -----------------------------------------------------------------------------------------------
+
+
+def streams(soak):
+    """A stream makes operands, another multiplies them, a third compares. Their memory is given back at once, and written again."""
+    need_gpu(soak)
+    planned, judge, all_streams, number = soak.planned("streams"), Judge(soak.device), soak.streams(), 0
+    before = None
+    while number < planned and not soak.late():
+        call = draw(soak.seed + 2, number, soak.largest // 4)
+        maker, multiplier, reader = (all_streams[(number + step) % STREAMS] for step in (0, number % 3, 1 + number % 2))
+        with torch.cuda.stream(maker):
+            A, B, G = make(call, soak.device)
+            wanted, laid = expected(call, A, B, G), lay_out(call, A, B, G)
+        multiplier.wait_stream(maker)
+        with torch.cuda.stream(multiplier):
+            for V in laid:
+                V.record_stream(multiplier)
+            results = compute(call, soak.solution, *laid)
+        shapes = [V.shape for V in laid]
+        del A, B, G, laid
+        for stream in (maker, multiplier):
+            with torch.cuda.stream(stream):  # whoever gets that memory too early spoils the product
+                for shape in shapes:
+                    torch.full(shape, math.nan, dtype=call.dtype, device=soak.device)
+        reader.wait_stream(multiplier)
+        reader.wait_stream(maker)
+        with torch.cuda.stream(reader):
+            for name, result in results.items():
+                for V in (result, *wanted[name]):
+                    V.record_stream(reader)
+                judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, soak.device))
+        del results, result, wanted, V
+        number += 1
+        if number == max(1, planned // 10):
+            judge.settle()
+            before = soak.memory()
+    judge.settle()
+    after = soak.memory() if before else None
+    return Outcome("operands made on one stream, multiplied on another, compared on a third", number, planned, judge, before, after)
+
+
+# ---- Section: sizes at their limits. ---------------------------------------------------------------------------------
+
+
+def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
+    """Compares X Y, dense operands with zeros where there is nothing, with a result, by parts of so many elements: rows, or products of a
+    batch. keep(part, first): the triangle of a part that begins with row `first`."""
+    batched = result.dim() > 2
+    step = max(1, elements // (result[0].numel() if batched else max(X.shape[-1], result.shape[-1])))
+    y = None if batched else Y.double()
+    y_magnitude = None if batched else y.abs()
+    for at in range(0, result.shape[0], step):
+        part = slice(at, at + step)
+        x = X[part].double()
+        other = Y.double() if Y.dim() == 2 else Y[part].double() if batched else y
+        first = 0 if batched else at
+        exact = keep(x @ (other if batched else y), first)
+        magnitude = keep(x.abs() @ (other.abs() if batched else y_magnitude), first)
+        bound = benchmark.elementwise_bound(dtype, X.shape[-1], exact, magnitude)
+        judge.compare(f"{label}, from {'product' if batched else 'row'} {at} on", result[part], exact, bound)
+        del exact, magnitude, bound
+        judge.settle()  # so that as little as possible is held
+
+
+def far_apart(V, strides, soak):
+    """V with these strides, in elements."""
+    room = torch.empty(1 + sum((size - 1) * stride for size, stride in zip(V.shape, strides, strict=True)), dtype=V.dtype, device=V.device)
+    return room.as_strided(V.shape, strides).copy_(V)
+
+
+def large(soak):
+    full = soak.on_gpu
+    judge, done, timings = Judge(soak.device), 0, {}
+    generator = torch.Generator(soak.device).manual_seed(soak.seed)
+
+    def uniform(*shape, dtype):
+        return torch.empty(shape, dtype=dtype, device=soak.device).uniform_(-0.5, 0.5, generator=generator)
+
+    elements = 2**26 if full else 2**12
+    lower, upper, every = (lambda V, first: V.tril(first)), (lambda V, first: V.triu(first)), (lambda V, first: V)
+
+    def giant(dtype, N):
+        A, B, G = (uniform(N, N, dtype=dtype) for _ in range(3))
+        P, Q = A.requires_grad_(), B.requires_grad_()
+        C = soak.solution.ModelNew()(P, Q)
+        A, B, plain = A.detach(), B.detach(), C.detach()
+        compare_parts(judge, f"C of N = {N}, {dtype}", plain, A.tril(), B.tril(), lower, dtype, elements)
+        dA, dB = torch.autograd.grad(C, (P, Q), G)
+        del C, plain
+        compare_parts(judge, f"dA of N = {N}, {dtype}", dA, G.tril(), B.tril().mT, lower, dtype, elements)
+        compare_parts(judge, f"dB of N = {N}, {dtype}", dB, A.tril().mT, G.tril(), lower, dtype, elements)
+
+    def distant(dtype, shape, strides, label):
+        A, B = (uniform(*shape, dtype=dtype) for _ in range(2))
+        for operands, name in (((far_apart(A, strides, soak), B), "A"), ((A, far_apart(B, strides, soak)), "B")):
+            C = soak.solution.ModelNew()(*operands)
+            compare_parts(judge, f"C of {shape}, {dtype}, {name} with {label}", C, A.tril(), B.tril(), lower, dtype, elements)
+            C = soak.solution.UpperModelNew()(*operands)
+            compare_parts(judge, f"upper C of {shape}, {dtype}, {name} with {label}", C, A.triu(), B.triu(), upper, dtype, elements)
+            del operands, C
+
+    def wide_result(dtype, K, M, N):
+        A, B = uniform(K, M, dtype=dtype), uniform(K, N, dtype=dtype)
+        C = soak.solution.TransposedAModelNew()(A, B)
+        compare_parts(judge, f"A^T B of {K} x {M} and {K} x {N}, {dtype}", C, A.mT, B, every, dtype, elements)
+
+    def many(dtype, batch, N, broadcast):
+        A, B = uniform(batch, N, N, dtype=dtype), uniform(*(() if broadcast else (batch,)), N, N, dtype=dtype)
+        C = soak.solution.ModelNew()(A, B)
+        label = f"C of {batch} x {N} x {N}, {dtype}{', B broadcast' * broadcast}"
+        compare_parts(judge, label, C, A.tril(), B.tril(), lambda V, first: V.tril(), dtype, elements)
+
+    N = 32768 if full else 200
+    cases = [functools.partial(giant, dtype, N) for dtype in (torch.float16, torch.float32)]
+    far = 2**21 if full else 400
+    for dtype, n in ((torch.float16, 2049), (torch.bfloat16, 1200), (torch.float32, 1300), (torch.float32, 1100), (torch.float64, 1060)):
+        n, stride = (n, far + 8) if full else (n // 20, far)
+        cases.append(functools.partial(distant, dtype, (n, n), (stride, 1), "rows far apart"))
+        cases.append(functools.partial(distant, dtype, (n, n), (1, stride), "columns far apart"))
+    for dtype in (torch.float16, torch.float32):
+        n, stride = (300, 2**31 + 8) if full else (30, 5000)
+        cases.append(functools.partial(distant, dtype, (3, n, n), (stride, n + n % 8, 1), "products far apart"))
+    cases.append(functools.partial(wide_result, torch.float16, 64, *((50_000, 50_000) if full else (300, 200))))
+    cases.append(functools.partial(wide_result, torch.float32, 8, *((2**17, 2**14 + 8) if full else (300, 200))))
+    batch = 100_000 if full else 1000
+    for dtype, n in ((torch.float32, 5), (torch.float32, 64), (torch.float16, 64), (torch.float16, 150), (torch.float64, 20)):
+        for broadcast in (False, True):
+            cases.append(functools.partial(many, dtype, batch, n if full else min(n, 12), broadcast))
+    for run in cases:
+        if soak.late():
+            break
+        start = time.perf_counter()
+        run()
+        done += 1
+        timings[" ".join(map(str, (run.func.__name__, *run.args)))] = round(time.perf_counter() - start, 2)
+        gc.collect()
+        if soak.on_gpu:
+            torch.cuda.empty_cache()
+    return Outcome("N = 32768, elements 2^31 apart, batches of 10^5, all elements", done, len(cases), judge, details={"seconds": timings})
+
+
+# ---- Section: two devices. -------------------------------------------------------------------------------------------
+
+FIRST_CALLS = [  # dtype, N, how: each in a process of its own, whose current device is cuda:0
+    (torch.float16, 1500, "forward"),
+    (torch.float16, 1500, "backward"),
+    (torch.bfloat16, 4000, "in a thread"),
+    (torch.float32, 1500, "backward"),
+    (torch.float32, 600, "in a thread"),
+    (torch.float64, 900, "backward"),
+]
+TRAININGS = [("DDP", torch.float32), ("DDP", torch.bfloat16), ("FSDP", torch.float32), ("fully_shard", torch.float32)]
+STEPS, RATE = 3, 0.1
+
+
+def first_call(file, device, number, seed):
+    """What a process of its own runs. It ends with status 1 if the result is wrong."""
+    dtype, N, how = FIRST_CALLS[number]
+    solution, judge = benchmark.load(file), Judge(device)
+    call = Call(seed, number, dtype, False, "lower", (N,) * 3, (), False, ("rows",) * 3, "uniform", how != "forward", 0)
+    if how == "in a thread":
+        thread = threading.Thread(target=judge_call, args=(call, solution, judge))
+        thread.start()
+        thread.join()
+    else:
+        judge_call(call, solution, judge)
+    judge.settle()
+    sys.exit(0 if judge.comparisons == (1 if how == "forward" else 3) and not judge.wrong else 1)
+
+
+class Tiny(torch.nn.Module):
+    """Two parameters, of which the solution makes a matrix that inputs are multiplied by."""
+
+    def __init__(self, solution, N, dtype, device):
+        super().__init__()
+        generator = torch.Generator().manual_seed(N)
+        self.A, self.B = (torch.nn.Parameter((torch.rand(N, N, generator=generator) / N**0.5).to(device, dtype)) for _ in range(2))
+        self.product = solution.ModelNew()
+
+    def forward(self, x):
+        return self.product(self.A, self.B) @ x
+
+
+class Exact:
+    """What Tiny is measured by."""
+
+    class ModelNew(torch.nn.Module):
+        def forward(self, A, B):
+            return A.tril() @ B.tril()
+
+
+def steps(model, inputs, scale, number):
+    """Gradient descent. Returns the loss of each step."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
+    for _ in range(number):
+        optimizer.zero_grad()
+        loss = model(inputs).square().sum() * scale
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def train(rank, world, folder, file, device, kind, dtype, N):
+    """What each process of a training runs. Process 0 writes how far the parameters are from those of one process in float64."""
+    import torch.distributed as distributed
+    from torch.distributed import fsdp
+
+    os.environ["NCCL_NVLS_ENABLE"] = "0"  # leaves NVLink's multicast alone
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(rank)
+        device = f"cuda:{rank}"
+    distributed.init_process_group("nccl" if on_gpu else "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    number = STEPS if dtype == torch.float32 else 1
+    inputs = [torch.rand(N, 8, generator=torch.Generator().manual_seed(r)).to(device, dtype) for r in range(world)]
+    exact = Tiny(Exact, N, dtype, device).double()
+    steps(exact, torch.cat(inputs, -1).double(), 1 / (8 * world * N), number)
+    model = Tiny(benchmark.load(Path(file)), N, dtype, device)
+    if kind == "DDP":
+        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank] if on_gpu else None)
+    elif kind == "FSDP":
+        model = fsdp.FullyShardedDataParallel(model, use_orig_params=True, device_id=rank if on_gpu else None)
+    else:
+        fsdp.fully_shard(model)
+    steps(model, inputs[rank], 1 / (8 * N), number)
+    with fsdp.FullyShardedDataParallel.summon_full_params(model) if kind == "FSDP" else contextlib.nullcontext():
+        own = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+        start = Tiny(Exact, N, dtype, device).double()
+        moves = [(e - s, p.detach().double() - s) for e, s, p in zip(exact.parameters(), start.parameters(), own, strict=True)]
+        error = max(((o - e).norm() / e.norm()).item() for e, o in moves)  # of what the steps changed
+    if rank == 0:
+        Path(folder, "error").write_text(repr(error))
+    distributed.destroy_process_group()
+
+
+def training_error(file, device, kind, dtype, N, world=2):
+    """How far the steps of several processes are from those of one in float64: relative, of all that they changed in a parameter."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(train, (world, folder, str(file), device, kind, dtype, N), nprocs=world)
+        return float(Path(folder, "error").read_text())
+
+
+def devices(soak):
+    if not soak.on_gpu or torch.cuda.device_count() < 2:
+        raise Unavailable("it needs two CUDA GPUs")
+    planned, judge, failures, details = soak.planned("devices"), Judge("cuda:1"), [], {}
+    spawn = torch.multiprocessing.get_context("spawn")
+    children = [spawn.Process(target=first_call, args=(soak.solution_file, "cuda:1", n, soak.seed)) for n in range(len(FIRST_CALLS))]
+    for child in children:
+        child.start()
+    for child, (dtype, N, how) in zip(children, FIRST_CALLS, strict=True):
+        child.join()
+        if child.exitcode:
+            failures.append(f"the first call of a process, {how}, {dtype}, N = {N}, on cuda:1: its process ended with {child.exitcode}")
+    # Calls on cuda:1, the current device being cuda:0
+    streams, done = [None, *(torch.cuda.Stream("cuda:1") for _ in range(3))], 0
+    while done < planned // 2 and not soak.late():
+        call = draw(soak.seed + 3, done, soak.largest // 2)
+        with on(streams[call.stream]):
+            judge_call(call, soak.solution, judge)
+        done += 1
+    judge.settle()
+    if torch.cuda.current_device() != 0:
+        failures.append(f"the current device is {torch.cuda.current_device()} after calls on cuda:1; it was 0")
+    # A thread for each device
+    judges, counts = [Judge(f"cuda:{device}") for device in range(2)], [0, 0]
+
+    def work(device):
+        try:
+            for number in range(planned // 4):
+                if soak.late():
+                    break
+                judge_call(draw(soak.seed + 4 + device, number, soak.largest // 2, tf32=False), soak.solution, judges[device])
+                counts[device] += 1
+            judges[device].settle()
+        except Exception as error:
+            failures.append(f"the thread of cuda:{device} ended at call {counts[device]}: {type(error).__name__}: {error}")
+
+    workers = [threading.Thread(target=work, args=(device,)) for device in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for other in judges:
+        judge.take(other)
+    for kind, dtype in TRAININGS:
+        name = f"{kind}, {str(dtype).removeprefix('torch.')}"
+        error = details[name] = training_error(soak.solution_file, "cuda", kind, dtype, 1500)
+        if not error <= (1e-4 if dtype == torch.float32 else 0.05):
+            failures.append(f"{name}: two processes are {error:.2e} away from one in float64")
+    what = "first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP"
+    return Outcome(what, done + sum(counts), planned // 2 + 2 * (planned // 4), judge, failures=tuple(failures), details=details)
+
+
+# ---- The record. -----------------------------------------------------------------------------------------------------
+
+SECTIONS = {"mixed": mixed, "threads": threads, "memory": memory, "graphs": graphs, "streams": streams, "large": large, "devices": devices}
+
+
+def run_section(name, soak, record, described):
+    """Runs a section and adds its row to the record."""
+    print(f"\n== {name}", flush=True)
+    soak.started = time.perf_counter()
+    try:
+        outcome = SECTIONS[name](soak)
+    except Unavailable as why:
+        print(f"   skipped: {why}", flush=True)
+        return
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    judge, failures = outcome.judge, [*outcome.failures, *growth(outcome.before, outcome.after)]
+    if outcome.calls < outcome.planned and soak.calls is None:
+        failures.append(f"{outcome.calls} of {outcome.planned} calls, for want of time")
+    row = {
+        "section": name,
+        "what": outcome.what,
+        "calls": outcome.calls,
+        "planned": outcome.planned,
+        "comparisons": judge.comparisons,
+        "wrong": len(judge.wrong),
+        "worst_error_of_bound": judge.worst,
+        "worst_at": judge.worst_at,
+        "memory_before": outcome.before,
+        "memory_after": outcome.after,
+        "seconds": round(time.perf_counter() - soak.started, 1),
+        **{key: described[key] for key in ("device", "commit", "solution_sha256", "date")},
+        "details": outcome.details,
+    }
+    record.content["rows"] = [other for other in record.content["rows"] if other["section"] != name]
+    flat = ""
+    if outcome.before:
+        flat = f", memory {outcome.before['tensors']} to {outcome.after['tensors']} bytes in tensors"
+    record.add(
+        row,
+        f"   {row['calls']} of {row['planned']} calls, {row['comparisons']} results, {row['wrong']} wrong, the worst at"
+        f" {row['worst_error_of_bound']:.3f} of its bound ({row['worst_at']}){flat}, {row['seconds']} s",
+    )
+    for line in [*judge.wrong, *failures]:
+        record.fail(f"{name}: {line}")
+
+
+def earlier_rows(path, described):
+    """The rows of the same file on the same kind of device that an earlier run has left there."""
+    if not path.is_file():
+        return []
+    same = ("solution_sha256", "device")
+    return [row for row in json.loads(path.read_text())["rows"] if all(row[key] == described[key] for key in same)]
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="See the head of the file for what each section does.")
+    parser.add_argument("--section", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME", help=", ".join(SECTIONS))
+    parser.add_argument("--calls", type=benchmark.positive, metavar="N", help="of a section at most, fewer than its own number")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of a section at most (default {SECONDS:.0f})")
+    parser.add_argument("--largest", type=benchmark.positive, metavar="N", help="of drawn sizes (default 8400; on a CPU 200)")
+    parser.add_argument("--call", type=int, metavar="NUMBER", help="only this one of the mixed calls")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where soak.json goes")
+    parser.add_argument("--commit", help="what to record where there is no git checkout to ask")
+    parser.add_argument("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
+    given = parser.parse_args(arguments)
+    if given.seconds <= 0:
+        parser.error(f"argument --seconds: {given.seconds} is given; accepted: more than 0")
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: 'cuda' is given, and torch sees no GPU; accepted without one: 'cpu'")
+    if not given.solution.is_file():
+        parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with model_new.py's classes")
+    return given
+
+
+def main(arguments=None):
+    given = parse_arguments(arguments)
+    torch.set_float32_matmul_precision("highest")
+    bench = benchmark.Bench(given.device, given.solution, seed=given.seed)
+    largest = given.largest or (8400 if given.device == "cuda" else 200)
+    soak = Soak(given.device, bench.solution, given.seed, given.calls, given.seconds, largest)
+    if given.call is not None:
+        judge = Judge(soak.device)
+        judge_call(draw(soak.seed, given.call, soak.largest), soak.solution, judge)
+        judge.settle()
+        print(f"{draw(soak.seed, given.call, soak.largest)}: {len(judge.wrong)} wrong, {judge.worst:.3f} of the bound")
+        return 1 if judge.wrong else 0
+    described = benchmark.environment(bench, given.commit)
+    record = benchmark.Record("soak", described, given.out)
+    record.content["rows"] = earlier_rows(record.path, described)
+    for name in dict.fromkeys(given.section):
+        run_section(name, soak, record, described)
+    record.content["complete"] = True
+    record.write()
+    failures = record.content["failures"]
+    print(f"\n{len(failures)} failed; written to {record.path}", *failures, sep="\n  ", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,449 @@
+"""Every size at which a kernel cuts a product in another way is right, and gives the same bits three times: one row left, one block, half a
+tile, the last tile of a cluster empty, every number of k-blocks modulo the stages of a pipeline.
+
+The sizes are made of the schedule's own constants, read from the CUDA source, so a new size of tiles brings its own. At each size C, dA and
+dB are computed of operands that lie every way, in poisoned memory, and all elements are compared with float64 on the device. On a CPU
+small sizes of the same kind go through the CPU's operator. `TRIL_MATMUL_PATH=mma` and `=portable` send all of them to one kernel.
+"""
+
+import contextlib
+import itertools
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+from helpers import (
+    COMPILER,
+    DENSE,
+    HAS_CUDA,
+    HAS_HOPPER,
+    LOWER,
+    NN,
+    SOURCE,
+    UPPER,
+    bits,
+    constant,
+    cuda_sections,
+    dense_error,
+    host_program,
+    module,
+    needs_cuda,
+    poison,
+    read_part,
+)
+from test_schedule import PRELUDE
+
+elementwise_bound = module("benchmark").elementwise_bound
+
+# ---- The sizes. ------------------------------------------------------------------------------------------------------
+
+
+class Cut(NamedTuple):
+    """How a kernel cuts a product."""
+
+    edge: int  # rows, or columns, of the largest tile that CTAs compute together
+    block: int  # k of a k-block
+    stages: int  # of the pipeline
+
+
+def classes(cut):
+    """N mod edge: all that differ in how the last tile and its k-blocks are cut; edge stands for 0."""
+    inside = {at + more for at in range(0, cut.edge, cut.block) for more in (0, 1)}
+    return sorted(r or cut.edge for r in inside | {cut.edge // 2, cut.edge // 2 + 1, cut.edge - 1})
+
+
+def sizes(cut, least):
+    """From `least` on (a multiple of the edge): every class, with every number of k-blocks modulo the stages that it can have."""
+    assert least % cut.edge == 0, f"{least} is no multiple of {cut.edge}"
+    turns = cut.stages // math.gcd(cut.stages, -(-cut.edge // cut.block))
+    return [least + turn * cut.edge + r for turn in range(turns) for r in classes(cut)]
+
+
+def rectangles(cut, K, M, N):
+    """(K, M, N) from these bases on: each class once as each of them, beside other ones."""
+    rest = classes(cut)
+    turned = [rest[len(rest) * side // 3 :] + rest[: len(rest) * side // 3] for side in range(3)]
+    return [(K + k, M + m, N + n) for k, m, n in zip(*turned, strict=True)]
+
+
+def cuts():
+    """{name: the Cut of a kernel, or of one of its plans}."""
+    block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
+    half = {columns: constant("_CUDA_HALF", "kStages", kBlockN=columns) for columns in (tile // 2, tile)}
+    mma = {large: constant("_CUDA_MMA_LAUNCH", "kEdge", **{"sizeof(T)": 2, "large": large}) for large in (0, 1)}
+    depth = {size: constant("_CUDA_MMA", "kBlockK", **{"sizeof(T)": size}) for size in (2, 4, 8)}
+    portable = constant("_CUDA_PORTABLE", "kPortableEdge")
+    tf32 = [constant("_CUDA_TF32_PLAN", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]
+    return {
+        "half, shared k": Cut(tile // 2, block, half[tile // 2]),
+        "half, half tiles": Cut(tile, block, half[tile // 2]),
+        "half, whole tiles": Cut(tile, block, half[tile]),
+        "hopper": Cut(tile, block, constant("_CUDA_HOPPER", "kStages", kTf32=0)),
+        "hopper, tf32": Cut(tile, block, constant("_CUDA_HOPPER", "kStages", kTf32=1)),
+        "tf32": Cut(*tf32),
+        "mma, 16 bits": Cut(mma[0], depth[2], constant("_CUDA_MMA", "kStages")),
+        "mma, large": Cut(mma[1], depth[2], constant("_CUDA_MMA", "kStages")),
+        "mma, float32": Cut(mma[0], depth[4], constant("_CUDA_MMA", "kStages")),
+        "mma, float64": Cut(mma[0], depth[8], constant("_CUDA_MMA", "kStages")),
+        "portable": Cut(portable, portable, constant("_CUDA_PORTABLE", "kStages")),
+    }
+
+
+class Group(NamedTuple):
+    """Sizes that are for one kernel of a GPU of compute capability 9.0."""
+
+    name: str
+    kernels: tuple[str, ...]  # that explain names among them
+    dtype: torch.dtype
+    shapes: list  # N, of triangular products, or (K, M, N), of A^T B
+    batches: tuple[int, ...] = ()
+    tf32: bool = False  # allowed
+
+    @property
+    def label(self):
+        return f"{str(self.dtype).removeprefix('torch.')}{', TF32' * self.tf32}: {self.name}"
+
+
+WRONG_GRADIENTS = [3585, 3841, 4097, 5121, 6000, 6145, 7000, 8193]  # dB, before a warpgroup waited for its copies of C
+WRONG_IN_BATCHES = [(4, 2049), (16, 800), (64, 800), (256, 300), (1000, 257)]
+HALVES, SINGLE, DOUBLE = (torch.float16, torch.bfloat16), torch.float32, torch.float64
+
+
+def groups():
+    cut = cuts()
+    tile = cut["half, whole tiles"].edge
+    found = []
+    for dtype in HALVES:
+        found += [
+            Group("mma", ("mma",), dtype, sizes(cut["mma, 16 bits"], 0) + sizes(cut["mma, 16 bits"], 512)),
+            Group("mma, two CTAs a tile", ("mma",), dtype, sizes(cut["mma, 16 bits"], 960)),
+            Group("k of a tile shared", ("half",), dtype, sizes(cut["half, shared k"], 1152)),
+            Group("half tiles", ("half",), dtype, sizes(cut["half, half tiles"], 6 * tile)),
+            Group("whole tiles", ("half",), dtype, sizes(cut["half, whole tiles"], 14 * tile) + sizes(cut["half, whole tiles"], 21 * tile)),
+            Group("whole tiles, known to have been wrong", ("half",), dtype, WRONG_GRADIENTS),
+            *(Group(f"batches of {b}, known to have been wrong", ("half",), dtype, [N], (b,)) for b, N in WRONG_IN_BATCHES),
+            Group("mma, batches", ("mma",), dtype, classes(cut["mma, 16 bits"]), (2, 3)),
+            Group("half tiles, batches", ("half",), dtype, sizes(cut["half, half tiles"], 2 * tile), (16,)),
+            Group("whole tiles, batches", ("half",), dtype, sizes(cut["half, whole tiles"], 2 * tile), (40,)),
+            Group("mma, dense", ("mma",), dtype, rectangles(cut["mma, 16 bits"], 192, 128, 256)),
+            Group("mma, dense, eight CTAs a tile", ("mma",), dtype, rectangles(cut["mma, 16 bits"], 4096, 128, 64)),
+            Group("four CTAs share k, dense", ("half",), dtype, rectangles(cut["half, shared k"], 4096, 512, 512)),
+            Group("two CTAs share k, dense", ("half",), dtype, rectangles(cut["half, shared k"], 1024, 768, 768)),
+            Group("half tiles, dense", ("half",), dtype, rectangles(cut["half, half tiles"], 2 * tile, 8 * tile, 8 * tile)),
+            Group("whole tiles, dense", ("half",), dtype, rectangles(cut["half, whole tiles"], 2 * tile, 6 * tile, 8 * tile)),
+            Group("short sums, dense", ("half",), dtype, rectangles(cut["half, whole tiles"], 0, 10 * tile, 12 * tile)),
+            Group("dense, batches", ("half",), dtype, rectangles(cut["half, whole tiles"], tile, 2 * tile, tile), (20,)),
+        ]
+    found += [
+        Group("portable", ("portable",), SINGLE, sizes(cut["portable"], 0) + sizes(cut["portable"], 320)),
+        Group("tf32", ("tf32",), SINGLE, sizes(cut["tf32"], 448) + sizes(cut["tf32"], 640) + sizes(cut["tf32"], 1024)),
+        Group("hopper", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile)),
+        Group("hopper, large", ("hopper",), SINGLE, [4095, 4096, 4097, 5121, 8193]),
+        Group("portable, batches", ("portable",), SINGLE, classes(cut["portable"]), (2, 3)),
+        Group("tf32, batches", ("tf32",), SINGLE, sizes(cut["tf32"], 64) + sizes(cut["tf32"], 512), (600,)),
+        Group("hopper, batches", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile)[:18], (3,)),
+        Group("portable, dense", ("portable",), SINGLE, rectangles(cut["portable"], 320, 96, 64)),
+        Group("portable, long sums", ("portable",), SINGLE, rectangles(cut["portable"], 9000, 32, 64)),
+        Group("tf32, dense", ("tf32",), SINGLE, rectangles(cut["tf32"], 640, 512, 384) + rectangles(cut["tf32"], 2048, 192, 256)),
+        Group("hopper, dense", ("hopper",), SINGLE, rectangles(cut["hopper"], 4 * tile, 5 * tile, 6 * tile)),
+        Group("hopper, short sums", ("hopper",), SINGLE, rectangles(cut["hopper"], 0, 10 * tile, 12 * tile)),
+        Group("hopper, dense, batches", ("hopper",), SINGLE, rectangles(cut["hopper"], 3 * tile, 4 * tile, 3 * tile), (3,)),
+        Group("tf32", ("tf32",), SINGLE, sizes(cut["tf32"], 640), tf32=True),
+        Group("hopper", ("hopper",), SINGLE, sizes(cut["hopper, tf32"], 5 * tile) + sizes(cut["hopper, tf32"], 14 * tile), tf32=True),
+        Group("hopper, batches", ("hopper",), SINGLE, sizes(cut["hopper, tf32"], 5 * tile), (3,), tf32=True),
+        Group("hopper, dense", ("hopper",), SINGLE, rectangles(cut["hopper, tf32"], 4 * tile, 5 * tile, 6 * tile), tf32=True),
+        Group("portable", ("portable",), DOUBLE, sizes(cut["portable"], 0) + sizes(cut["portable"], 320)),
+        Group("mma", ("mma",), DOUBLE, sizes(cut["mma, float64"], 704)),
+        Group("mma, all layouts", ("mma",), DOUBLE, sizes(cut["mma, float64"], 1472)),
+        Group("mma, batches", ("mma",), DOUBLE, classes(cut["mma, float64"]), (150,)),
+        Group("portable, dense", ("portable",), DOUBLE, rectangles(cut["portable"], 320, 96, 64)),
+        Group("mma, dense", ("mma",), DOUBLE, rectangles(cut["mma, float64"], 256, 640, 768)),
+    ]
+    return found
+
+
+def forced_groups():
+    """Further sizes, for TRIL_MATMUL_PATH=mma, which alone has large tiles on 9.0, and sends float32 there."""
+    cut = cuts()
+    found = [Group("large tiles", ("mma",), dtype, sizes(cut["mma, large"], 2944)) for dtype in HALVES]
+    found += [Group("large tiles, dense", ("mma",), dtype, rectangles(cut["mma, large"], 2048, 2048, 2176)) for dtype in HALVES]
+    found += [Group("large tiles, batches", ("mma",), dtype, sizes(cut["mma, large"], 2048), (3,)) for dtype in HALVES]
+    return [*found, Group("mma", ("mma",), SINGLE, sizes(cut["mma, float32"], 64) + sizes(cut["mma, float32"], 1024))]
+
+
+def small_groups():
+    """For a CPU."""
+    cut = cuts()["half, whole tiles"]
+    found = []
+    for dtype in (*HALVES, SINGLE, DOUBLE):
+        found.append(Group("triangles", ("cpu",), dtype, classes(cut)))
+        found.append(Group("batches", ("cpu",), dtype, classes(cut)[1::3], (2, 2)))
+        found.append(Group("dense", ("cpu",), dtype, rectangles(cut, 64, 0, 32)))
+    return found
+
+
+GPU_GROUPS, CPU_GROUPS = groups(), small_groups()
+
+# ---- What is computed, and what it should be. ------------------------------------------------------------------------
+
+
+class Way(NamedTuple):
+    """How A, B and the gradient lie: by columns or by rows; each line at a multiple of 16 bytes, or right behind the one before."""
+
+    by_columns: tuple[bool, bool, bool]
+    padded: bool
+
+
+# Any two of the three lie in all four ways.
+WAYS = [Way((a, b, a != b), True) for a in (False, True) for b in (False, True)] + [Way((False,) * 3, False), Way((True,) * 3, False)]
+
+
+def laid_out(V, by_columns, padded):
+    """V with its lines apart by a multiple of 16 bytes, or not."""
+    W = V.mT if by_columns else V
+    line = 16 // V.element_size()
+    room = W.new_full((*W.shape[:-1], -(-W.shape[-1] // line) * line if padded else W.shape[-1]), math.nan)
+    room = room[..., : W.shape[-1]].copy_(W)
+    return room.mT if by_columns else room
+
+
+def poison_memory(like, count):
+    """What torch's allocator hands out next for tensors of this size holds NaN, on a GPU."""
+    if like.is_cuda:
+        room = [torch.full_like(like, math.nan, memory_format=torch.contiguous_format) for _ in range(count)]
+        del room
+
+
+class Expected(NamedTuple):
+    """X Y, in float64, |X| |Y|, and what each element may be off by."""
+
+    X: torch.Tensor
+    Y: torch.Tensor
+    exact: torch.Tensor
+    magnitude: torch.Tensor
+    bound: torch.Tensor
+
+    def transposed(self):
+        """Y^T X^T."""
+        return Expected(self.Y.mT, self.X.mT, *(V.mT for V in self[2:]))
+
+
+def expected_of(A, B, G, structure, tf32):
+    """{result: Expected} of C = A B and its gradients, of lower triangles; dense: of C = A^T B."""
+    a, b, g = (read_part(V, structure) for V in (A, B, G))
+    triangles, dense = {"C": (a, b), "dA": (g, b.mT), "dB": (a.mT, g)}, {"C": (a.mT, b), "dA": (b, g.mT), "dB": (a, g)}
+    found = {}
+    for name, (X, Y) in (dense if structure == DENSE else triangles).items():
+        exact, magnitude = (read_part(x @ y, structure) for x, y in ((X.double(), Y.double()), (X.double().abs(), Y.double().abs())))
+        found[name] = Expected(X, Y, exact, magnitude, elementwise_bound(A.dtype, X.shape[-1], exact, magnitude, tf32))
+    return found
+
+
+def computed(function, A, B, G, times):
+    """{result: it, several times}: three calls, and three gradients of the last one's graph, in memory that holds NaN."""
+    A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
+    results = {"C": [], "dA": [], "dB": []}
+    for _ in range(times):
+        poison_memory(G, 2)
+        C = function(A, B)
+        results["C"].append(C.detach())
+    for _ in range(times):
+        poison_memory(A, 2)
+        poison_memory(B, 2)
+        for name, gradient in zip(("dA", "dB"), torch.autograd.grad(C, (A, B), G, retain_graph=True), strict=True):
+            results[name].append(gradient)
+    return results
+
+
+def is_wrong(result, exact, bound):
+    """Where a result is off by more than the bound; a NaN is."""
+    return ((result.double() - exact).abs_() <= bound).logical_not_()
+
+
+def worst_of(result, exact, bound, what):
+    """A line about a result that is wrong."""
+    wrong, error = is_wrong(result, exact, bound), (result.double() - exact).abs()
+    excess = torch.where(error.isnan(), math.inf, torch.where(wrong, error / bound, 0.0))
+    at = tuple(int(i) for i in torch.unravel_index(excess.argmax().cpu(), excess.shape))
+    rows, cols = (wrong.sum(dim).flatten(0, -2).sum(0).nonzero().flatten() for dim in (-1, -2)) if wrong.dim() == 2 else (None, None)
+    where = f", in rows {rows.min()} to {rows.max()}, columns {cols.min()} to {cols.max()}" if rows is not None else ""
+    return (
+        f"{what}: {int(wrong.sum())} of {wrong.numel()} elements are wrong{where}. The worst, {list(at)}, is {result[at].item():.9g}; the"
+        f" float64 product is {exact[at].item():.9g}; error {error[at].item():.3g}, bound {bound[at].item():.3g}"
+    )
+
+
+class Comparison:
+    """Results beside what they should be. The device is asked once for many, by `report`."""
+
+    def __init__(self):
+        self.counts, self.lines = [], []
+
+    def count(self, flags, line):
+        """`line` tells about what is wrong, if any of the flags is set."""
+        self.counts.append(flags.sum())
+        self.lines.append(line)
+
+    def report(self):
+        counts = torch.stack(self.counts).tolist()
+        return [line() for count, line in zip(counts, self.lines, strict=True) if count]
+
+
+def check_results(results, expected, group, what):
+    """Lines about what is wrong among the results of one call, each computed several times."""
+    comparison = Comparison()
+    for name, (_, _, exact, _, bound) in expected.items():
+        first, *others = results[name]
+        comparison.count(is_wrong(first, exact, bound), lambda n=name: lines_about(results[n], expected[n], group, f"{what}, {n}"))
+        for number, other in enumerate(others, 2):
+            comparison.count(bits(first) != bits(other), lambda n=name, call=number: [line_about_bits(results[n], call, f"{what}, {n}")])
+    return list(itertools.chain(*comparison.report()))
+
+
+def line_about_bits(results, call, what):
+    """A line about a call whose bits are others than the first one's."""
+    first, other = results[0], results[call - 1]
+    differ = bits(first) != bits(other)
+    at = tuple(differ.nonzero()[0].tolist())
+    values = f"{first[at].item():.9g} and {other[at].item():.9g}"
+    return f"{what}: calls 1 and {call} differ in {int(differ.sum())} of {differ.numel()} elements, the first {list(at)}: {values}"
+
+
+def lines_about(results, expected, group, what):
+    """Lines about results that are off by more than the bound. float32: twice what torch's own product is off by is allowed, too."""
+    X, Y, exact, magnitude, bound = expected
+    if group.dtype == torch.float32 and not group.tf32:
+        bound = bound.maximum(2 * dense_error(X, Y, NN, DENSE, exact, magnitude) * magnitude)
+    calls = [(number, result) for number, result in enumerate(results, 1) if bool(is_wrong(result, exact, bound).any())]
+    return [worst_of(result, exact, bound, f"{what}, call {number}") for number, result in calls]
+
+
+def check_size(model, group, shape, device, ways, times=3):
+    """(lines about what is wrong, the kernels that computed) of one size."""
+    generator = torch.Generator(device).manual_seed(hash((shape, group.batches)) % 2**31)
+    structure = LOWER if isinstance(shape, int) else DENSE
+    K, M, N = (shape,) * 3 if structure else shape
+    A, B, G = (
+        torch.rand(*group.batches, *sides, generator=generator, device=device).sub_(0.5).to(group.dtype)
+        for sides in ((K, M), (K, N), (M, N))
+    )
+    expected = expected_of(A, B, G, structure, group.tf32)
+    problems = {"transposed_a": (model.transposed_a_matmul, DENSE, (A, B, G), expected)}
+    if structure:  # upper triangles: (X Y)^T = Y^T X^T
+        mirrored = {name: expected[other].transposed() for name, other in (("C", "C"), ("dA", "dB"), ("dB", "dA"))}
+        problems = {"lower": (model.tril_matmul, LOWER, (A, B, G), expected)}
+        problems["upper"] = (model.triu_matmul, UPPER, (B.mT, A.mT, G.mT), mirrored)
+    lines, kernels = [], set()
+    for (problem, (function, part, operands, wanted)), way in itertools.product(problems.items(), ways):
+        laid = [laid_out(poison(V, part), by, way.padded) for V, by in zip(operands, way.by_columns, strict=True)]
+        by = ", ".join("by columns" if by else "by rows" for by in way.by_columns)
+        what = f"{group.label}: {problem}, {group.batches or ''} {shape}, {by}{'' if way.padded else ', not padded'}"
+        kernels.add(model.explain(*laid[:2], problem)["path"])
+        lines += check_results(computed(function, *laid, times), wanted, group, what)
+    return lines, kernels
+
+
+@contextlib.contextmanager
+def tf32_setting(allowed):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def check_group(model, group, device, ways=WAYS, times=3):
+    wrong, kernels, failed = [], set(), []
+    with tf32_setting(group.tf32):
+        for shape in group.shapes:
+            lines, paths = check_size(model, group, shape, device, ways, times)
+            wrong += lines
+            kernels |= paths
+            failed += [shape] * bool(lines)
+    if wrong:
+        more = f"\n... and {len(wrong) - 12} more" * (len(wrong) > 12)
+        pytest.fail(
+            f"{group.label}: {len(failed)} of {len(group.shapes)} sizes are wrong: {failed}\n" + "\n".join(wrong[:12]) + more, pytrace=False
+        )
+    return kernels
+
+
+# ---- The tests. ------------------------------------------------------------------------------------------------------
+
+
+@needs_cuda
+@pytest.mark.parametrize("group", GPU_GROUPS, ids=lambda group: group.label)
+def test_every_class_of_sizes(model, group):
+    kernels = check_group(model, group, "cuda")
+    if HAS_HOPPER and model._PATH == model._AUTOMATIC:
+        assert kernels >= set(group.kernels), f"{group.label}: computed by {sorted(kernels)}, and not by all of {group.kernels}"
+
+
+@needs_cuda
+@pytest.mark.parametrize("group", forced_groups(), ids=lambda group: group.label)
+def test_every_class_of_sizes_of_the_mma_kernel(model, group):
+    if model._PATH != model._MMA:
+        pytest.skip("this needs TRIL_MATMUL_PATH=mma")
+    assert check_group(model, group, "cuda") == {"mma"}
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="the same, and more, runs on the GPU")
+@pytest.mark.parametrize("group", CPU_GROUPS, ids=lambda group: group.label)
+def test_every_class_of_sizes_on_a_cpu(model, group):
+    assert check_group(model, group, "cpu", ways=WAYS[1:3], times=2) == {"cpu"}
+
+
+def test_every_kernel_has_a_group(model):
+    """Of each kernel that the source names there are sizes, single ones, batches and dense ones."""
+    names = set(model_kernels())
+    for kind in (lambda g: not g.batches, lambda g: g.batches, lambda g: isinstance(g.shapes[0], tuple)):
+        assert {kernel for group in GPU_GROUPS if kind(group) for kernel in group.kernels} == names
+    assert {(group.dtype, group.tf32) for group in GPU_GROUPS} == {*((d, False) for d in (*HALVES, SINGLE, DOUBLE)), (SINGLE, True)}
+
+
+def model_kernels():
+    """The names that explain has for kernels, from the CUDA source."""
+    listed = cuda_sections()["_CUDA_TYPES"].partition("kKernelNames[] = {")[2].partition("}")[0]
+    assert listed, f"{SOURCE.name} has no kKernelNames"
+    return [name.strip(' "') for name in listed.split(",")]
+
+
+def test_a_tile_of_another_size_brings_its_own_sizes():
+    assert sorted(classes(Cut(256, 64, 4))) == [1, 64, 65, 128, 129, 192, 193, 255, 256]
+    assert sorted(classes(Cut(96, 32, 2))) == [1, 32, 33, 48, 49, 64, 65, 95, 96]
+    assert {-(-N // 64) % 6 for N in sizes(Cut(256, 64, 6), 512)} == set(range(6))
+    for place in range(3):  # each class once for each side
+        assert sorted(shape[place] for shape in rectangles(Cut(256, 64, 4), 0, 0, 0)) == sorted(classes(Cut(256, 64, 4)))
+
+
+PLANS = r"""
+int main(int, char** arguments) {
+  const Gpu gpu = {132, 90};   // an H200
+  for (char** at = arguments + 1; *at; at += 5) {
+    Product p = {};
+    p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]), p.triangular = std::atoi(at[4]);
+    const half_precision::Plan plan(p, gpu);
+    std::printf("%d %d %d\n", plan.split, plan.columns, plan.places > 0);
+  }
+  std::printf("all holds\n");
+}
+"""
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
+@pytest.mark.xdist_group("schedule")
+def test_every_plan_of_half_precision_is_among_the_sizes(model, tmp_path):
+    """Tiles of which CTAs share k, two or four; half tiles and whole ones, with and without splits, forward: by the schedule's own code."""
+    run = host_program(tmp_path, "plans", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
+    shapes = [(g, shape) for g in GPU_GROUPS if "half" in g.kernels and g.dtype == torch.float16 for shape in g.shapes]
+    numbers = [
+        (*((shape,) * 3 if isinstance(shape, int) else shape), math.prod(g.batches), int(isinstance(shape, int))) for g, shape in shapes
+    ]
+    plans = {}
+    for (g, shape), line in zip(shapes, run(*itertools.chain(*numbers)).splitlines(), strict=False):
+        plans.setdefault(tuple(map(int, line.split())), []).append((g.name, shape))
+    tile = constant("_CUDA_SCHEDULE", "kTileEdge")
+    wanted = {(2, tile // 2, 0), (4, tile // 2, 0), *((1, columns, splits) for columns in (tile // 2, tile) for splits in (0, 1))}
+    assert set(plans) == wanted, {plan: found[:3] for plan, found in plans.items()}

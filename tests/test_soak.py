@@ -1,0 +1,170 @@
+"""The soak runs, draws every kind of call, finds what is wrong and says which call it was; its record keeps what still holds."""
+
+import json
+import math
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+from helpers import DTYPES, ROOT, SOURCE, module, needs_cuda, needs_two_gpus
+
+soak = module("soak")
+
+SIZES = 100  # the largest that is drawn
+
+
+def run_of(solution, device="cpu", calls=30):
+    return soak.Soak(device, solution, calls=calls, largest=SIZES if device == "cpu" else 2000)
+
+
+def test_a_run_on_a_cpu(tmp_path):
+    """Every section, by the command; those that need a GPU say so."""
+    command = [sys.executable, ROOT / "benchmarks" / "soak.py", "--device", "cpu", "--calls", "30", "--largest", str(SIZES)]
+    done = subprocess.run([*command, "--out", tmp_path, "--commit", "abc"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((tmp_path / "soak.json").read_text())
+    assert [row["section"] for row in record["rows"]] == ["mixed", "threads", "large"] and record["failures"] == []
+    for row in record["rows"]:
+        assert row["calls"] == row["planned"] > 0 and row["comparisons"] >= row["calls"] and row["wrong"] == 0 and row["commit"] == "abc"
+        assert 0 < row["worst_error_of_bound"] <= 1
+    assert done.stdout.count("skipped: ") == len(soak.SECTIONS) - 3
+
+
+def test_draws_are_of_every_kind_and_repeat():
+    calls = [soak.draw(0, number) for number in range(3000)]
+    assert calls == [soak.draw(0, number) for number in range(3000)] and calls[0] != soak.draw(1, 0)
+    assert {(call.dtype, call.tf32, call.problem) for call in calls} == {(*kind, p) for kind in soak.KINDS for p in soak.check.PROBLEMS}
+    assert {call.dtype for call in calls} == set(DTYPES)
+    assert {layout for call in calls for layout in call.layouts} == set(soak.LAYOUTS)
+    assert {call.stream for call in calls} == set(range(soak.STREAMS)) and any(call.broadcast for call in calls)
+    assert 0.05 < sum(call.gradients for call in calls) / len(calls) < 0.2
+    largest = [max(call.sides) for call in calls]
+    for low, high in ((1, 64), (64, 512), (512, 1153), (1153, 1409), (1409, 3329), (3329, 8401)):  # of each kernel, and more
+        assert any(low <= size < high for size in largest), f"no size from {low} to {high - 1}"
+
+
+@pytest.mark.parametrize("layout", soak.LAYOUTS)
+@pytest.mark.parametrize("shape", [(5, 7), (3, 5, 7), (2, 3, 8, 8), (1, 1)])
+def test_layouts_hold_the_same_values(layout, shape):
+    V = torch.rand(shape)
+    laid = soak.LAYOUTS[layout](V)
+    assert torch.equal(laid, V)
+    assert layout in ("rows", "batch last", "padded rows", "padded columns") or math.prod(shape) == 1 or laid.stride() != V.stride()
+
+
+def spoiled(model, spoil):
+    """The solution, of which `spoil` changes what forward returns."""
+
+    def class_of(name):
+        inner = getattr(model, name)
+
+        class Spoiled(torch.nn.Module):
+            def forward(self, A, B):
+                return spoil(inner()(A, B))
+
+        return Spoiled
+
+    names = ("ModelNew", "UpperModelNew", "TransposedAModelNew")
+    return types.SimpleNamespace(__file__=model.__file__, **{name: class_of(name) for name in names})
+
+
+def one_element(C):
+    C = C.clone()
+    C.view(-1)[-1] += 1.0 if C.shape[-1] > 2 else 0.0
+    return C
+
+
+def one_nan(C):
+    C = C.clone()
+    C[..., -1, 0] = math.nan
+    return C
+
+
+class WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, C):
+        return C.clone()
+
+    @staticmethod
+    def backward(ctx, G):
+        return 1.01 * G
+
+
+@pytest.mark.parametrize("spoil", [one_element, one_nan, WrongGradient.apply], ids=["element", "nan", "gradient"])
+@pytest.mark.parametrize("section", ["mixed", "threads"])
+def test_what_is_wrong_is_found_and_named(model, section, spoil, capsys):
+    run = run_of(spoiled(model, spoil))
+    outcome = soak.SECTIONS[section](run)
+    assert outcome.calls == 30 and outcome.judge.wrong
+    number = int(outcome.judge.wrong[0].split("of call ")[1].split()[0])
+    judge = soak.Judge("cpu")
+    tf32 = section == "mixed"
+    soak.judge_call(soak.draw(0 if tf32 else 1, number, SIZES if tf32 else SIZES // 2, tf32=tf32), run.solution, judge)
+    judge.settle()
+    assert judge.wrong and judge.wrong[0] in capsys.readouterr().err
+    assert not judge.worst <= 1
+
+
+def test_a_wrong_part_of_a_large_result_is_found():
+    for batch in ((), (7,)):
+        judge, X, Y = soak.Judge("cpu"), torch.rand(*batch, 30, 20), torch.rand(*batch, 20, 25)
+        result = X @ Y
+        soak.compare_parts(judge, "C", result, X, Y, lambda V, first: V, torch.float32, 200)
+        assert not judge.wrong and judge.comparisons > 2
+        result[-1, -1] += 1.0
+        soak.compare_parts(judge, "C", result, X, Y, lambda V, first: V, torch.float32, 200)
+        assert len(judge.wrong) == 1
+
+
+def test_memory_that_is_not_given_back_is_a_failure():
+    before = {"tensors": 1000, "device": 10**9}
+    assert soak.growth(before, before) == [] == soak.growth(None, None)
+    assert len(soak.growth(before, {"tensors": 1001, "device": 10**9})) == 1
+    assert len(soak.growth(before, {"tensors": 1000, "device": 10**9 + soak.GROWTH + 1})) == 1
+
+
+def test_rows_of_another_file_or_device_are_dropped(tmp_path):
+    described = {"solution_sha256": "a", "device": "here"}
+    rows = [{"section": "mixed", **described}, {"section": "large", **described, "device": "there"}]
+    path = tmp_path / "soak.json"
+    assert soak.earlier_rows(path, described) == []
+    path.write_text(json.dumps({"rows": [*rows, {"section": "graphs", "solution_sha256": "b", "device": "here"}]}))
+    assert soak.earlier_rows(path, described) == rows[:1]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--section", "nothing"], ["--seconds", "0"], ["--calls", "-1"], ["--solution", "nowhere.py"], ["--device", "tpu"]]
+)
+def test_bad_arguments_end_with_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        soak.main(arguments)
+    assert ended.value.code == 2 and f"argument {arguments[0]}" in capsys.readouterr().err
+
+
+# ---- On a GPU: a little of each section. -----------------------------------------------------------------------------
+
+
+@needs_cuda
+@pytest.mark.xdist_group("soak")
+@pytest.mark.parametrize("section", ["mixed", "threads", "graphs", "streams"])
+def test_a_section_on_a_gpu(model, section):
+    outcome = soak.SECTIONS[section](run_of(model, "cuda", calls=200))
+    assert outcome.calls == outcome.planned and not outcome.judge.wrong and not outcome.failures
+    assert not soak.growth(outcome.before, outcome.after)
+
+
+@needs_cuda
+@pytest.mark.alone
+def test_no_memory_on_a_gpu(model, monkeypatch):
+    monkeypatch.setattr(soak, "MEMORY_CALLS", soak.MEMORY_CALLS[3:4])
+    outcome = soak.SECTIONS["memory"](run_of(model, "cuda"))
+    assert outcome.details["refused"] >= 3 and not outcome.judge.wrong and not outcome.failures
+
+
+@needs_two_gpus
+@pytest.mark.alone
+@pytest.mark.parametrize(("kind", "dtype"), soak.TRAININGS)
+def test_training_by_two_processes(model, kind, dtype):
+    assert soak.training_error(SOURCE, "cuda", kind, dtype, 1200) < (1e-4 if dtype == torch.float32 else 0.05)

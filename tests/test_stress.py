@@ -1,0 +1,152 @@
+"""Kernels whose warps are delayed at random compute the same bits: nothing relies on who comes first.
+
+A second build of the CUDA source defines TRIL_MATMUL_STRESS. Every wrapper of the PTX section that waits, arrives, copies or commits then
+sleeps first, or does not, as a hash of the clock, the warp and the CTA has it. So each role and each warp of it runs late at times, and
+it shows where one thread waits and others rely on that.
+"""
+
+import ast
+import itertools
+import re
+
+import pytest
+import torch
+from helpers import DENSE, LOWER, SOURCE, UPPER, assert_bitwise, cuda_sections, execute, needs_cuda, poison
+from test_sizes import WAYS, computed, laid_out, tf32_setting
+
+MACRO, DELAY = "TRIL_MATMUL_STRESS", "STRESS_DELAY();"
+TIMES = 3
+needs_delays = pytest.mark.skipif(f"defined({MACRO})" not in SOURCE.read_text(), reason=f"the CUDA source knows no {MACRO}")
+
+# ---- The delayed build. ----------------------------------------------------------------------------------------------
+
+
+def delayed_source(text):
+    """The file up to its extension module, with delays: the operator, which a process has once, is not defined anew."""
+    start = '_CUDA_TYPES = r"""\n'
+    assert text.count(start) == 1, f"{SOURCE.name} no longer holds {start!r}"
+    text = text.replace(start, f"{start}#define {MACRO} 1\n")
+    assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+    ends = [node.end_lineno for node in assigned if ast.unparse(node.targets[0]) == "_EXTENSION"]
+    assert len(ends) == 1, f"{SOURCE.name} assigns _EXTENSION {len(ends)} times"
+    return "\n".join(text.splitlines()[: ends[0]]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def delayed():
+    """The extension module of the delayed build; some 25 s on 16 cores, once."""
+    return execute(delayed_source(SOURCE.read_text()))["_EXTENSION"]
+
+
+# ---- What is computed with it. ---------------------------------------------------------------------------------------
+
+
+def plain(A, B, G):
+    pass
+
+
+def outliers(A, B, G):
+    """float32: blocks that are wide, and elements too small for a pair of float16."""
+    for V in (A, B, G):
+        V[..., -3, 1] = 1e-6
+        V[..., -2, 0] = V[..., -1, 3] = 1e-10
+
+
+def decades(A, B, G):
+    """float32: what pairs of float16 cannot hold."""
+    A.mul_(torch.logspace(-8, 8, A.shape[-1], device=A.device, dtype=A.dtype))
+
+
+def infinity(A, B, G):
+    """Sums that are computed again."""
+    A[..., -1, 2] = G[..., -2, 1] = torch.inf
+
+
+HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
+CASES = [  # dtype, N or (K, M, N), the batch, what is done to the operands, TF32
+    *((HALF, N, (), plain, False) for N in (3585, 4097, 6145, 3600, 2305, 1857, 1300)),
+    *((HALF, N, (b,), plain, False) for b, N in ((4, 2049), (16, 800), (256, 300))),
+    *((HALF, shape, (), plain, False) for shape in ((200, 1700, 2100), (70, 2600, 3100), (4200, 640, 700), (1100, 900, 800))),
+    (HALF, 3585, (), infinity, False),
+    (HALF, 1300, (), infinity, False),
+    *((SINGLE, N, (), plain, False) for N in (1281, 2050, 3137)),
+    (SINGLE, 1300, (3,), outliers, False),
+    *((SINGLE, 1500, (), kind, False) for kind in (outliers, decades, infinity)),
+    (SINGLE, (700, 1300, 1450), (), outliers, False),
+    *((SINGLE, 2050, (), kind, True) for kind in (plain, outliers)),
+    *((SINGLE, N, (), plain, False) for N in (500, 1001, 300)),
+    (SINGLE, 1000, (), infinity, False),
+    (SINGLE, 257, (40,), plain, False),
+    (SINGLE, (3000, 200, 260), (), plain, False),
+    *((HALF, N, (), plain, False) for N in (200, 700, 1030)),
+    *((HALF, shape, (), plain, False) for shape in ((4100, 130, 70), (250, 700, 900))),
+    (HALF, 700, (), infinity, False),
+    *((DOUBLE, N, (), kind, False) for N in (300, 900) for kind in (plain, infinity)),
+]
+
+
+def label(case):
+    dtype, shape, batch, kind, tf32 = case
+    sides = "x".join(map(str, (*batch, shape) if isinstance(shape, int) else (*batch, *shape)))
+    return f"{str(dtype).removeprefix('torch.')}{'-TF32' * tf32}-{sides}-{kind.__name__}"
+
+
+def operands_of(case):
+    dtype, shape, batch, kind, _ = case
+    K, M, N = (shape,) * 3 if isinstance(shape, int) else shape
+    generator = torch.Generator("cuda").manual_seed(K + M + N)
+    made = [torch.rand(*batch, *sides, generator=generator, device="cuda").sub_(0.5).to(dtype) for sides in ((K, M), (K, N), (M, N))]
+    kind(*made)
+    return made
+
+
+@needs_cuda
+@needs_delays
+@pytest.mark.xdist_group("stress")
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_delays_change_no_bit(model, delayed, monkeypatch, case):
+    assert delayed.__name__ != model._EXTENSION.__name__, "the delayed build is the ordinary one"
+    operands, triangles = operands_of(case), isinstance(case[1], int)
+    problems = [(model.tril_matmul, LOWER), (model.triu_matmul, UPPER)] if triangles else [(model.transposed_a_matmul, DENSE)]
+    with tf32_setting(case[4]):
+        for (function, structure), way in itertools.product(problems, WAYS[:4]):
+            laid = [laid_out(poison(V, structure), by, way.padded) for V, by in zip(operands, way.by_columns, strict=True)]
+            ordinary = computed(function, *laid, 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(model, "_EXTENSION", delayed)
+                late = computed(function, *laid, TIMES)
+            for name, results in late.items():
+                for number, result in enumerate(results, 1):
+                    assert_bitwise(result, ordinary[name][0], f"{function.__name__}, {way}, {name}, delayed call {number}")
+
+
+# ---- That the delays are where they belong. --------------------------------------------------------------------------
+
+# Instructions with which threads, or a thread and the copy engine, tell each other something.
+TELLING = (
+    r"mbarrier\.(arrive|try_wait)|cp\.async|st\.async|bar\.sync|barrier\.cluster|wait_group"
+    r"|(st|red)\.release|ld\.acquire|griddepcontrol\.wait"
+)
+
+
+def wrappers(text):
+    """{name: body} of the functions of the PTX section, those of one name together."""
+    found = {}
+    for name, body in re.findall(r"^__device__ inline [^\n;{]*?\b(\w+)\([^{;]*\) \{(.*?)\}$", text, re.MULTILINE | re.DOTALL):
+        found[name] = found.get(name, "") + body
+    return found
+
+
+@needs_delays
+def test_every_wrapper_that_tells_others_something_is_delayed():
+    found = wrappers(cuda_sections()["_CUDA_PTX"])
+    telling = {name for name, body in found.items() if re.search(TELLING, body)}
+    assert len(telling) >= 15, f"only {sorted(telling)} were found"
+    late = {name for name in telling if DELAY not in found[name]}
+    assert not late, f"wrappers of the PTX section that do not begin with {DELAY} {sorted(late)}"
+
+
+def test_the_delayed_source_has_the_extension_and_no_operator():
+    room = execute(delayed_source(SOURCE.read_text()))
+    assert f"#define {MACRO} 1" in room["_CUDA_SOURCES"][0] and "_EXTENSION" in room and "tril_matmul" not in room
+    assert all(cuda_sections()[name] == room[name] for name in cuda_sections() if name != "_CUDA_TYPES")
