@@ -1414,6 +1414,8 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
 _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
+#include <atomic>
+
 // How a kernel is launched. `cluster`: CTAs in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
 // before the one ahead of it in the stream has ended.
 struct Launch {
@@ -1442,7 +1444,7 @@ struct Launch {
 template <auto kKernel>
 static cudaError_t allow_shared_memory(int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;
-  static bool ready[64] = {};
+  static std::atomic<bool> ready[64] = {};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess && !(device < 64 && ready[device])) {
@@ -2474,10 +2476,10 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
 // How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
 template <auto kKernel>
 static cudaError_t clusters_at_once(int& clusters) {
-  static int known[64] = {};
+  static std::atomic<int> known[64] = {};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
-  clusters = error == cudaSuccess && device < 64 ? known[device] : 0;
+  clusters = error == cudaSuccess && device < 64 ? known[device].load() : 0;
   if (error != cudaSuccess || clusters) return error;
   error = allow_shared_memory<kKernel>(sizeof(Tf32Memory));
   const Launch launch(kTfMostSplits, kTfThreads, sizeof(Tf32Memory), kTfMostSplits, false, nullptr);
@@ -4647,7 +4649,8 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
                               const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
   using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
                           const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  static Encode* encode = nullptr;
+  static std::atomic<Encode*> known = nullptr;   // the driver's function
+  Encode* encode = known;
   if (!encode) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
@@ -4658,7 +4661,7 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
 #endif
     if (error != cudaSuccess) return error;
     if (!found) return cudaErrorNotSupported;
-    encode = reinterpret_cast<Encode*>(found);
+    known = encode = reinterpret_cast<Encode*>(found);
   }
   const int64_t unit = batch_unit(p, batch_strides);
   cuuint64_t batches = 1;
@@ -4674,7 +4677,7 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
       encode(&map, type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes,
              strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return static_cast<cudaError_t>(result);   // the driver's errors have the runtime's numbers
 }
 
 template <int kBlockN, Cooperation kCooperation>
@@ -5033,10 +5036,12 @@ _CPP_BINDING = r"""
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <atomic>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 namespace {
 
@@ -5045,11 +5050,24 @@ namespace {
 void check(cudaError_t error, int device) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
+  std::string advice;
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction || error == cudaErrorInvalidKernelImage)
+    advice = ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a"
+             " process that sees it";
+  if (error == cudaErrorInvalidConfiguration)
+    advice = ". A launch has at most 2147483647 CTAs, and each product of a batch takes one or more; split the batch";
   TORCH_CHECK(false, std::string("tril_matmul: the CUDA kernel could not be launched on cuda:") + std::to_string(device) + ": " +
-                         cudaGetErrorString(error) +
-                         ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import" +
-                         " it again in a process that sees it.");
+                         cudaGetErrorName(error) + " (" + std::to_string(static_cast<int>(error)) + "), " + cudaGetErrorString(error) +
+                         advice + ".");
 }
+
+// The device of a call, current for torch and for CUDA, until the call ends. A thread that has not used CUDA yet has no context, and the
+// driver's functions (tensor maps are encoded by one) want one: cudaSetDevice makes it. The guard alone calls that only where another device
+// is current.
+struct OnDevice {
+  c10::cuda::CUDAGuard guard;
+  explicit OnDevice(const at::Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device()), x.get_device()); }
+};
 
 bool has_kernel(at::ScalarType type) { return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16; }
 
@@ -5061,15 +5079,15 @@ ElementType element_type(at::ScalarType type) {
 
 // What the launchers want to know of a GPU, asked once.
 Gpu describe_gpu(int device) {
-  static Gpu known[64] = {};   // SMs = 0: not asked yet. Two threads that ask at once write the same words.
-  if (device < 64 && known[device].sms) return known[device];
-  Gpu gpu;
+  static std::atomic<Gpu> known[64] = {};   // SMs = 0: not asked yet
+  Gpu gpu = device < 64 ? known[device].load() : Gpu{};
+  if (gpu.sms) return gpu;
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, device), device);
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), device);
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), device);
   gpu.capability = 10 * major + minor;
-  if (device < 64) known[device].capability = gpu.capability, known[device].sms = gpu.sms;
+  if (device < 64) known[device] = gpu;
   return gpu;
 }
 
@@ -5095,10 +5113,16 @@ bool describe_batch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& 
   return true;
 }
 
-// Whether torch's settings allow TF32 for float32 products: set_float32_matmul_precision, allow_tf32 or fp32_precision.
-bool tf32_allowed() {
-  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) == at::Float32Precision::TF32;
+// Whether torch's settings allow TF32 for float32 products: set_float32_matmul_precision, allow_tf32 or fp32_precision. `precision` is
+// at::Context::float32Precision, which has strings in torch 2.9 and enumerations from 2.10 on.
+template <typename Precision, typename Backend, typename Operation>
+bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
+  if constexpr (std::is_same_v<Precision, std::string>)
+    return (at::globalContext().*precision)("cuda", "matmul") == "tf32";
+  else
+    return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
+bool tf32_allowed() { return is_tf32(&at::Context::float32Precision); }
 
 struct Sizes {   // C is m x n, and k is summed over
   int64_t m, n, k;
@@ -5123,6 +5147,15 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
   return true;
 }
 
+// The same; operands that have too many are copied.
+Product described(at::Tensor& x, at::Tensor& y, const at::Tensor& c, int contraction, int structure) {
+  Product p;
+  if (describe(x, y, c, contraction, structure, p)) return p;
+  x = x.contiguous(), y = y.contiguous();
+  TORCH_INTERNAL_ASSERT(describe(x, y, c, contraction, structure, p));
+  return p;
+}
+
 // A tensor of which every stride but the last, which is 1, is a multiple of eight elements.
 at::Tensor empty_padded(const at::Tensor& like) {
   c10::SmallVector<int64_t, 8> shape(like.sizes().begin(), like.sizes().end());
@@ -5142,9 +5175,17 @@ at::Tensor padded_copy(const at::Tensor& t) {
 
 at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
 
+// Whether all that is a tensor of this kind lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
+bool is_memory(const at::Tensor& t) {
+  using c10::DispatchKey;
+  static const c10::DispatchKeySet keys(
+      {DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA});
+  return keys.has_all(t.key_set());
+}
+
 // Whether the operands fit each other and the contraction.
 bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
-  return x.is_cuda() && y.device() == x.device() && y.scalar_type() == x.scalar_type() && has_kernel(x.scalar_type()) && x.dim() >= 2 &&
+  return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() && has_kernel(x.scalar_type()) && x.dim() >= 2 &&
          y.dim() == x.dim() && x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, x.dim() - 2) && contraction >= kNN &&
          contraction <= kTN && x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) && structure >= kDense &&
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
@@ -5154,8 +5195,10 @@ bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structur
 // the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
 std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at::Tensor>> product(
     at::Tensor x, at::Tensor y, int contraction, int structure, int path, bool keep, bool explain) {
+  TORCH_CHECK(is_memory(x) && is_memory(y),
+              "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
-  const c10::cuda::CUDAGuard guard(x.device());
+  const OnDevice guard(x);
   const auto [m, n, k] = Sizes(x, y, contraction);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
@@ -5164,11 +5207,7 @@ std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at:
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
-  Product p;
-  if (!describe(x, y, c, contraction, structure, p)) {
-    x = x.contiguous(), y = y.contiguous();
-    describe(x, y, c, contraction, structure, p);
-  }
+  Product p = described(x, y, c, contraction, structure);
   const int device = x.get_device();
   const Gpu gpu = describe_gpu(device);
   const ElementType type = element_type(x.scalar_type());
@@ -5199,26 +5238,20 @@ std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at:
 
 // Whether the operands fit, are plain CUDA tensors, and none of torch's transforms looks on. Autograd may.
 bool is_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
-  using c10::DispatchKey;
-  static const c10::DispatchKeySet keys(
-      {DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA});
-  for (const at::Tensor* t : {&x, &y})
-    if (!keys.has_all(t->key_set()) || t->_fw_grad(0).defined()) return false;
-  return fit(x, y, contraction, structure) &&
+  return fit(x, y, contraction, structure) && !x._fw_grad(0).defined() && !y._fw_grad(0).defined() &&
          c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
-         c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCUDA);
+         c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for. `first`: they
 // have not been computed from it before.
-std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>> gradients(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y,
-                                                                           at::Tensor kept, bool first, int structure, bool for_x,
-                                                                           bool for_y) {
+std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>> gradients(at::Tensor g, at::Tensor x, at::Tensor y, at::Tensor kept,
+                                                                           bool first, int structure, bool for_x, bool for_y) {
   TORCH_CHECK(fit(g, y, kNT, structure) && fit(x, g, kTN, structure), "tril_matmul: the gradient does not fit the operands");
-  const c10::cuda::CUDAGuard guard(x.device());
+  const OnDevice guard(x);
   const at::Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
-  Product product, to_x, to_y;
-  describe(x, y, dx, kNN, structure, product), describe(g, y, dx, kNT, structure, to_x), describe(x, g, dy, kTN, structure, to_y);
+  const Product product = described(x, y, dx, kNN, structure);
+  Product to_x = described(g, y, dx, kNT, structure), to_y = described(x, g, dy, kTN, structure);
   if (!for_x) to_x.c = nullptr;
   if (!for_y) to_y.c = nullptr;
   if (structure == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
@@ -5236,8 +5269,9 @@ std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>> gradients(const
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.def("product", &product);
-  m.def("gradients", &gradients);
+  // A launch waits where the queue is full. Other Python threads run meanwhile.
+  m.def("product", &product, pybind11::call_guard<pybind11::gil_scoped_release>());
+  m.def("gradients", &gradients, pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("is_plain", &is_plain);
 }
 """
