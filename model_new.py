@@ -41,14 +41,19 @@ tril_matmul 1.0, MIT licence (see LICENSE).
 
 import contextlib
 import functools
+import glob
 import hashlib
+import importlib.machinery
+import importlib.util
 import math
 import os
+import shutil
 import sys
+import tempfile
 import time
-import weakref
 
 import torch
+import torch.utils.flop_counter
 
 __version__ = "1.0"
 __all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
@@ -5061,9 +5066,8 @@ void check(cudaError_t error, int device) {
                          advice + ".");
 }
 
-// The device of a call, current for torch and for CUDA, until the call ends. A thread that has not used CUDA yet has no context, and the
-// driver's functions (tensor maps are encoded by one) want one: cudaSetDevice makes it. The guard alone calls that only where another device
-// is current.
+// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, and the driver's functions (one
+// encodes tensor maps) want one: cudaSetDevice makes it. The guard alone calls that only where another device is current.
 struct OnDevice {
   c10::cuda::CUDAGuard guard;
   explicit OnDevice(const at::Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device()), x.get_device()); }
@@ -5185,7 +5189,8 @@ bool is_memory(const at::Tensor& t) {
 
 // Whether the operands fit each other and the contraction.
 bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
-  return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() && has_kernel(x.scalar_type()) && x.dim() >= 2 &&
+  return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() &&
+         has_kernel(x.scalar_type()) && x.dim() >= 2 &&
          y.dim() == x.dim() && x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, x.dim() - 2) && contraction >= kNN &&
          contraction <= kTN && x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) && structure >= kDense &&
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
@@ -5328,8 +5333,8 @@ class _BuildNotice:
             return
         print(
             f"tril_matmul: the build failed after {seconds:.0f} s; the error below holds the compiler's words. It needs nvcc of"
-            f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++17 compiler and ninja (pip install ninja);"
-            " TORCH_EXTENSIONS_DIR names the build folder.",
+            f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20) and ninja"
+            " (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder.",
             file=sys.stderr,
             flush=True,
         )
@@ -5353,10 +5358,52 @@ def _pip_toolkit(cuda, path):
     return found[0], headers, os.path.join(found[-1], files[-1])
 
 
+def _load_build(folder, name):
+    """The extension module that lies finished in the folder, or None."""
+    for library in glob.glob(os.path.join(glob.escape(folder), f"{name}*.so")):  # torch numbers the name where a process builds it again
+        spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    return None
+
+
+def _lock(file):
+    """Lock the open file for this process, and say whom that waits for. The system unlocks it when the process ends, however it ends."""
+    import fcntl
+
+    free = False
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = True
+    if not free:
+        file.seek(0)
+        builder = file.read() or "another process"
+        print(f"tril_matmul: waiting for {builder}, which is building the CUDA kernels ({file.name})", file=sys.stderr, flush=True)
+        fcntl.flock(file, fcntl.LOCK_EX)
+    file.truncate(0)
+    file.write(f"process {os.getpid()}")
+    file.flush()
+
+
 def _build():
-    """Compile and load the kernels for the GPUs present. Returns the extension module, or None where there is no GPU or no nvcc."""
+    """Load the kernels for the GPUs present, compiled if they have not been. Returns the extension module, or None where there is no GPU or
+    no nvcc."""
     if not torch.cuda.is_available():
         return None
+    capabilities = sorted({torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())})
+    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities] + ["-DTRIL_MATMUL_MMA"] * (_PATH == _MMA)
+    # The name holds a digest of all that decides the binary, so an edited file, a new GPU or another Python never meets an old build.
+    decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
+    name = f"tril_matmul_{hashlib.sha256(chr(10).join(decisive).encode()).hexdigest()[:16]}"
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions"))  # as torch has it
+    return _load_build(os.path.join(root, name), name) or _compile(root, name, flags, capabilities)
+
+
+def _compile(root, name, flags, capabilities):
+    """Compile the kernels and load them, in a folder of their own, which has the build's name once all is there: so a build that was
+    killed, or goes on without its Python, is never taken for one."""
     from torch.utils import cpp_extension
 
     # torch looks for CUDA_HOME, nvcc on the PATH and /usr/local/cuda, which need not have nvcc; of pip's packages it does not know.
@@ -5365,31 +5412,43 @@ def _build():
         toolkit = _pip_toolkit(torch.version.cuda, sys.path)
         if toolkit is None:
             return None
-    capabilities = sorted({torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())})
-    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities] + ["-DTRIL_MATMUL_MMA"] * (_PATH == _MMA)
-    # The name holds a digest of all that decides the binary, so an edited file or a new GPU never meets an old build.
-    digest = hashlib.sha256("\n".join([*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__]).encode()).hexdigest()[:16]
-    name = f"tril_matmul_{digest}"
-    load = {
-        "name": name,
-        "cpp_sources": [_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
-        "cuda_sources": list(_CUDA_SOURCES),
-        "extra_cflags": ["-O2"],
-        "extra_cuda_cflags": flags,
-        "no_implicit_headers": True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
-    }
-    folder = cpp_extension._get_build_directory(name, False)
+    os.makedirs(root, exist_ok=True)
+    folder = os.path.join(root, name)
     with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(open(f"{folder}.lock", "a+"))
+        with contextlib.suppress(OSError):  # a file system without locks: then each process builds for itself
+            _lock(lock)
+            for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
+                shutil.rmtree(left, ignore_errors=True)
+        module = _load_build(folder, name)
+        if module is not None:
+            return module
+        room = tempfile.mkdtemp(prefix=f"{name}.build.", dir=root)
+        stack.callback(shutil.rmtree, room, ignore_errors=True)
+        os.chmod(room, 0o755)
+        load = {
+            "name": name,
+            "cpp_sources": [_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
+            "cuda_sources": list(_CUDA_SOURCES),
+            "extra_cflags": ["-O2"],
+            "extra_cuda_cflags": flags,
+            "no_implicit_headers": True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
+            "build_directory": room,
+        }
         if toolkit is not None:
             stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
             cpp_extension.CUDA_HOME, load["extra_include_paths"], library = toolkit
             # The linker is told -lcudart, and pip's library has no name without a version. In the folder where it runs, a script of its
             # own has that name.
-            cpp_extension._maybe_write(os.path.join(folder, "libcudart.so"), f'INPUT("{library}")\n')
+            with open(os.path.join(room, "libcudart.so"), "w") as script:
+                script.write(f'INPUT("{library}")\n')
             load["extra_ldflags"] = ["-L."]
-        if not os.path.exists(os.path.join(folder, f"{name}.so")):
-            stack.enter_context(_BuildNotice(", ".join(f"sm_{major}{minor}" for major, minor in capabilities)))
-        return cpp_extension.load_inline(**load)
+        stack.enter_context(_BuildNotice(", ".join(f"sm_{major}{minor}" for major, minor in capabilities)))
+        module = cpp_extension.load_inline(**load)
+        with contextlib.suppress(OSError):  # a process that did not wait was faster
+            os.rename(room, folder)
+            module.__file__ = os.path.join(folder, os.path.basename(module.__file__))
+        return module
 
 
 _EXTENSION = _build()
@@ -5397,6 +5456,23 @@ _EXTENSION = _build()
 # ======================================================================================================================
 # 3. The operator
 # ======================================================================================================================
+
+# ---- Private names of torch: all that are used. Without one of them a slower way serves. -----------------------------
+
+
+def _private(path):
+    return functools.reduce(lambda found, name: getattr(found, name, None), path.split("."), torch)
+
+
+_dispatch_keys = _private("_C._dispatch_keys")
+_dispatch_modes = _private("_C._len_torch_dispatch_stack")
+_func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad and jvp, around a call
+_JVP = _private("_C._functorch.TransformType.Jvp")
+_forward_level = _private("autograd.forward_ad.__dict__.get")  # of its "_current_level", which changes
+_saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
+_backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
+_HAS_SHORT_WAYS = None not in (_dispatch_keys, _dispatch_modes, _func_levels, _JVP)  # else all goes by the operator, as compiled code does
+_KEEPS_WORKSPACES = None not in (_saved_tensors_hooks, _backward_keeps_graph)
 
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
@@ -5444,8 +5520,8 @@ def _check_operands(function, A, B, structure):
         raise ValueError(
             f"{function}: A and B must have the same {what}, but A has shape {tuple(A.shape)} and B has shape {tuple(B.shape)}"
         )
-    for a, b in zip(reversed(A.shape[:-2]), reversed(B.shape[:-2]), strict=False):
-        if a != b and a != 1 and b != 1:
+    for d in range(-min(A.dim(), B.dim()), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
+        if A.shape[d] != B.shape[d] and 1 not in (A.shape[d], B.shape[d]):
             raise ValueError(
                 f"{function}: the leading dimensions of A and B must broadcast, but are {tuple(A.shape[:-2])} and {tuple(B.shape[:-2])}"
             )
@@ -5611,12 +5687,21 @@ def _map(product, info, in_dims, X, Y, contraction, structure):
     return product(X, Y, contraction, structure), 0
 
 
+def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
+    """For FlopCounterMode, from shapes: two for each multiply-add, of which a triangular product has N (N + 1) (N + 2) / 6."""
+    *batch, m, n = out_shape
+    k = X[-2 if contraction == _TN else -1]
+    return math.prod(batch) * (k * (k + 1) * (k + 2) // 3 if structure else 2 * m * n * k)
+
+
+torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
+torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
 _definition.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=_save_operands)
 _definition.register_vmap(functools.partial(_map, _product_op))
 
 
 def _keys(T):
-    return torch._C._dispatch_keys(T).raw_repr()
+    return _dispatch_keys(T).raw_repr() if _HAS_SHORT_WAYS else None
 
 
 with torch.inference_mode():
@@ -5627,7 +5712,7 @@ with torch.inference_mode(False):
 
 def _ordinary(X, Y):
     """Whether these are CPU tensors at which nothing looks but autograd."""
-    return _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS and not torch._C._len_torch_dispatch_stack()
+    return _HAS_SHORT_WAYS and _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS and not _dispatch_modes()
 
 
 def _plain_on_cpu(X, Y, contraction, structure):
@@ -5639,7 +5724,7 @@ def _plain_on_cpu(X, Y, contraction, structure):
         return False
     if structure and not x[-2] == x[-1] == y[-1] or X.dtype != Y.dtype or X.dtype not in _DTYPES:
         return False
-    derived = torch._C._functorch.get_interpreter_stack() or torch.autograd.forward_ad._current_level >= 0
+    derived = _func_levels() or _forward_level("_current_level", 0) >= 0
     return not derived and not torch.is_autocast_enabled("cpu")
 
 
@@ -5681,22 +5766,24 @@ class _PlainProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, X, Y, contraction, structure):
-        C, _, workspace, _ = _product_cuda(X, Y, contraction, structure, keep=True)
-        if workspace is None or contraction != _NN or structure == _DENSE:
+        # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
+        # (save_on_cpu) or not at all (checkpoint), to spare memory.
+        keep = contraction == _NN and structure != _DENSE and _KEEPS_WORKSPACES and _saved_tensors_hooks(True) is None
+        C, _, ctx.workspace, _ = _product_cuda(X, Y, contraction, structure, keep=keep)
+        if ctx.workspace is None:
             _save_operands(ctx, (X, Y, contraction, structure), C)
-        else:  # the operands stay packed for the gradients: so only G has to be packed then
+        else:
             ctx.contraction, ctx.structure = contraction, structure
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
-            # What hooks (saved_tensors_hooks, save_on_cpu, checkpoint) give back for it may hold anything. So it is kept as long as torch
-            # keeps it, and not taken from there.
-            ctx.workspace = weakref.ref(workspace)
-            ctx.save_for_backward(X, Y, workspace)
+            ctx.save_for_backward(X, Y)
         return C
 
     @staticmethod
     def backward(ctx, G):
-        X, Y, *rest = ctx.saved_tensors  # once: checkpointing allows no more
-        workspace = ctx.workspace() if rest else None
+        X, Y = ctx.saved_tensors
+        workspace = ctx.workspace
+        if workspace is not None and not _backward_keeps_graph():
+            ctx.workspace = None  # freed with the graph
         from_packed = (
             workspace is not None
             and not torch.is_grad_enabled()  # else somebody wants a gradient of the gradients
@@ -5731,8 +5818,7 @@ def _shortest_way(X, Y, contraction, structure):
 
 def _refuse_nested_forward_mode(function):
     """torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong."""
-    levels = torch._C._functorch.get_interpreter_stack() or ()
-    if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in levels) > 1:
+    if sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
         raise NotImplementedError(
             f"{function}: a forward-mode derivative of a forward-mode derivative is not supported;"
             " use torch.func.hessian, jacrev or any other combination with reverse mode"
@@ -5759,7 +5845,7 @@ def _call(function, A, B, contraction, structure):
         if C is not None:
             return C
     A, B = _prepared(function, A, B, structure)
-    if compiling:
+    if compiling or not _HAS_SHORT_WAYS:
         return _product_op(A, B, contraction, structure)
     _refuse_nested_forward_mode(function)
     return _Product.apply(A, B, contraction, structure)
@@ -5809,21 +5895,24 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper,
-        fallback' where a part of a batch fell back); 'fallback', whether there was one: pairs of float16 cannot hold an operand, and the
-        mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the batch; 'fallback_at', which
-        of the batch, counted over its leading dimensions as one;
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', 'fallback', 'hopper, fallback'
+        where a part of a batch fell back, or 'meta', where nothing is computed); 'fallback', whether there was one: pairs of float16 cannot
+        hold an operand, and the mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the
+        batch; 'fallback_at', which of the batch, counted over its leading dimensions as one;
         'outliers', how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
 
     Raises:
-        ValueError: another problem. And what those functions raise.
+        ValueError: another problem. TypeError: a subclass of torch.Tensor (DTensor). And what those functions raise.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
     contraction, structure = _PROBLEMS[problem]
+    for name, T in (("A", A), ("B", B)):
+        if isinstance(T, torch.Tensor) and type(T) not in (torch.Tensor, torch.nn.Parameter):
+            raise TypeError(f"explain: {name} must be a torch.Tensor, and of no subclass, but is {type(T).__name__}")
     A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
-        return {"path": "cpu", "fallback": False, "fallback_at": [], "outliers": 0}
+        return {"path": A.device.type, "fallback": False, "fallback_at": [], "outliers": 0}
     _, path, _, controls = _product_cuda(A, B, contraction, structure, explain=True)
     controls = [] if controls is None else controls.tolist()  # of each: fallback, outliers
     fallback_at = [number for number, control in enumerate(controls) if control[0]]
