@@ -200,6 +200,11 @@ enum Side : int { kUpToLine, kFromLine, kEverywhere };
 
 __device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
 
+// Whether an operand has all of `lines` lines at each of `depth` k.
+__device__ inline bool has_all(Side side, int line, int lines, int k, int depth) {
+  return side == kUpToLine ? k + depth - 1 <= line : side == kFromLine ? k >= line + lines - 1 : true;
+}
+
 // Whether block k of an operand's lines `first` .. `first` + `blocks` - 1, all in blocks, may be on its diagonal.
 __device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
   return side != kEverywhere && static_cast<uint32_t>(k - first) < static_cast<uint32_t>(blocks);
@@ -254,15 +259,19 @@ __host__ __device__ inline int64_t tile_count(const Product& p, int edge) {
   return p.triangular ? triangle(rows) : rows * cols;
 }
 
+// A tile of a triangular product, by its row and its column.
+__device__ inline Tile tile_of(const Product& p, int edge, int i, int j) {
+  const int begin = p.contraction == kNN ? j : p.contraction == kNT ? 0 : i;
+  const int end = p.contraction == kNN ? i + 1 : p.contraction == kNT ? j + 1 : ceil_div(p.m, edge);
+  return {i, j, begin * edge, min(p.k, end * edge)};
+}
+
 // The tile at a place among those of one length, the longest first: group g of a triangular product holds g + 1 tiles, each as long as
 // ceil(n / edge) - g of its edges (in kNN they are an anti-diagonal, in kNT a column, in kTN a row).
 __device__ inline Tile tile_in_group(const Product& p, int edge, int group, int place) {
   const int side = ceil_div(p.m, edge);
   if (!p.triangular) return {place % side, place / side, 0, p.k};
-  const int i = p.contraction == kTN ? group : place + side - 1 - group, j = p.contraction == kNT ? side - 1 - group : place;
-  const int begin = p.contraction == kNN ? j : p.contraction == kNT ? 0 : i;
-  const int end = p.contraction == kNN ? i + 1 : p.contraction == kNT ? j + 1 : side;
-  return {i, j, begin * edge, min(p.k, end * edge)};
+  return tile_of(p, edge, p.contraction == kTN ? group : place + side - 1 - group, p.contraction == kNT ? side - 1 - group : place);
 }
 
 // The tile at place `rank` of the longest-first order, `edge` rows and columns each.
@@ -406,7 +415,7 @@ struct Plan {
     }
   }
   int64_t bytes_of_sums() const { return batches * places * kTileEdge * kTileEdge * sizeof(float); }
-  int64_t bytes() const { return bytes_of_sums() + batches * places * (kTileEdge / columns) * 4 * sizeof(uint64_t); }
+  int64_t bytes_of_ready() const { return batches * places * (kTileEdge / columns) * 4 * sizeof(uint64_t); }
 };
 
 }  // namespace half_precision
@@ -425,6 +434,17 @@ _CUDA_PTX = r"""
 #include <type_traits>
 
 // ---- PTX: addresses, clusters.
+
+// For a stress test: where a warp waits, arrives, copies or commits it sleeps a while at random, so that orders come up that are rare else.
+#if defined(TRIL_MATMUL_STRESS) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+__device__ inline void stress_delay() {
+  const uint32_t random = (static_cast<uint32_t>(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
+  if (random % 8 == 0) __nanosleep(random);
+}
+#define STRESS_DELAY() stress_delay()
+#else
+#define STRESS_DELAY()
+#endif
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -506,6 +526,7 @@ __device__ inline void barrier_invalidate(uint64_t* barrier) {
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
+  STRESS_DELAY();
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
@@ -513,10 +534,12 @@ __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t byte
 // its own CTA alone (the default scope). The other one is told no more than that a stage has been read, and the fence of a wider scope, in
 // every step of the pipeline, would cost more than the step.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
+  STRESS_DELAY();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
+  STRESS_DELAY();
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -609,12 +632,14 @@ __device__ inline void cp_async_wait_group() {
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
 // to the same place in both CTAs of the cluster and counts on the barrier of each.
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  STRESS_DELAY();
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
 
 __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  STRESS_DELAY();
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
                    shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
@@ -633,7 +658,10 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
 
 // What the copy engine writes to global memory, in groups; the issuing thread waits until they have been read.
 __device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ inline void bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void bulk_wait_group_read() {
+  STRESS_DELAY();
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
 // cluster, and counts on the barrier of each.
@@ -668,6 +696,7 @@ __device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.as
 // Waits for the threads of one of the teams that a CTA consists of, 15 at most.
 template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
+  STRESS_DELAY();
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
@@ -742,8 +771,14 @@ __device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) 
   return (operand & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(operand) + (bytes >> 4));
 }
 
-__device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_arrive() {
+  STRESS_DELAY();
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void warpgroup_commit_batch() {
+  STRESS_DELAY();
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int kPending>
 __device__ inline void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -1096,9 +1131,11 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
     return;
   }
   // Either a column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two
-  // powers is no normal number, but what it scales may be one: then they are undone one after the other.
-  const float first_step = is_normal(first) ? first : of_x, then_first = is_normal(first) ? 1.0f : of_first;
-  const float second_step = is_normal(second) ? second : of_x, then_second = is_normal(second) ? 1.0f : of_second;
+  // powers is no normal number, but what it scales may be one: then they are undone one after the other, the larger one first. The other
+  // way round, sums of wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
+  const float first_step = is_normal(first) ? first : fmaxf(of_x, of_first), then_first = is_normal(first) ? 1.0f : fminf(of_x, of_first);
+  const float second_step = is_normal(second) ? second : fmaxf(of_x, of_second);
+  const float then_second = is_normal(second) ? 1.0f : fminf(of_x, of_second);
 #pragma unroll
   for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
 #pragma unroll
@@ -1752,20 +1789,20 @@ struct Portable {
 
 //   buffers:  | team 0: X, Y | team 1: X, Y | ... | the next stage: team 0: X, Y | ...      X, Y: kDepth rows of kEdge + 4 elements
 //
-// Sums and writes tile `number / splits`, or one of its splits, whose CTAs are a cluster.
 template <typename T>
-__device__ inline void portable_compute(const Product& p, int splits, int number, typename Portable<T>::Memory& memory) {
+__device__ inline PortableWorkTile portable_work(const Product& p, const Tile& tile, int batch, int split) {
+  return {tile, batch, split, static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
+          static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
+}
+
+// Sums and writes memory.work, a tile or one of its splits, whose CTAs are a cluster. `known`: that a sum will not be finite.
+template <typename T>
+__device__ inline void portable_compute_tile(const Product& p, int splits, bool known, typename Portable<T>::Memory& memory) {
   using P = Portable<T>;
   using L = typename P::L;
   using Acc = typename P::Acc;
   using Copier = typename P::Copier;
   constexpr int kEdge = P::kEdge, kDepth = P::kDepth, kStep = P::kTeams * kDepth, kPitch = Copier::kPitch, kStages = P::kStages;
-  if (threadIdx.x == 0) {
-    const int batches = static_cast<int>(p.batches), batch = number / splits % batches;
-    memory.work = {tile_at(p, kEdge, number / splits / batches), batch, number % splits,
-                   static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
-                   static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
-  }
   __syncthreads();
   const PortableWorkTile& work = memory.work;
   Acc* const buffers = memory.buffers;
@@ -1794,7 +1831,7 @@ __device__ inline void portable_compute(const Product& p, int splits, int number
   keep(terms_from), keep(terms_to), keep(k_blocks_of_team);
   // Asynchronous copies run kStages - 1 k-blocks ahead; those through registers one k-block, which is what the registers hold.
   constexpr int kAhead = Copier::kAsync ? kStages - 1 : 1;
-  for (bool careful = false;; careful = true) {
+  for (bool careful = known;; careful = true) {
     Copier copier_x(view_x(), in_team, k_begin), copier_y(view_y(), in_team, k_begin);
 #pragma unroll
     for (int r = 0; r < L::kRows; ++r)
@@ -1820,7 +1857,7 @@ __device__ inline void portable_compute(const Product& p, int splits, int number
       // Multiply
       if (number >= 0 && k0 > terms_from && k0 < terms_to) {
         const Acc *x_of_warp = buffer_x(stage) + warp_row, *y_of_warp = buffer_y(stage) + warp_col;
-        if (careful)
+        if (careful && !(has_all(x_side, first_row(), L::kWarpRows, k0, kDepth) && has_all(y_side, first_col(), L::kWarpCols, k0, kDepth)))
           multiply_masked<L, kDepth, kPitch>(x_of_warp, y_of_warp, x_side, y_side, first_row(), first_col(), k0, sum);
         else
           multiply<L, kDepth, kPitch>(x_of_warp, y_of_warp, lane, sum);
@@ -1895,6 +1932,16 @@ __device__ inline void portable_compute(const Product& p, int splits, int number
           narrow(p.triangular && n > m ? Acc(0) : sum[r][s], corner[L::row(lane, r) * p.c_row + L::col(lane, s) * p.c_col]);
       }
   }
+}
+
+// Tile `number / splits`, or one of its splits.
+template <typename T>
+__device__ inline void portable_compute(const Product& p, int splits, int number, typename Portable<T>::Memory& memory) {
+  if (threadIdx.x == 0) {
+    const int batches = static_cast<int>(p.batches), at = number / splits;
+    memory.work = portable_work<T>(p, tile_at(p, kPortableEdge, at / batches), at % batches, number % splits);
+  }
+  portable_compute_tile<T>(p, splits, false, memory);
 }
 """
 
@@ -3135,9 +3182,13 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
 }
 
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
-// X meets a row of the tile, one of Y a column. Of one place always the same thread adds, in a fixed order.
+// X meets a row of the tile, one of Y a column. Each may be less than half a last bit of what stands in C, and all of them together a lot: so
+// they are summed apart, in float64, and added once. Of one place always the same thread adds, in a fixed order.
+template <int kEdge>
+using Corrections = double[kEdge][kEdge + 1];
 template <int kEdge, int kThreads>
-__device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y) {
+__device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
+                                          Corrections<kEdge>& corrections) {
   const float* const x = static_cast<const float*>(p.x) + batch_offset(p, p.x_batch, batch);
   const float* const y = static_cast<const float*>(p.y) + batch_offset(p, p.y_batch, batch);
   float* const c = static_cast<float*>(p.c) + batch_offset(p, p.c_batch, batch);
@@ -3146,9 +3197,11 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   const int first_row = tile.i * kEdge, first_col = tile.j * kEdge;
   constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
   const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
-  auto add = [&](int m, int n, float a, float b) {
-    float* const at = c + m * p.c_row + n * p.c_col;
-    if (!p.triangular || n <= m) *at = fmaf(a, b, *at);
+  for (int e = threadIdx.x; e < kEdge * kEdge; e += kThreads) corrections[e / kEdge][e % kEdge] = 0.0;
+  __syncthreads();
+  auto add = [&](int m, int n, double a, double b) {
+    double& at = corrections[m - first_row][n - first_col];
+    if (!p.triangular || n <= m) at = fma(a, b, at);
   };
   for_each_outlier<kEdge>(packed_x, x_matrix, p.contraction == kTN, first_row, [&](int k, int m, float value) {
     if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
@@ -3162,11 +3215,18 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
         x_matrix * packed_x.blocks_each + block_index(packed_x, (transposed ? k : row) / kBlock, (transposed ? row : k) / kBlock);
     if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
   });
+  __syncthreads();
+  for (int e = threadIdx.x; e < kEdge * kEdge; e += kThreads)
+    if (const double sum = corrections[e / kEdge][e % kEdge]; sum != 0.0) {
+      float& at = c[(first_row + e / kEdge) * p.c_row + (first_col + e % kEdge) * p.c_col];
+      at = static_cast<float>(at + sum);
+    }
+  __syncthreads();
 }
 
 // Corrects the tiles that meet outliers. Of a CTA's tiles each thread looks at one, all at the same time: most meet none.
 template <int kEdge, int kThreads>
-__device__ inline void correct_tiles(const Product& p, const Behind& behind) {
+__device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections<kEdge>& corrections) {
   static_assert(kEdge <= kBlock, "a tile's rows, and its columns, are in one line of blocks");
   __shared__ uint32_t met[kThreads / 32];   // which of the tiles that a warp has looked at
   const int batches = static_cast<int>(p.batches);
@@ -3188,7 +3248,7 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind) {
       for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
         const int64_t one = first + step * (warp * 32 + __ffs(bits) - 1);
         correct_tile<kEdge, kThreads>(p, static_cast<int>(one % batches), tile_at(p, kEdge, static_cast<int>(one / batches)), behind.x,
-                                      behind.y);
+                                      behind.y, corrections);
       }
     __syncthreads();
   }
@@ -3224,10 +3284,12 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
   grid_dependency_wait();
   const int progress = *behind.progress;
   // The fallback leaves nothing to correct
-  if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
-    correct_tiles<Fallback::kEdge, Fallback::kThreads>(p, behind);
-  if (!(progress & kFallback)) return;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
+  using TileCorrections = Corrections<Fallback::kEdge>;
+  static_assert(sizeof(TileCorrections) <= sizeof(typename Fallback::Memory), "a tile's corrections must fit the fallback's memory");
+  if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
+    correct_tiles<Fallback::kEdge, Fallback::kThreads>(p, behind, *reinterpret_cast<TileCorrections*>(fallback_memory));
+  if (!(progress & kFallback)) return;
   __shared__ int number;   // of a tile, or of one of its splits
   do {
     if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
@@ -4066,6 +4128,31 @@ struct CtaTile {
   __device__ bool is_stored() const { return split == splits - 1; }   // by the last of the splits
 };
 
+// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of what is listed, so that nothing has
+// to be cleared beforehand; and how many parts of boxes have been taken.
+struct NonFinite {
+  uint64_t* word;
+  uint32_t* taken;
+  uint32_t* boxes;      // by number, row by row in each product of the batch
+  uint32_t tag, room;   // the launch's number, not zero; how many boxes C has
+  __device__ void add(uint32_t box) const {
+    uint64_t old = *word, assumed;
+    do {
+      assumed = old;
+      const bool first = old >> 32 != tag;
+      old = atomicCAS(reinterpret_cast<unsigned long long*>(word), assumed, first ? uint64_t(tag) << 32 | 1 : assumed + 1);
+    } while (old != assumed);
+    const bool first = old >> 32 != tag;
+    if (first) *taken = 0;
+    const uint32_t at = first ? 0 : static_cast<uint32_t>(old);
+    if (at < room) boxes[at] = box;
+  }
+  __device__ uint32_t count() const {
+    const uint64_t now = *word;
+    return now >> 32 == tag ? min(static_cast<uint32_t>(now), room) : 0;
+  }
+};
+
 struct HalfProduct {
   CUtensorMap x, y;                 // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
   CUtensorMap c;                    // (column, row, batch), or (row, column, batch)
@@ -4080,6 +4167,7 @@ struct HalfProduct {
   float* partial_sums;              // of all splits but each tile's last
   uint64_t* ready;                  // for each 64 x 256 of those: `launch` once they are there. The last split sets it to zero
   uint64_t launch;                  // a number that no memory holds by chance
+  NonFinite non_finite;
 };
 
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
@@ -4097,7 +4185,7 @@ struct SharedMemory {
   CtaTile tile[kTiles];
   uint64_t landed[kStages], full[kStages], empty[kStages];   // landed: before it is masked, if it has to be
   uint64_t tile_full[kTiles], tile_empty[kTiles];
-  int again;   // a sum is a NaN or Inf: everything is to be summed again, with care
+  uint32_t non_finite[2];   // of each consumer warpgroup: which of the boxes it has just stored hold a sum that is a NaN or Inf
 };
 
 // ---- Half precision: boxes of C on their way to memory.
@@ -4116,7 +4204,7 @@ __device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int ro
 // plays through the same list scheduling: the next work tile goes to the cluster that has been given the least work so far. So no counter
 // in memory has to be reset beforehand.
 template <int kBlockN, Cooperation kCooperation>
-__device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bool careful) {
+__device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
   const int lane = threadIdx.x % 32, rank = block_rank_in_cluster(), cluster = cluster_id_in_grid();
   const int ctas = kCooperation == kMulticast ? 2 : gridDim.x / h.clusters;
   using Tiles = WorkTiles<kEdge[kCooperation]>;
@@ -4133,7 +4221,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bo
     }
     ++published;
   };
-  // This CTA's tile of part `part` of the work tile. With care, a tile that is summed in splits is summed by its last one alone
+  // This CTA's tile of part `part` of the work tile
   auto publish_own = [&](int part) {
     const int batch = part / kParts, row = tile.i * kRows, col = tile.j * kRows + part % kParts * kCols;
     const int place = (tile.place + batch * h.places) * kParts + part % kParts;
@@ -4144,12 +4232,7 @@ __device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared, bo
     } else {
       own.row += kBlocksM * rank;
       if (col * kBlock >= h.n) return;
-      if (careful && tile.splits > 1) {
-        if (!own.is_stored()) return;
-        own.split = 0, own.splits = 1;
-        Tiles::k_range(h, tile.i, tile.j, own.k_begin, own.k_end);
-      }
-      // Half of the columns may lack k-blocks that the other half has: zeros of Y that Inf must not meet
+      // Half of the columns may lack k-blocks that the other half has
       if (h.y_side == kFromLine) own.k_begin = max(own.k_begin, col);
       if (h.y_side == kUpToLine) own.k_end = min(own.k_end, col + kCols);
       own.k_end = max(own.k_begin, own.k_end);
@@ -4312,13 +4395,13 @@ __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, 
     else
       stmatrix_x4<true>(by_col + 2048 * q, w);
   }
-  return sign;
+  return h.p.triangular ? sign : 0.0f;   // a dense product has every term
 }
 
 // ---- Half precision: masking, two warps.
 //
 // A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place here. They may still meet a
-// NaN or an Inf of the other operand: see `again` in the kernel.
+// NaN or an Inf of the other operand: see sum_again.
 
 // Sets a row of a block on the diagonal to zero above the diagonal, or below it (lower: what is kept).
 __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
@@ -4365,42 +4448,19 @@ __device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
 
 // ---- Half precision: consumers, two warpgroups of 64 rows each.
 
-// An element of a block, by its line and its k.
-template <int kMajor>
-__device__ inline float element(bool bfloat16, const uint8_t* block, int line, int k) {
-  const int row = kMajor ? k : line, col = kMajor ? line : k;
-  const uint8_t* at = block + row * 128 + (col / 8 ^ row % 8) * 16 + col % 8 * 2;
-  return bfloat16 ? widen(*reinterpret_cast<const __nv_bfloat16*>(at)) : widen(*reinterpret_cast<const __half*>(at));
-}
-
-// sum += X Y over a k-block on a diagonal: those terms alone that the sum over k has, since zero times Inf would be a NaN. Rare, and slow:
-// the sums leave their registers meanwhile.
-template <int kMajorX, int kMajorY, int kBlockN>
-__device__ inline void multiply_with_care(const HalfProduct& h, const uint8_t (&stage)[kBlocksM + kBlockN / kBlock][kOperandBytes],
-                                          int line_x, int line_y, int k_block, float (&sum)[kBlockN / 2]) {
-  const int thread = threadIdx.x % 128;
-  float total[kBlockN / 2];
-#pragma unroll
-  for (int e = 0; e < kBlockN / 2; ++e) total[e] = sum[e];
-#pragma unroll 1
-  for (int e = 0; e < kBlockN / 2; ++e) {
-    const int row = thread / 32 * 16 + thread % 32 / 4 + e / 2 % 2 * 8, col = e / 4 * 8 + thread % 4 * 2 + e % 2;
-    const uint8_t *x = stage[threadIdx.x / 128], *y = stage[kBlocksM + col / kBlock];
-    float s = total[e];
-#pragma unroll 1
-    for (int k = 0; k < kBlockK; ++k)
-      if (on_side(h.x_side, line_x * kBlock + row, k_block * kBlock + k) && on_side(h.y_side, line_y * kBlock + col, k_block * kBlock + k))
-        s = fmaf(element<kMajorX>(h.bfloat16, x, row, k), element<kMajorY>(h.bfloat16, y, col % kBlock, k), s);
-    total[e] = s;
+// One thread of a warpgroup lists the boxes that its warpgroup has found to hold a sum that is not finite: box u at row(u), col(u).
+template <typename Row, typename Col>
+__device__ inline void list_boxes(const HalfProduct& h, uint32_t& found, int batch, const Row& row, const Col& col) {
+  for (; found; found &= found - 1) {
+    const int u = __ffs(found) - 1;
+    h.non_finite.add((static_cast<uint32_t>(batch) * ceil_div(h.m, kBlock) + row(u)) * ceil_div(h.n, kBlock) + col(u));
   }
-#pragma unroll
-  for (int e = 0; e < kBlockN / 2; ++e) sum[e] = total[e];
 }
 
-// ---- Half precision: consumers: tile by tile.
+// Tile by tile.
 
 template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, bool careful) {
+__device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
   using Shared = SharedMemory<kBlockN>;
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
   const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), rank = block_rank_in_cluster(), lane = threadIdx.x % 32;
@@ -4450,44 +4510,27 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
       }
     };
     // Multiply its k-blocks
-    if (careful) {
-      release_stored();
+    const int begin = h.x_side == kFromLine ? min(max(tile.k_begin, line_x), tile.k_end) : tile.k_begin;
+    const int end = h.x_side == kUpToLine ? max(min(tile.k_end, line_x + 1), begin) : tile.k_end;
+    leave_out(begin - tile.k_begin);
+    int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
+    with_element([&](auto type) {
 #pragma unroll 1
-      for (int k = tile.k_begin; k < tile.k_end; ++k, at.advance()) {
+      for (int k = begin; k < end; ++k, at.advance()) {
         wait_for_stage();
-        if (to_be_masked<kBlockN, kCooperation>(h, tile, rank, k)) {
-          multiply_with_care<kMajorX, kMajorY, kBlockN>(h, shared.stage[at.stage], line_x, tile.col, k, sum);
-        } else {
-          with_element([&](auto type) {
-            issue(type);
-            warpgroup_wait<0>();
-          });
+        issue(type);
+        warpgroup_wait<1>();
+        if (reading >= 0) {
+          release(reading);
+          release_stored();
         }
-        release(at.stage);
+        reading = at.stage;
       }
-    } else {
-      const int begin = h.x_side == kFromLine ? min(max(tile.k_begin, line_x), tile.k_end) : tile.k_begin;
-      const int end = h.x_side == kUpToLine ? max(min(tile.k_end, line_x + 1), begin) : tile.k_end;
-      leave_out(begin - tile.k_begin);
-      int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
-      with_element([&](auto type) {
-#pragma unroll 1
-        for (int k = begin; k < end; ++k, at.advance()) {
-          wait_for_stage();
-          issue(type);
-          warpgroup_wait<1>();
-          if (reading >= 0) {
-            release(reading);
-            release_stored();
-          }
-          reading = at.stage;
-        }
-        warpgroup_wait<0>();
-      });
-      if (reading >= 0) release(reading);
-      release_stored();
-      leave_out(tile.k_end - end);
-    }
+      warpgroup_wait<0>();
+    });
+    if (reading >= 0) release(reading);
+    release_stored();
+    leave_out(tile.k_end - end);
 
     // Leave the sums of a split, or add those of the others
     if (kCooperation == kMulticast && tile.splits > 1) {
@@ -4511,22 +4554,26 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
     }
 
     // Store the tile
-    float sign = 0.0f;
     if constexpr (kCooperation == kMulticast) {
       wait_for_stage();
+      // The first thread alone has waited for the last tile to leave `stored`, and a warpgroup without k-blocks has met nowhere since
+      named_barrier_sync<128>(kConsumerTeam + group);
       auto box = [&](int u) {
         const int number = group * Shared::kBlocksN + u, in_stage = kBlocksM + Shared::kBlocksN;
         return number < in_stage ? shared.stage[at.stage][number] : shared.stored[number - in_stage];
       };
       static_assert(2 * Shared::kBlocksN <= kBlocksM + Shared::kBlocksN + Shared::kStored, "all boxes of C must have a place");
 #pragma unroll
-      for (int u = 0; u < Shared::kBlocksN; ++u) sign += store_sums(h, box(u), line_x, tile.col + u, sum + 32 * u);
+      for (int u = 0; u < Shared::kBlocksN; ++u)
+        if (store_sums(h, box(u), line_x, tile.col + u, sum + 32 * u) != 0.0f) atomicOr(&shared.non_finite[group], 1u << u);
       fence_proxy_async_shared();   // the copy engine reads them
       named_barrier_sync<128>(kConsumerTeam + group);
 #pragma unroll 1
       for (int u = 0; u < Shared::kBlocksN; ++u)
         if (threadIdx.x % 128 == 0) send_box(h, box(u), line_x, tile.col + u, tile.batch);
       bulk_commit_group();
+      if (threadIdx.x % 128 == 0)
+        list_boxes(h, shared.non_finite[group], tile.batch, [&](int) { return line_x; }, [&](int u) { return tile.col + u; });
       stored_from = at.stage;
       at.advance();
     } else {
@@ -4549,16 +4596,17 @@ __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared, boo
         }
         bulk_wait_group_read();   // the box before this one has left
         named_barrier_sync<128>(kConsumerTeam + group);
-        sign += store_sums(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, total);
+        if (store_sums(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, total) != 0.0f) shared.non_finite[group] = 1;
         fence_proxy_async_shared();   // the copy engine reads it
         named_barrier_sync<128>(kConsumerTeam + group);
-        if (threadIdx.x % 128 == 0) send_box(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, tile.batch);
+        if (threadIdx.x % 128 == 0) {
+          send_box(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, tile.batch);
+          list_boxes(h, shared.non_finite[group], tile.batch, [&](int) { return tile.row + box % 2; },
+                     [&](int) { return tile.col + box / 2; });
+        }
         bulk_commit_group();
       }
     }
-    if (h.p.triangular && sign != 0.0f)
-      for (int to = 0; to < (kCooperation == kMulticast ? 2 : gridDim.x / h.clusters); ++to)
-        store_in_peer(address_in_peer(base + offsetof(Shared, again), to), 1);
   }
   bulk_wait_group_read();
 }
@@ -4572,28 +4620,22 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
   extern __shared__ __align__(1024) uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw);
   const int warp = threadIdx.x / 32;
-  auto for_each_barrier = [&](auto&& apply) {
-    for (int s = 0; s < Shared::kStages; ++s) {
-      apply(&shared.landed[s], 1);
-      apply(&shared.full[s], 1);
-      apply(&shared.empty[s], (kCooperation == kMulticast ? 2 : 1) * kConsumerWarps);
-    }
-    for (int u = 0; u < kTiles; ++u) {
-      apply(&shared.tile_full[u], 1);
-      apply(&shared.tile_empty[u], kTileTakers);
-    }
-  };
-  auto set_up = [&] {
-    for_each_barrier([](uint64_t* barrier, int count) { barrier_init(barrier, count); });
-    shared.again = 0;
-    barrier_init_fence();
-  };
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     prefetch_tma_descriptor(h.x);
     prefetch_tma_descriptor(h.y);
     prefetch_tma_descriptor(h.c);
-    set_up();
+    for (int s = 0; s < Shared::kStages; ++s) {
+      barrier_init(&shared.landed[s], 1);
+      barrier_init(&shared.full[s], 1);
+      barrier_init(&shared.empty[s], (kCooperation == kMulticast ? 2 : 1) * kConsumerWarps);
+    }
+    for (int u = 0; u < kTiles; ++u) {
+      barrier_init(&shared.tile_full[u], 1);
+      barrier_init(&shared.tile_empty[u], kTileTakers);
+    }
+    shared.non_finite[0] = shared.non_finite[1] = 0;
+    barrier_init_fence();
   }
   __syncwarp();
   launch_dependent_grids();
@@ -4611,37 +4653,51 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
   cluster_sync();
   grid_dependency_wait();   // it may still read what is C now, or write what is an operand
 
-  // Zero times Inf would be a NaN that the sum over k does not have. So where a sum is a NaN, all is done once more, with care.
-  auto again = [&](bool careful) {
-    __syncwarp();
-    cluster_sync();   // no CTA may end, or begin again, while another still signals it or reads its sums
-    if (careful || !shared.again) return false;
-    fence_proxy_async_shared();   // sums have been where the copy engine will write
-    cluster_sync();
-    if (threadIdx.x == 0) {
-      for_each_barrier([](uint64_t* barrier, int) { barrier_invalidate(barrier); });
-      set_up();
-    }
-    __syncwarp();
-    cluster_sync();
-    return true;
-  };
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<kConsumerRegisters>();
-    for (bool careful = false;; careful = true) {
-      consume<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared, careful);
-      if (!again(careful)) break;
-    }
+    consume<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
   } else {
     warpgroup_reg_dealloc<kProducerRegisters>();
-    for (bool careful = false;; careful = true) {
-      if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared, careful);
-      if (warp == kProducerWarp) produce<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
-      if (warp >= kFirstMaskWarp) mask<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
-      __syncwarp();
-      if constexpr (kCooperation == kSplit) cluster_sync();   // the consumers exchange their sums
-      if (!again(careful)) break;
+    if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared);
+    if (warp == kProducerWarp) produce<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
+    if (warp >= kFirstMaskWarp) mask<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
+    __syncwarp();
+    if constexpr (kCooperation == kSplit) cluster_sync();   // the consumers exchange their sums
+  }
+  __syncwarp();
+  cluster_sync();   // no CTA may end while another still arrives there, or reads its sums
+#endif
+}
+
+// ---- Half precision: sums that are not finite, once more.
+//
+// Zero times Inf is no term of the sum over k, but the zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is
+// not finite are summed again on the CUDA cores, only the terms that the sum has, by whichever CTAs are free. There is nothing to do where
+// all sums were finite.
+template <typename T>
+__global__ void __launch_bounds__(Portable<T>::kThreads, 1) sum_again(const __grid_constant__ Product p, const NonFinite list) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(16) unsigned char stage_memory[];
+  auto& memory = *reinterpret_cast<typename Portable<T>::Memory*>(stage_memory);
+  __shared__ uint32_t next;
+  launch_dependent_grids();
+  grid_dependency_wait();
+  constexpr uint32_t kParts = kBlock / kPortableEdge;   // of a box, along an edge
+  const uint32_t count = list.count();
+  for (; count; __syncthreads()) {
+    if (threadIdx.x == 0) next = atomicAdd(list.taken, 1u);
+    __syncthreads();
+    const uint32_t number = next, rows = ceil_div(p.m, kBlock), cols = ceil_div(p.n, kBlock);
+    if (number >= count * kParts * kParts) {   // the last CTA leaves the list empty, for a graph that is launched again
+      if (threadIdx.x == 0 && number == count * kParts * kParts + gridDim.x - 1) *list.word = 0;
+      return;
     }
+    const uint32_t box = list.boxes[number / (kParts * kParts)], part = number % (kParts * kParts);
+    const int i = box / cols % rows * kParts + part / kParts, j = box % cols * kParts + part % kParts;
+    const int batch = static_cast<int>(box / cols / rows);
+    if (i >= ceil_div(p.m, kPortableEdge) || j > i || batch >= p.batches) continue;
+    if (threadIdx.x == 0) memory.work = portable_work<T>(p, tile_of(p, kPortableEdge, i, j), batch, 0);
+    portable_compute_tile<T>(p, 1, true, memory);
   }
 #endif
 }
@@ -4702,7 +4758,12 @@ static uint64_t number_of_launch() {
   return next += 2;
 }
 
-int64_t workspace_bytes(const Product& p, const Gpu& gpu) { return Plan(p, gpu).bytes(); }
+// The workspace: partial sums, `ready`, and NonFinite's word, its `taken` (and four bytes that nobody uses) and the boxes.
+static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
+int64_t workspace_bytes(const Product& p, const Gpu& gpu) {
+  const Plan plan(p, gpu);
+  return plan.bytes_of_sums() + plan.bytes_of_ready() + (p.triangular ? 16 + 4 * box_count(p) : 0);
+}
 
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const Plan plan(p, gpu);
@@ -4718,10 +4779,22 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   h.partial_sums = static_cast<float*>(workspace);
   h.ready = reinterpret_cast<uint64_t*>(static_cast<uint8_t*>(workspace) + plan.bytes_of_sums());
   h.launch = number_of_launch(), h.places = plan.places;
+  if (p.triangular) {
+    uint8_t* const list = reinterpret_cast<uint8_t*>(h.ready) + plan.bytes_of_ready();
+    h.non_finite = {reinterpret_cast<uint64_t*>(list), reinterpret_cast<uint32_t*>(list + 8), reinterpret_cast<uint32_t*>(list + 16),
+                    static_cast<uint32_t>(h.launch) | 1, static_cast<uint32_t>(box_count(p))};
+  }
   if (error != cudaSuccess) return error;
-  if (plan.split > 1) return launch_as<128, kSplit>(h, x.lines_first, y.lines_first, plan.split, stream);
-  return plan.columns == 128 ? launch_as<128, kMulticast>(h, x.lines_first, y.lines_first, 2, stream)
-                             : launch_as<256, kMulticast>(h, x.lines_first, y.lines_first, 2, stream);
+  error = plan.split > 1        ? launch_as<128, kSplit>(h, x.lines_first, y.lines_first, plan.split, stream)
+          : plan.columns == 128 ? launch_as<128, kMulticast>(h, x.lines_first, y.lines_first, 2, stream)
+                                : launch_as<256, kMulticast>(h, x.lines_first, y.lines_first, 2, stream);
+  if (error != cudaSuccess || !p.triangular) return error;
+  return with_constant(h.bfloat16, [&](auto is_bfloat16) {
+    using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
+    const int64_t parts = tile_count(p, kPortableEdge) * p.batches;
+    const Launch launch(std::min<int64_t>(gpu.sms, parts), Portable<T>::kThreads, sizeof(typename Portable<T>::Memory), 1, true, stream);
+    return launch_kernel<sum_again<T>>(launch, p, h.non_finite);
+  });
 }
 
 }  // namespace half_precision
