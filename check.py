@@ -4,81 +4,40 @@
     python check.py --problem upper                     the upper triangular product; transposed_a: A.T @ B
     python check.py --solution theirs.py                anybody's KernelBench-style file
     python check.py --size 256 --no-timing              a few seconds on a small machine
-    python check.py --plot time.svg                     times smaller sizes as well, and draws time against N (needs matplotlib)
-    python check.py --problem upper --export file.py    writes model_new.py as KernelBench wants problem 14; runs nothing
+    python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
+    python examples/plot.py time.svg                    the same at several sizes, and draws time against N
+
+It runs the solution in a process of its own and calls it some hundred times: other inputs in every call, sizes to twice --size, ordinary
+and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns
+with the reference's, by a clock of its own, and compares those results as well. The last line is the verdict:
+
+    all holds: ...    every element of every call was within its bound, the inputs were left alone, the same input gave the same bits;
+                      then the times, and the reference's divided by the solution's; 'at least', where the clock holds more than calls
+    WRONG: ...        the first thing that was not so. What is printed above tells the rest
 
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
-Files. Both are read as text and exec-ed, as KernelBench does. A reference has Model and get_inputs, a solution has ModelNew; a file
-for several problems has UpperModel, UpperModelNew, get_inputs_upper, and TransposedAModel, TransposedAModelNew,
-get_inputs_transposed_a, which are preferred where they exist. The reference's get_init_inputs() gives the constructors' arguments.
-
-Who runs what. The judge never executes the solution. A child process does, another one runs the reference, and both are stopped
-(SIGSTOP) but for the time in which they answer a request of the judge. A request is a number of calls: the inputs lie in memory that the
-judge shares (written while the child stands still), and as soon as the child says that it is done, it is stopped again and the judge
-takes the results out of the child's memory by itself, in random order (CUDA IPC; on a CPU /proc/PID/mem). What the child says in its own
-favour counts for nothing; what it says against itself does: an exception, a wrong dtype. A child that dies, ends with whatever status,
-takes longer than --timeout beyond the reference, or writes to standard output, which belongs to the judge, is convicted.
-
-What is judged. Every call of every request, timed or not, has inputs that the solution has not seen before, and each element of its
-result is compared with the truth. How many calls a request has, their order, sizes, signs and distributions are drawn anew in each run;
---seed repeats a run, and a run whose seed was known beforehand proves less than one with a fresh seed. Inputs must stay bitwise as they
-were. The same input must give the same bits again. Gradients are judged where the reference has them, unless --forward-only.
-
-Accuracy. Truth is a float64 product of what the problem reads. (For float64 inputs: sums of exact float64 products of slices of the
-inputs, Ozaki's scheme, kept as a pair of float64.) The error of an element is |C - truth| / (|A||B|), the componentwise error, u is
-the unit roundoff of the dtype, n the number of terms. Every element has to meet
-
-    float32           max(1e-6, 2 x the reference's worst error on the same input)
-    with --tf32       the same with 2^-10, two operands rounded to 11 bits, and 2^-23 sqrt(n) for the accumulation
-    float64           the same with 1e-6 * 2^-29, which is as many units of float64's roundoff as 1e-6 is of float32's
-    float16/bfloat16  |C - truth| <= u |truth| + e |A||B|: the rounding of a right result, plus an accumulation in float32 with
-                      e = max(2^-23 sqrt(n), 2 x what the reference needs); tensor cores truncate, hence 2^-23 and not 2^-24
-
-The reference may loosen no bound beyond 16 sqrt(n) u (two units for the 16-bit types, 2^-8 for TF32): it would not be a reference.
-Where |A||B| is above the dtype's largest number a partial sum may overflow, and the element is not judged. Where a product may lie under
-the smallest normal number of float32 (within a factor of 4), each term may be lost: n times that number is allowed. A result below it
-may be flushed to zero. Inputs of integers with exactly representable sums allow no error at all. On uniform inputs KernelBench's own
-criterion is tested besides: allclose to the reference at 1e-4, for the 16-bit types and TF32 1e-2.
-
-Memory. Before each request what the child's allocator has free is filled with the byte 255, which is NaN in every dtype, so that what is
-not written shows: on a GPU the blocks of torch's caching allocator, on a CPU each tensor that torch.empty makes (but in timed requests,
-where that would take time).
-
-Time. The judge's own clock runs from a request to the moment when it has taken the first result. What a request takes besides its calls
-is subtracted (of the reference, before the solution is loaded, by requests of few calls); divided by the number of calls, that is the
-time `from outside`. The child's clock (CUDA events between the calls, on a CPU its clock) gives the median and the percentiles. Where the
-two disagree by 2 % more than the reference's do in a request (by 7 % at most), the time from outside counts for the solution, the better
-one for the reference, and the ratio is a lower bound. So it is where the median of the reference's calls is more than 1.25 times the
-10th percentile (or eight times the least), because others use the machine: that counts then. Nothing but the calls happens in between:
-no flush, no copy, no pause. A call's inputs have not been touched by the GPU since at least the calls before it, so at N of 1024 and more
-the L2 is cold. The reference is timed before the solution is loaded, and again in turns with it; the faster counts.
-
-What it does not protect against. It is a judge, no sandbox: a child runs with your rights. It could write to your files, this one
-included, or read the judge's memory where the system lets it (as root it does). Read a stranger's file before you run it. A GPU can be
-told to begin when a word of memory changes (cuStreamWaitValue): it could begin while the judge writes the last inputs of a request. And
-a contender that reaches past the harness can compute the calls of a request in one batch. Their results are right, and each is compared;
-but where calls are short that saves what launching each of them costs: on a CPU up to 2.6x at N = 16 was seen, and nothing from 128 on.
-
-`--json FILE` records everything (replaced atomically). `--export FILE` refuses to overwrite a file. `--plot FILE` has four halvings of
---size timed, and their timed calls judged, as those of --size are.
+An element may be off by so much of (|A||B|)'s, n being the number of terms: float32 1e-6, float64 1e-6 * 2^-29, or twice what the
+reference's worst is off by on the same input; float16 and bfloat16 by their rounding and 2^-23 sqrt(n); with --tf32 by 2^-10 and that.
+The kernel keeps the solution's process from reaching the judge's (seccomp, Landlock, no capabilities); what a system lacks of it the
+report names. It is a judge and no sandbox: the process runs as you. docs/judge.md has the rest: bounds, clocks, attacks.
 """
 
 import argparse
-import ast
 import contextlib
 import ctypes
 import fcntl
+import functools
 import hashlib
-import importlib.util
+import itertools
 import json
 import math
 import mmap
 import os
 import platform
 import random
-import selectors
+import select
 import signal
 import statistics
 import subprocess
@@ -88,10 +47,18 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import torch
+from guard import LEFT_OPEN, LIBC, guard
+
+# A child gives up what no solution needs before it imports torch, while it has one thread.
+CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
+GUARD = guard(CHILD["judge"], CHILD["others"]) if CHILD else {}
+
+warnings.filterwarnings("ignore", message=".*NumPy.*")  # torch's, where it is not installed; nothing here needs it
+import torch  # noqa: E402
+
+from measures import *  # noqa: E402, F403
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -109,333 +76,7 @@ class Ended(Wrong):
     """The child is gone, or its GPU context is: nothing more can be asked."""
 
 
-# ======================================================================================================================
-# 1. The problems
-# ======================================================================================================================
-
-
-def _everything(X):
-    return X
-
-
-@dataclass(frozen=True)
-class Problem:
-    name: str
-    number: int  # in KernelBench's level 1
-    formula: str
-    prefix: str  # of the class names
-    suffix: str  # of get_inputs
-    keep: Callable  # the part of a matrix that exists; the rest is not read, or zero in a result
-
-    @property
-    def triangular(self):
-        return self.keep is not _everything
-
-    def headline(self, size):
-        """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
-        return (size,) if self.triangular else (size, max(1, size // 4), max(1, size // 2))
-
-    def shapes(self, dims):
-        """Of A, B and C."""
-        if self.triangular:
-            return ((dims[0], dims[0]),) * 3
-        K, M, N = dims
-        return (K, M), (K, N), (M, N)
-
-    def products(self, A, B, G=None):
-        """(name, X, Y) of each result, which is keep(X @ Y): C and, where G = dC is given, dA and dB. X and Y hold nothing that the
-        problem does not read."""
-        if not self.triangular:
-            return [("C", A.mT, B), *([("dA", B, G.mT), ("dB", A, G)] if G is not None else [])]
-        A, B = self.keep(A), self.keep(B)
-        return [("C", A, B), *([("dA", self.keep(G), B.mT), ("dB", A.mT, self.keep(G))] if G is not None else [])]
-
-
-PROBLEMS = {
-    "lower": Problem("lower", 15, "C = tril(A) tril(B)", "", "", torch.tril),
-    "upper": Problem("upper", 14, "C = triu(A) triu(B)", "Upper", "_upper", torch.triu),
-    "transposed_a": Problem("transposed_a", 16, "C = A.T B", "TransposedA", "_transposed_a", _everything),
-}
-
-
-def label(dims):
-    return "x".join(map(str, dims))
-
-
-# ======================================================================================================================
-# 2. Inputs
-# ======================================================================================================================
-
-
-class Draw:
-    """Random float64 matrices on a device, from a stream of their own: a seed repeats them whatever else is drawn."""
-
-    def __init__(self, seed, name, device, tf32=False):
-        self.device, self.tf32 = device, tf32
-        drawn = hashlib.sha256(f"{seed} {name}".encode()).digest()
-        self.generator = torch.Generator(device).manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
-
-    def uniform(self, *shape):
-        return torch.rand(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
-
-    def normal(self, *shape):
-        return torch.randn(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
-
-    def decades(self, span, *shape):
-        """10^U(-span, span)"""
-        return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
-
-
-# Each makes A and B in float64 from a Draw, their shapes and the dtype; what the problem does not read is masked away afterwards.
-
-
-def _each(make):
-    """A and B alike: make(draw, shape)."""
-    return lambda draw, a, b, dtype: (make(draw, a), make(draw, b))
-
-
-def _integers(draw, a, b, dtype):
-    # Terms up to limit^2, so that a sum of K of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
-    bits = {torch.float64: 53, torch.float32: 24}.get(dtype)
-    limit = 4 if bits is None else max(1, math.isqrt(2**bits // max(1, a[0])))
-    limit = min(limit, 1024) if draw.tf32 else limit  # which holds 11 bits
-    return tuple(torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit for shape in (a, b))
-
-
-def _elimination(draw, a, b, dtype):
-    """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
-    made, span = [], 2 if dtype in (torch.float16, torch.bfloat16) else 8
-    for place, (rows, cols) in ((3, a), (2, b)):
-        X = torch.eye(rows, cols, dtype=torch.float64, device=draw.device)
-        at = min(rows, cols) // place
-        X[at:, at] = draw.normal(rows - at) * draw.decades(span, rows - at)
-        X[at, at:] = draw.normal(cols - at) * draw.decades(span, cols - at)
-        X[at, at] = 1
-        made.append(X)
-    return made
-
-
-def _unit(draw, shape):
-    """Ones on the diagonal and multipliers of at most 1, as LU with pivoting leaves them."""
-    X = 2 * draw.uniform(*shape) - 1
-    X.diagonal().fill_(1)
-    return X
-
-
-def _cholesky(draw, shape):
-    """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
-    x = draw.uniform(max(shape)).cpu().sort().values
-    gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
-    for ridge in (1e-8, 1e-6, 1e-4):  # more, where rounding errors leave a pivot below zero
-        gram.diagonal().add_(ridge)
-        L, failed = torch.linalg.cholesky_ex(gram)
-        if not failed:
-            break
-    # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
-    return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(draw.device)
-
-
-def _scaled(which, along, span):
-    def make(draw, a, b, dtype):
-        made = [draw.normal(*a), draw.normal(*b)]
-        rows, cols = made[which].shape
-        made[which] *= draw.decades(span, rows, 1) if along == "rows" else draw.decades(span, 1, cols)
-        return made
-
-    return make
-
-
-def _graded(draw, a, b, dtype):
-    """The index that is summed over graded from 1e-15 to 1e15 in A, and inversely in B: every term is of ordinary size."""
-    K = b[0]
-    grade = 10.0 ** torch.linspace(-15, 15, K, dtype=torch.float64, device=draw.device)
-    A, B = draw.normal(*a), draw.normal(*b)
-    return (A * grade if a[0] == a[1] == K else A * grade[:, None]), B / grade[:, None]
-
-
-def _about(*scales):
-    return lambda draw, a, b, dtype: [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
-
-
-def _near_overflow(draw, a, b, dtype):
-    scale = math.sqrt(torch.finfo(torch.float32).max / (16 * max(1, a[0])))  # of 1e17 and more; |A||B| stays just below the largest number
-    return scale * draw.normal(*a), scale * draw.normal(*b)
-
-
-def _single(value):
-    def make(draw, a, b, dtype):
-        A, B = draw.normal(*a), draw.normal(*b)
-        for X, (p, q) in ((A, (3, 5)), (B, (2, 7))):
-            rows, cols = X.shape
-            X[rows - 1 - rows // p, cols // q] = value  # one of these two lies in the triangle, whichever it is
-            X[rows // q, cols - 1 - cols // p] = value
-        return A, B
-
-    return make
-
-
-@dataclass(frozen=True)
-class Distribution:
-    make: Callable
-    wide: bool = False  # needs the exponent range of float32: not for the 16-bit types
-    float32_only: bool = False  # about the ends of float32's range
-    exact: bool = False  # every term and sum is representable: no error is allowed
-    kernelbench: bool = False  # what KernelBench draws, so its criterion applies
-
-    def suits(self, dtype):
-        return dtype == torch.float32 if self.float32_only else not (self.wide and dtype in (torch.float16, torch.bfloat16))
-
-
-ORDINARY = {
-    "uniform": Distribution(_each(lambda draw, shape: draw.uniform(*shape)), kernelbench=True),
-    "normal": Distribution(_each(lambda draw, shape: draw.normal(*shape))),
-    "signed": Distribution(_each(lambda draw, shape: 2 * draw.uniform(*shape) - 1)),
-}
-HARD = {
-    "integers": Distribution(_integers, exact=True),
-    "sparse": Distribution(_each(lambda draw, shape: draw.normal(*shape) * (draw.uniform(*shape) < 0.02))),
-    "identity A": Distribution(lambda draw, a, b, dtype: (torch.eye(*a, dtype=torch.float64, device=draw.device), draw.normal(*b))),
-    "elimination": Distribution(_elimination),
-    "unit diagonal": Distribution(_each(_unit)),
-    "Cholesky, near singular": Distribution(_each(_cholesky)),
-    "rows of A over 2 decades": Distribution(_scaled(0, "rows", 1)),
-    "lognormal, sigma 3": Distribution(_each(lambda draw, shape: torch.exp(3 * draw.normal(*shape))), wide=True),
-    "rows of A over 16 decades": Distribution(_scaled(0, "rows", 8), wide=True),
-    "columns of A over 16": Distribution(_scaled(0, "columns", 8), wide=True),
-    "rows of B over 16": Distribution(_scaled(1, "rows", 8), wide=True),
-    "columns of B over 16": Distribution(_scaled(1, "columns", 8), wide=True),
-    "graded inversely 1e+-15": Distribution(_graded, wide=True),
-    "one tiny entry": Distribution(_single(1e-30), wide=True),
-    "one huge entry": Distribution(_single(1e30), wide=True),
-    "near overflow": Distribution(_near_overflow, float32_only=True),
-    "about 1e18 and 1e-20": Distribution(_about(1e18, 1e-20), float32_only=True),
-    "about 1e-20": Distribution(_about(1e-20, 1e-20), float32_only=True),
-    "denormals and 1e10": Distribution(_about(1e-39, 1e10), float32_only=True),
-}
-DISTRIBUTIONS = ORDINARY | HARD
-
-# ======================================================================================================================
-# 3. Truth and errors
-# ======================================================================================================================
-
-
-def slices(X, along, bits):
-    """X (float64) as a sum of parts with at most `bits` bits below the leading one of the largest element `along` a dimension."""
-    parts, rest = [], X.clone()
-    while bool(rest.any()):
-        largest = rest.abs().amax(along, keepdim=True)
-        mantissa, _ = torch.frexp(largest)
-        unit = torch.where(largest > 0, largest / mantissa, 1.0) * 2.0**-bits  # largest / mantissa is a power of two, exactly
-        unit.clamp_min_(5e-324)  # the smallest number there is: nothing lies below it
-        parts.append(torch.round(rest / unit) * unit)
-        rest -= parts[-1]
-    return parts
-
-
-def exact_product(X, Y):
-    """X @ Y as a pair of float64 (high, low); low is None where float64 products of narrower inputs leave nothing to correct."""
-    if X.dtype != torch.float64:
-        return X.double() @ Y.double(), None
-    # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
-    bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
-    high = X.new_zeros(X.shape[0], Y.shape[1])
-    low = high.clone()
-    y_parts = slices(Y, 0, bits)
-    for x in slices(X, 1, bits):
-        for y in y_parts:
-            part = x @ y
-            total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
-            back = total - high
-            low += (high - (total - back)) + (part - back)
-            high = total
-    return high, low
-
-
-def may_underflow(X, Y):
-    """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
-    hits = torch.zeros(X.shape[0], Y.shape[1], dtype=torch.float64, device=X.device)
-    # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
-    (x_exponent, x_there), (y_exponent, y_there) = ((torch.frexp(Z.double())[1], Z != 0) for Z in (X, Y))
-    if bool(x_there.any()) and bool(y_there.any()):
-        lowest_y = int(y_exponent[y_there].min())
-        for e in torch.unique(x_exponent[x_there]).tolist():
-            if e + lowest_y - 2 < -126:
-                rows, cols = (x_exponent == e) & x_there, (y_exponent < -124 - e) & y_there
-                hits[rows.float() @ cols.float() > 0.5] = 1.0
-    return hits
-
-
-def one_sign(X):
-    return bool((X >= 0).all()) or bool((X <= 0).all())
-
-
-def narrow(dtype):
-    return dtype in (torch.float16, torch.bfloat16)
-
-
-def allowed(dtype, terms, tf32=False):
-    """The componentwise errors that a solution may have in any case, and that no reference can excuse. The manual derives them."""
-    root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
-    if tf32:
-        return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
-    return (root * 2.0**-23, 4 * u) if narrow(dtype) else (1e-6 * (u / 2.0**-24), 16 * root * u)
-
-
-@dataclass
-class Truth:
-    """What a product should be, and by what an element may be off. All float64 (m, n)."""
-
-    high: torch.Tensor
-    low: torch.Tensor | None
-    magnitude: torch.Tensor  # |A||B|
-    forgiven: torch.Tensor | float  # absolute: the rounding of 16-bit results, and what underflow may take
-    judged: torch.Tensor  # where no partial sum can overflow
-    terms: int
-    dtype: torch.dtype
-    keep: Callable
-    exact: bool = False
-    tf32: bool = False
-
-    @classmethod
-    def of(cls, X, Y, keep, exact=False, tf32=False):
-        dtype, terms, info = X.dtype, X.shape[-1], torch.finfo(X.dtype)
-        high, low = (None if part is None else keep(part) for part in exact_product(X, Y))
-        magnitude = high.abs() if one_sign(X) and one_sign(Y) else keep(X.double().abs() @ Y.double().abs())
-        forgiven = 0.0
-        if exact:  # what is left is one rounding to the result's dtype
-            high = high.to(dtype).double()
-        elif dtype == torch.float32:
-            tiny = (high != 0) & (high.abs() < info.smallest_normal)
-            forgiven = (may_underflow(X, Y) * terms + tiny) * info.smallest_normal
-        elif narrow(dtype):
-            # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
-            forgiven = (high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
-        return cls(high, low, magnitude, forgiven, magnitude <= info.max, terms, dtype, keep, exact, tf32)
-
-    def errors(self, C):
-        """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
-        off = C.detach().double() - self.high
-        if self.low is not None:
-            off -= self.low
-        off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
-        relative = torch.where(self.magnitude > 0, off / self.magnitude, torch.where(off > 0, math.inf, 0.0))
-        return torch.where(self.judged, self.keep(relative), 0.0)
-
-    def bound(self, reference_worst):
-        """What the worst componentwise error may be."""
-        floor, most = allowed(self.dtype, self.terms, self.tf32)
-        return 0.0 if self.exact else max(floor, min(2 * reference_worst, most))
-
-
-def worst_of(errors):
-    """The largest error and its coordinates."""
-    at = int(errors.argmax())
-    return float(errors.flatten()[at]), divmod(at, errors.shape[1])
-
-
-# ======================================================================================================================
-# 4. Memory that processes share
-# ======================================================================================================================
+# ==== 1. Memory that processes share ====
 
 
 class GpuMemory:
@@ -457,6 +98,10 @@ class GpuMemory:
             text = ctypes.c_char_p()
             self.driver.cuGetErrorString(status, ctypes.byref(text))
             raise RuntimeError(f"{name} fails: {(text.value or b'CUDA error').decode()} ({status})")
+
+    def attribute(self, number, device):
+        self.call("cuDeviceGetAttribute", ctypes.byref(value := ctypes.c_int()), number, device.index)
+        return value.value
 
     def range(self, address):
         """Base and bytes of the allocation that holds an address."""
@@ -492,16 +137,13 @@ class Slab:
     ALIGNMENT = 512  # bytes, as torch's own CUDA allocator has it
 
     def __init__(self, device, size, place=None):
-        self.device, self.size = device, size
-        if device.type == "cuda":
-            gpu = GpuMemory()
-            if place is None:
-                self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
-                self.place = gpu.export(self.bytes.data_ptr())
-            else:
-                self.bytes = gpu.open(place[0], device)[place[1] : place[1] + size]
+        self.device, self.size, self.place = device, size, place
+        if device.type == "cuda" and place is None:
+            self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
+            self.place = GpuMemory().export(self.bytes.data_ptr())
+        elif device.type == "cuda":
+            self.bytes = GpuMemory().open(place[0], device)[place[1] : place[1] + size]
         else:
-            self.place = place
             if place is None:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 os.ftruncate(self.place, size)
@@ -512,11 +154,7 @@ class Slab:
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
-# ======================================================================================================================
-# 5. The child
-# ======================================================================================================================
-
-# Everything here runs in a child process, beside the solution, which may read and change all of it. The judge counts on none of it.
+# ==== 2. The child: it runs beside the solution, which may read and change all of it. The judge counts on none of it ====
 
 
 def describe(error):
@@ -524,26 +162,6 @@ def describe(error):
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
     where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
-
-
-class Moment:
-    """On a CPU, what torch.cuda.Event is on a GPU."""
-
-    def record(self):
-        self.time = time.perf_counter()
-
-    def elapsed_time(self, end):
-        return (end.time - self.time) * 1e3
-
-
-def marks(number, cuda):
-    """Marks to be recorded, one after the other."""
-    return [torch.cuda.Event(enable_timing=True) if cuda else Moment() for _ in range(number)]
-
-
-def between(marks):
-    """Microseconds from each recorded mark to the next."""
-    return [start.elapsed_time(end) * 1e3 for start, end in zip(marks, marks[1:], strict=False)]
 
 
 class Child:
@@ -559,10 +177,16 @@ class Child:
             torch.utils.deterministic.fill_uninitialized_memory = True
             warnings.filterwarnings("ignore", message=".*deterministic.*")
         self.slab = Slab(self.device, size, place)
+        self.at = self.slab.bytes.data_ptr()
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
+
+    def start(self):
+        return {"guard": GUARD}
 
     def load(self, path, text, classes, arguments, tf32):
         """The file as KernelBench has it: no __file__, no __name__. Its name is for tracebacks and inspect.getsource (Triton needs it)."""
+        if arguments is None:  # the reference
+            LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the judge has opened its memory, nobody else shall
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         names = {}
         exec(compile(text, path, "exec"), names)
@@ -572,16 +196,17 @@ class Child:
         if arguments is None:
             arguments = list(names["get_init_inputs"]()) if "get_init_inputs" in names else []
         self.model = names[found](*arguments).to(self.device)
+        sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
     def prepare(self, mode, dtype, shapes, inputs, poisoned, timed):
-        """Makes ready for calls whose inputs will stand at these places of the slab. `shapes`: of each call's results. Drops the last
-        results, and poisons free memory, where blocks of these sizes will be wanted."""
+        """For calls whose inputs will stand at these places, with results of these shapes. Fills free memory with NaN: blocks of `poisoned`
+        bytes will be wanted, and what is not written shows."""
         self.mode, self.dtype, self.shapes, self.answers = mode, DTYPES[dtype], shapes, []
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         if mode == "gradients":
             self.operands = [(A.requires_grad_(), B.requires_grad_(), G) for A, B, G in self.operands]
-        self.marks = marks(len(inputs) + 1, self.cuda)
+        self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
             blocks = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in poisoned]
             free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
@@ -589,8 +214,7 @@ class Child:
                 block.fill_(255)
             torch.cuda.synchronize(self.device)
         else:
-            # Freed memory often goes back to the system and returns as zeros: torch's own debugging aid fills every new tensor, which takes
-            # time. (The public function imports torch's compiler, which takes more.)
+            # Freed memory often comes back from the system as zeros: torch's debugging aid fills every new tensor, which takes time.
             torch._C._set_deterministic_algorithms(not timed, warn_only=True)
         return {}
 
@@ -614,9 +238,8 @@ class Child:
             torch.cuda.synchronize(self.device)
 
     def times(self):
-        return {"us": between(self.marks)}
-
-    # ---- The modes: what a call is. ----------------------------------------------------------------------------------
+        """Microseconds from each mark to the next."""
+        return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def forward(self, A, B):
         return (self.model(A, B),)
@@ -633,81 +256,52 @@ class Child:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
             return {"wrong": str(answer) if isinstance(answer, Wrong) else f"the solution raises {describe(answer)}"}
-        results, slab = [], self.slab.bytes.data_ptr()
+        if self.slab.bytes.data_ptr() != self.at:
+            return {"wrong": "an input is moved to other memory (share_memory_() does so), where later inputs do not arrive"}
+        results = []
         for name, X, shape in zip(("the result" if len(shapes) == 1 else "C", "dA", "dB"), answer, shapes, strict=False):
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
-            is_, should = (list(X.shape), X.dtype, X.device, X.layout), (shape, self.dtype, self.device, torch.strided)
-            for what, x, y in zip(("shape", "dtype", "device", "layout"), is_, should, strict=True):
-                if x != y:
+            wanted = {"shape": shape, "dtype": self.dtype, "device": self.device, "layout": torch.strided}
+            for what, y in wanted.items():
+                if (x := list(X.shape) if what == "shape" else getattr(X, what)) != y:
                     return {"wrong": f"{name}'s {what} is {x}, and should be {y}"}
-            if slab <= X.data_ptr() < slab + self.slab.size:
+            if self.at <= X.data_ptr() < self.at + self.slab.size:
                 return {"wrong": f"{name} shares memory with an input"}
-            place = self.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)
-            results.append([*place, list(X.stride())])
+            results.append([*(self.gpu.export(X.data_ptr()) if self.cuda else (X.data_ptr(), 0)), list(X.stride())])
         return {"results": results}
 
 
-def serve(judge, requests, answers, device, size, place):
-    """A child's main function: reads requests, a JSON object a line, and answers each with another one, and an empty line when all is
-    done."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
+def serve(requests, answers, device, size, place, **_):
+    """A child's main function: answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
     child = None
-    if os.getppid() != judge:  # it is gone already
-        return
     with os.fdopen(requests) as todo, os.fdopen(answers, "w") as done:
         for line in todo:
             request = json.loads(line)
             try:
                 child = child or Child(device, size, place)
-                answers = getattr(child, request.pop("do"))(**request)
-                for answer in [answers] if isinstance(answers, dict) else answers:
+                said = getattr(child, request.pop("do"))(**request)
+                for answer in [said] if isinstance(said, dict) else said:
                     print(json.dumps(answer), file=done, flush=True)
             except BaseException as error:  # SystemExit too
                 print(json.dumps({"raises": describe(error)}), file=done)
             print(file=done, flush=True)
 
 
-# ======================================================================================================================
-# 6. The judge's side of a child
-# ======================================================================================================================
+# ==== 3. The judge's side of a child ====
 
 ANSWER_BYTES = 16 << 20  # of one answer at most
-RELAYED_LINES = 200  # of a child's standard error
+RELAYED_LINES = 200  # of a child's output
 LOADING = 10  # times --timeout: a file may compile when it is loaded
 STOPPING = 2.0  # seconds that a signal may take
-DOING = {"load": "it is loaded", "calls": "it answers a request"}
+DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
 
 
-def numbers(path):
-    """The numbers among the names in a folder of /proc."""
-    with contextlib.suppress(OSError):
-        return [int(name) for name in os.listdir(path) if name.isdecimal()]
-    return []
-
-
-def state_of(path):
-    """(state, parent's pid) of a process or a thread; ("X", 0) if it is gone."""
-    with contextlib.suppress(OSError), open(f"{path}/stat", "rb", buffering=0) as f:
-        state, parent = f.read().rpartition(b")")[2].split()[:2]
-        return state.decode(), int(parent)
-    return "X", 0
-
-
-def parents():
-    """{pid: parent's pid} of all processes."""
-    return {pid: state_of(f"/proc/{pid}")[1] for pid in numbers("/proc")}
-
-
-def stands(pid):
-    """Whether all threads of a process are stopped, or gone."""
-    return all(state_of(f"/proc/{pid}/task/{thread}")[0] in "TtZX" for thread in numbers(f"/proc/{pid}/task"))
-
-
-def send(number, pids, group=False):
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            (os.killpg if group else os.kill)(pid, number)
+def send(number, group):
+    """Whether anybody is left in that group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+        return True
 
 
 def printable(text, most=400):
@@ -715,94 +309,59 @@ def printable(text, most=400):
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
 
 
-class Contender:
-    """A file and the child process that runs it, stopped but for the time in which it answers. `who`: 'solution' or 'reference'."""
+class Contender(contextlib.AbstractContextManager):
+    """A file and the child that runs it ('solution' or 'reference'): a process group, stopped but for the time in which it answers."""
 
-    def __init__(self, who, path, slab, relay):
-        self.who, self.path, self.slab, self.relay = who, path, slab, relay
-        self.relayed, self.last_words, self.strays, self.stood_at, self.memory = 0, b"", set(), 0.0, None
+    def __init__(self, who, path, slab, relay, others=(), warden=None):
+        self.who, self.path, self.slab, self.relay, self.relayed = who, path, slab, relay, 0
+        self.last_words, self.heard, self.memory = b"", 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes a child of the judge, not of init
-        self.before = {pid for pid, parent in parents().items() if parent == os.getpid()}
         self.stdout = tempfile.TemporaryFile()  # noqa: SIM115
         todo, self.todo = os.pipe()
         self.answers, done = os.pipe()
-        given = json.dumps([os.getpid(), todo, done, str(slab.device), slab.size, slab.place])
-        self.process = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), "--child", given],
-            stdin=subprocess.DEVNULL,
-            stdout=self.stdout,
-            stderr=subprocess.PIPE,
-            pass_fds=[todo, done] + ([slab.place] if slab.device.type == "cpu" else []),
-            start_new_session=True,  # a group of its own, and no terminal
-        )
+        spec = {"judge": os.getpid(), "others": others, "requests": todo, "answers": done}
+        spec |= {"device": str(slab.device), "size": slab.size, "place": slab.place}
+        command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
+        files = {"stdin": subprocess.DEVNULL, "stdout": self.stdout, "stderr": subprocess.PIPE}
+        files["pass_fds"] = [todo, done] + ([slab.place] if slab.device.type == "cpu" else [])
+        self.process = subprocess.Popen(command, **files, start_new_session=True)  # a group of its own, and no terminal
+        if warden:
+            os.write(warden, b"%d\n" % self.process.pid)
         os.close(todo), os.close(done)
-        os.set_blocking(self.process.stderr.fileno(), False)
-        self.selector = selectors.DefaultSelector()
-        for channel in (self.answers, self.process.stderr):
-            self.selector.register(channel, selectors.EVENT_READ)
-
-    def __enter__(self):
-        return self
+        for fd in (self.todo, self.process.stderr.fileno()):
+            os.set_blocking(fd, False)
 
     def __exit__(self, *_):
-        send(signal.SIGKILL, self.family())
-        self.process.wait()
-        self.selector.close(), self.process.stderr.close(), self.stdout.close()
+        for _ in range(200):  # until nobody of the group is left
+            if not send(signal.SIGKILL, self.process.pid):
+                break
+            self.process.poll()
+            time.sleep(0.005)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
+            self.process.wait(LOADING)
+        self.process.stderr.close(), self.stdout.close()
         for fd in filter(None, (self.todo, self.answers, self.memory)):
             os.close(fd)
 
-    def family(self):
-        """The child and all that it has started, also what has left its session and lost its parent: that is the judge's then."""
-        if self.who == "reference":  # it starts nothing, and what the solution has lost is not its own
-            return {self.process.pid}
-        parent_of, size = parents(), 0
-        found = {self.process.pid} | {pid for pid, parent in parent_of.items() if parent == os.getpid()} - self.before
-        while size != len(found):
-            size = len(found)
-            found |= {pid for pid, parent in parent_of.items() if parent in found}
-        return found
-
     def stop(self):
-        """Waits until the whole family stands still."""
+        """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
         deadline = time.perf_counter() + STOPPING
-        while True:
-            if all(map(stands, family := self.family())):
-                self.strays, self.stood_at = family - {self.process.pid}, self.ran()
-                time.sleep(2e-4)  # a thread that is called stopped may have its last steps yet to go, if it was preempted
-                if self.ran() == self.stood_at:
-                    break
-            send(signal.SIGSTOP, family)
-            time.sleep(5e-5)  # a signal takes about as long; looking again at once would only take a core from those who work
+        send(signal.SIGSTOP, self.process.pid)
+        while self.process.poll() is None and not os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(5e-5)
             if time.perf_counter() > deadline:
-                raise Ended(f"the {self.who}'s processes do not stand still when they are stopped")
-
-    def ran(self):
-        """Seconds of processor time that the family has had: more than when it was stopped says that it has not stood still."""
-        total = 0.0
-        for pid in (self.process.pid, *self.strays):
-            with contextlib.suppress(OSError):
-                total += time.clock_gettime(~pid << 3 | 2)  # that process's own clock, as clock_getcpuclockid(3) makes it
-        return total
-
-    # ---- Requests and answers. ---------------------------------------------------------------------------------------
+                raise Ended(f"the {self.who}'s process does not stand still when it is stopped")
+        time.sleep(2e-4)  # in which the last of them, too, will have met the signal
 
     def ask(self, do, limit, **arguments):
-        """The child's answer; Ended if there is none within `limit` seconds. The child runs in between, and only then. (After "calls" the
-        caller stops the family, because that takes milliseconds.)"""
-        data = (json.dumps({"do": do, **arguments}) + "\n").encode()
-        if any(key.fileobj == self.answers for key, _ in self.selector.select(0)) and self.process.poll() is None:
+        """The child's answer; Ended if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
+        if select.select([self.answers], [], [], 0)[0] and self.process.poll() is None:
             raise Ended(f"the {self.who}'s process answers what it has not been asked")
-        send(signal.SIGCONT, self.strays)
-        send(signal.SIGCONT, [self.process.pid], group=True)
+        send(signal.SIGCONT, self.process.pid)
         try:
-            with contextlib.suppress(BrokenPipeError):
-                while data:  # more than a pipe holds is only the text of a file, of which no line runs yet
-                    data = data[os.write(self.todo, data) :]
-            answer = self.read_answer(do, limit)
+            answer = self.exchange(do, (json.dumps({"do": do, **arguments}) + "\n").encode(), limit)
         finally:
-            send(signal.SIGSTOP, [self.process.pid], group=True)
-            send(signal.SIGSTOP, self.strays)
+            send(signal.SIGSTOP, self.process.pid)
         if do != "calls":
             self.stop()
         if "raises" in answer:
@@ -811,11 +370,14 @@ class Contender:
             raise CannotRun(f"--{self.who} {self.path}: {printable(answer['missing'])}")
         return answer
 
-    def read_answer(self, do, limit):
-        """The object that the child answers with; what it writes to standard error goes to `relay` meanwhile."""
+    def exchange(self, do, request, limit):
+        """Writes a request, reads the object that answers it, and relays what the child writes to standard error meanwhile."""
         data, answer, deadline = b"", None, time.perf_counter() + limit
         while not data.endswith(b"\n\n"):
-            ready = [key.fileobj for key, _ in self.selector.select(0.1)]
+            ready, room, _ = select.select([self.answers, self.process.stderr], [self.todo] if request else [], [], 0.1)
+            if room:
+                with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                    request = request[os.write(self.todo, request) :]
             if self.answers in ready:
                 piece = os.read(self.answers, 1 << 20)
                 data += piece
@@ -842,30 +404,30 @@ class Contender:
     def listen(self):
         if piece := self.process.stderr.read(1 << 16):
             *lines, self.last_words = (self.last_words + piece).split(b"\n")
-            for line in lines[: max(0, RELAYED_LINES - self.relayed)]:
-                self.relayed += 1
-                self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
             self.last_words = self.last_words[-4096:]
+            self.pass_on(lines)
+
+    def pass_on(self, lines):
+        for line in lines[: max(0, RELAYED_LINES - self.relayed)]:
+            self.relayed += 1
+            self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
 
     def raise_ended(self, do):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         self.listen()
-        code = self.process.returncode
-        names = {int(number): number.name for number in signal.Signals}
-        how = f"ends with status {code}" if (code or 0) >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}"
-        how = "closes its channel" if code is None else how
-        raise Ended(f"the {self.who}'s process {how} while {DOING.get(do, 'it prepares')}")
+        code, names = self.process.returncode, {int(number): number.name for number in signal.Signals}
+        dead = code is not None and (f"ends with status {code}" if code >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}")
+        raise Ended(f"the {self.who}'s process {dead or 'closes its channel'} while {DOING.get(do, 'it prepares')}")
 
     def printed(self):
-        """What the child has written to its standard output, or None."""
-        size = os.fstat(self.stdout.fileno()).st_size
-        return printable(repr(os.pread(self.stdout.fileno(), 80, 0).decode(errors="replace"))) if size else None
-
-    # ---- Results, taken out of the child's memory. -------------------------------------------------------------------
+        """What the child has written to its standard output since this was asked last."""
+        text = os.pread(self.stdout.fileno(), 1 << 16, self.heard)
+        self.heard = os.fstat(self.stdout.fileno()).st_size
+        return text
 
     def fetch(self, result, shape, dtype):
-        """A copy of one result (a tensor), where the child has said that it lies; that is checked as far as it has to be true."""
+        """A copy of a result out of the child's memory. Where the child says that it lies is checked as far as it has to be true."""
         try:
             place, offset, strides = result
             elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
@@ -875,60 +437,40 @@ class Contender:
             if self.gpu:
                 flat = self.gpu.open(place, self.slab.device)[offset : offset + size]
             else:
-                flat = torch.frombuffer(self.read(place, size), dtype=torch.uint8)
+                flat, done = bytearray(size), 0
+                while done < size:
+                    got = os.preadv(self.memory, [memoryview(flat)[done:]], place + done)
+                    if not got:
+                        raise OSError("its memory ends there")
+                    done += got
+                flat = torch.frombuffer(flat, dtype=torch.uint8)
             return torch.as_strided(flat.view(dtype), shape, strides).clone(memory_format=torch.contiguous_format)
         except (OSError, RuntimeError, ValueError, TypeError, OverflowError) as error:
             raise Wrong(f"the result cannot be read in the memory of the {self.who}'s process: {printable(error)}") from None
 
-    def read(self, address, size):
-        """Bytes of the child's memory."""
-        if self.memory is None:
-            self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDONLY)
-        buffer, done = bytearray(size), 0
-        while done < size:
-            got = os.preadv(self.memory, [memoryview(buffer)[done:]], address + done)
-            if not got:
-                raise OSError("its memory ends there")
-            done += got
-        return buffer
 
-
-# ======================================================================================================================
-# 7. The judgement: values
-# ======================================================================================================================
+# ==== 4. The judgement: values ====
 
 MODES = {"forward": "", "gradients": ", gradients"}  # and how the table calls them
 
 
-def bits(X):
-    """The same memory as integers, so that equal means bitwise equal, NaN included."""
-    return X.detach().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[X.element_size()])
-
-
-def same_bits(X, Y):
-    return torch.equal(bits(X), bits(Y))
-
-
-def first_difference(X, Y):
-    i, j = (int(v) for v in (bits(X) != bits(Y)).nonzero()[0])
-    return f"[{i}, {j}]: {float(X[i, j]):.9g} and {float(Y[i, j]):.9g}"
-
-
 @dataclass
 class Call:
-    """One call. `inputs`: A, B and, for gradients, G. `results`: C (and dA, dB), or what is wrong with them."""
+    """One call. `results`: C (and dA, dB), or what is wrong with them."""
 
     name: str  # of the inputs' distribution
     dims: tuple
-    inputs: list
+    nbytes: int  # that the inputs take in a slab
+    make: Callable  # the inputs, the same each time
     mode: str = "forward"
     copy_of: "Call | None" = None  # whose inputs are the same
     results: "list | Wrong | None" = None
     row: dict = field(default_factory=dict)
 
-    @property
-    def nbytes(self):
-        return sum(X.nbytes + Slab.ALIGNMENT for X in self.inputs)
+    @functools.cached_property
+    def inputs(self):
+        """A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold."""
+        return self.make()
 
 
 @dataclass
@@ -943,17 +485,25 @@ class Run:
     timeout: float
     report: "Report"
     tf32: bool = False  # torch's setting allows it
+    batches: bool = False  # are judged, too
     reference: Contender | None = None
     solution: Contender | None = None
     timings: dict = field(default_factory=dict)
     drawn: int = 0
+    memory: tuple = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
 
     def __post_init__(self):
         self.random = random.Random(self.seed)
         self.cuda = self.slab.device.type == "cuda"
-        self.dims = self.problem.headline(self.size)
+        self.dims, self.most = self.problem.headline(self.size), self.problem.most(self.size)
         self.dtype_name = str(self.dtype).removeprefix("torch.")
         self.quiet = self.probe()  # seconds, before any line of the solution has run
+        if self.cuda:
+            kilohertz, width, cache = (GpuMemory().attribute(n, self.slab.device) for n in (36, 37, 38))
+            self.memory = (2e3 * kilohertz * width / 8 or math.inf, cache)  # two words a clock
+
+    def calls_judged(self):
+        return len(self.report.rows) + sum(times["solution"]["calls"] for times in self.timings.values())
 
     def wait(self):
         if self.cuda:
@@ -974,20 +524,23 @@ class Run:
         deadline = time.perf_counter() + STOPPING
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
             if time.perf_counter() > deadline:
-                raise CannotRun(
-                    f"{self.slab.device} is at work while no call is answered: by the solution, or by others; nothing can be said"
-                )
+                raise CannotRun(f"{self.slab.device} is at work while no call is answered: by the solution, or by others")
 
-    # ---- Requests. ---------------------------------------------------------------------------------------------------
+    # ---- Requests. ----
 
     def call(self, name, dims, mode="forward"):
         """A call with fresh inputs, of which each matrix has a random sign."""
         self.drawn += 1
-        draw = Draw(self.seed, self.drawn, self.slab.device, self.tf32)
-        *operands, result = self.problem.shapes(dims)
-        inputs = [self.problem.keep(X * self.random.choice((1, -1))) for X in DISTRIBUTIONS[name].make(draw, *operands, self.dtype)]
-        inputs += [draw.normal(*result)] if mode == "gradients" else []
-        return Call(name, dims, [X.to(self.dtype).contiguous() for X in inputs], mode)
+        (*operands, result), signs = self.problem.shapes(dims), self.random.choices((1, -1), k=2)
+
+        def inputs(number=self.drawn):
+            draw = Draw(self.seed, number, self.slab.device, self.tf32)
+            made = zip(DISTRIBUTIONS[name].make(draw, *operands, self.dtype), signs, strict=True)
+            made = [self.problem.keep(X * sign) for X, sign in made] + [draw.normal(*result) for _ in range(mode == "gradients")]
+            return [X.to(self.dtype).contiguous() for X in made]
+
+        read = [*operands, result] if mode == "gradients" else operands
+        return Call(name, dims, sum(math.prod(shape) * self.dtype.itemsize + Slab.ALIGNMENT for shape in read), inputs, mode)
 
     def result_shapes(self, call):
         *operands, result = self.problem.shapes(call.dims)
@@ -1036,8 +589,6 @@ class Run:
         self.wait()
         if contender is self.solution and self.cuda:
             self.wait_for_a_quiet_gpu()
-        if contender.ran() != contender.stood_at:
-            raise Ended(f"the {contender.who}'s processes do not stand still while inputs are written")
         begun = time.perf_counter()
         said = contender.ask("calls", limit).get("calls")
         if not isinstance(said, list) or len(said) != len(calls):
@@ -1077,15 +628,14 @@ class Run:
 
     def refer(self, calls, mode):
         """The reference's results for the same inputs (a list for each call), and how long it took."""
-        asked = [Call(c.name, c.dims, c.inputs, c.mode) for c in calls]
+        asked = [replace(c, make=lambda c=c: c.inputs, row={}) for c in calls]
         took = self.request(self.reference, mode, asked, LOADING * self.timeout)
         return [call.results for call in asked], took
 
-    # ---- One call's results against the truth. -----------------------------------------------------------------------
+    # ---- One call's results against the truth. ----
 
     def examine(self, call, reference=None):
-        """Raises Wrong if one of the call's results is; notes the errors in call.row. Without the reference's results it asks for them,
-        but only where they could loosen the bound."""
+        """Raises Wrong if a result is; notes the errors in call.row. Asks for the reference's results where they could loosen the bound."""
         if isinstance(call.results, Wrong):
             raise call.results
         distribution = DISTRIBUTIONS[call.name]
@@ -1093,7 +643,7 @@ class Run:
             exact = distribution.exact and call.mode != "gradients"
             C, truth = call.results[i], Truth.of(X, Y, self.problem.keep, exact, self.tf32)
             errors = truth.errors(C)
-            error, (row, column) = worst_of(errors)
+            error, at = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
                 reference = self.refer([call], call.mode)[0][0]
             reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
@@ -1108,64 +658,47 @@ class Run:
             call.row["unjudged"] = call.row.get("unjudged", 0) + int((~truth.judged).sum())
             if not error <= bound:
                 raise Wrong(
-                    f"worst element {name}[{row}, {column}] = {float(C[row, column]):.9g}, exact {float(truth.high[row, column]):.9g},"
-                    f" reference {float(reference[i][row, column]):.9g}; its error is {error:.2e} of (|A||B|)[{row}, {column}] ="
-                    f" {float(truth.magnitude[row, column]):.3g}, allowed {bound:.2e}; {int((errors > bound).sum())} of {errors.numel()}"
-                    " elements are above the bound"
+                    f"worst element {name}{located(C, at)}, exact {float(truth.high[at]):.9g}, reference {float(reference[i][at]):.9g};"
+                    f" its error is {error:.2e} of (|A||B|){located(truth.magnitude, at)}, allowed {bound:.2e};"
+                    f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
         C = call.results[0]
         beyond = torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0
         if bool(beyond.any()):
-            i, j = (int(v) for v in beyond.nonzero()[0])
-            raise Wrong(f"C[{i}, {j}] = {float(C[i, j]):.9g} beyond the diagonal, where exact zeros belong")
+            raise Wrong(f"C{located(C, tuple(beyond.nonzero()[0].tolist()))} beyond the diagonal, where exact zeros belong")
         tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
         if distribution.kernelbench and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
             raise Wrong(f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}")
 
-    # ---- Which calls. ------------------------------------------------------------------------------------------------
-
-    def some_sizes(self, most):
-        """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
-        edges, found = [1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))], []
-        for low, high in zip(edges, edges[1:], strict=False):
-            size = self.random.randint(low, high - 1)
-            if self.random.random() < 0.5:
-                step = 1 << self.random.randint(0, max(0, low.bit_length() - 2))
-                size = size // step * step + self.random.choice((-1, 0, 1))
-            found.append(min(max(1, size), most))
-        return found
-
-    def some_dims(self, most):
-        if self.problem.triangular:
-            return [(size,) for size in self.some_sizes(most)]
-        columns = [self.some_sizes(most) for _ in range(3)]  # K, M and N, each in an order of its own
-        for column in columns:
-            self.random.shuffle(column)
-        return list(zip(*columns, strict=True))
+    # ---- Which calls. ----
 
     def near(self, size):
         """The headline's dimensions at --size or somewhat below `size`."""
-        size = min(size, self.size)
-        return self.problem.headline(self.random.randint(max(1, size * 7 // 8), size))
+        return self.problem.headline(self.random.randint(max(1, min(size, self.size) * 7 // 8), min(size, self.size)))
 
     def calls_to_judge(self, gradients):
         """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
-        ordinary = lambda: self.random.choice(("uniform", "normal", "signed", "uniform"))  # noqa: E731
-        calls = [self.call(ordinary(), dims) for _ in range(2 if self.cuda else 1) for dims in self.some_dims(self.size)]
+        drawn = self.random, self.problem, self.most
+        kinds = ("uniform", "normal", "signed", "uniform")
+        calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if self.cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in ORDINARY]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype)]
-        for size in (1100, 2048) if self.cuda else (300,):
-            calls += [self.call(name, self.near(size)) for name in hard]
+        calls += [self.call(name, self.near(size)) for size in ((1100, 2048) if self.cuda else (300,)) for name in hard]
         calls += [self.call(name, self.dims) for name in (hard if self.cuda or self.size <= 600 else self.random.sample(hard, 6))]
+        calls += [self.call("normal", dims) for dims in some_batches(4 if self.batches else 0, *drawn)]
+        calls.append(small := self.call("normal", self.near(300)))
+        again = [(small, 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)]
         if gradients:
-            dims = self.some_dims(min(300, self.size))[:: 1 if self.cuda else 2] + [self.near(1500 if self.cuda else 300)]
-            calls += [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
-            calls += [self.call(name, self.near(1100), "gradients") for name in hard] if self.cuda else []
+            dims = [d for _ in range(3 if self.cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
+            dims += dims_of(some_sizes, *drawn)[:: 1 if self.cuda else 2]
+            dims += some_batches((8 if self.cuda else 4) if self.batches else 0, *drawn)
+            made = [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
+            again += [(call, 2) for call in made if self.size / 2 < max(call.dims) <= self.size][:2]
+            calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if self.cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(hard, 6)]
-        calls.append(self.call("normal", self.near(300)))
-        for call, copies in ((calls[-1], 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)):
-            calls += [Call(call.name, call.dims, call.inputs, copy_of=call) for _ in range(copies)]
+        for call, copies in again:
+            calls += [replace(call, copy_of=call, row={}) for _ in range(copies)]
         self.random.shuffle(calls)
         return calls
 
@@ -1174,9 +707,9 @@ class Run:
         for mode in MODES:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
-                group, room = [], self.slab.size
+                group, room = [], self.slab.size // 2  # what is made of the inputs needs room as well
                 for _ in range(self.random.choice((1, 1, 4, 8))):
-                    if waiting and waiting[-1].nbytes <= room:
+                    if waiting and (waiting[-1].nbytes <= room or not group):
                         room -= waiting[-1].nbytes
                         group.append(waiting.pop())
                 yield mode, group
@@ -1194,68 +727,51 @@ def verdict_of(function, *arguments):
 
 
 def judge_values(run, gradients):
-    report, calls, done = run.report, run.calls_to_judge(gradients), 0
+    report, calls = run.report, run.calls_to_judge(gradients)
     repeated = [call for call in calls if call.copy_of]
     try:
         for mode, group in run.groups(calls):
-            report.progress(f"judging {len(calls)} calls on fresh inputs, {done} done")
+            report.progress(f"judging {len(calls)} calls on fresh inputs")
             references, took = run.refer(group, mode)
             run.request(run.solution, mode, group, run.timeout + took)
             for call, reference in zip(group, references, strict=True):
                 report.row(call, *verdict_of(run.examine, call, reference))
                 if not call.copy_of and all(other.copy_of is not call for other in repeated):
-                    call.results = None  # memory
-            done += len(group)
+                    call.results = vars(call).pop("inputs") and None  # memory
+            if run.cuda:
+                torch.cuda.empty_cache()  # sizes differ: the contenders want what the judge's cache keeps of the last ones
     finally:
         report.table()
     pairs = [(call, call.copy_of) for call in repeated if isinstance(call.results, list) and isinstance(call.copy_of.results, list)]
     differ = [
-        f"{label(one.dims)}: two calls with the same inputs differ at C{first_difference(one.results[0], other.results[0])}"
+        f"{label(one.dims)}: two calls with the same inputs differ at {name}{first_difference(*both)}"
         for one, other in pairs
-        if not same_bits(one.results[0], other.results[0])
+        for name, *both in zip(("C", "dA", "dB"), one.results, other.results, strict=False)
+        if not same_bits(*both)
     ]
-    report.check(
-        "the same bits for the same inputs", "WRONG" if differ else "ok", differ or f"{len(pairs)} calls were made twice, among the others"
-    )
+    if not pairs and not report.findings:
+        raise CannotRun("no call was made twice")
+    made = f"{len(pairs)} calls were made twice, among the others"
+    report.check("the same bits for the same inputs", "WRONG" if differ else "ok", differ or made)
 
 
-# ======================================================================================================================
-# 8. The judgement: time
-# ======================================================================================================================
+# ==== 5. The judgement: time ====
 
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
+LONGEST = 2.0  # seconds of a request to a solution slower than the reference, before it gets fewer calls
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
 MOST_CALLS = {"cuda": 256, "cpu": 64}  # in one request
 TOLERANCE = (0.02, 0.07)  # between the child's clock and the judge's: besides the reference's noise, and at most
-FAR, VERY_FAR = 1.25, 8  # 90th percentile over median, or median over 10th percentile; median over the least
-
-
-def percentile(samples, q):
-    ordered = sorted(samples)
-    place = q * (len(ordered) - 1)
-    below = math.floor(place)
-    return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
-
-
-def spread(samples):
-    """Median, 10th and 90th percentile of a list of microseconds, and the least."""
-    return {name: percentile(samples, q) for name, q in (("median_us", 0.5), ("p10_us", 0.1), ("p90_us", 0.9), ("best_us", 0.0))}
-
-
-def undisturbed(times):
-    """What calls take that others leave alone: the median, unless the calls' times lie far apart."""
-    far = [times[name] for name, factor in (("p10_us", FAR), ("best_us", VERY_FAR)) if times["median_us"] > factor * times[name]]
-    return min(far, default=times["median_us"])
 
 
 class Stopwatch:
     """Times contenders in one mode, 'forward' or 'gradients', at one size (the headline's), with fresh uniform inputs in every call."""
 
-    def __init__(self, run, mode, trials, dims=None):
+    def __init__(self, run, mode, trials):
         """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
         self.run, self.mode, self.least, self.most, self.fixed = run, mode, -(-trials // ROUNDS), 2, 0.0
-        self.target, self.dims, self.times = REQUEST_SECONDS[run.slab.device.type], dims or run.dims, None
+        self.target, self.dims = REQUEST_SECONDS[run.slab.device.type], run.dims
         sample = run.call("uniform", self.dims, mode)
         self.reference_seconds = max(self.ask([sample], run.reference) for _ in range(2))
         for _ in range(2):
@@ -1263,9 +779,10 @@ class Stopwatch:
             run.examine(sample)
             run.wait()
             examined = time.perf_counter() - begun
+        results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
+        self.bytes = sum(X.nbytes for X in sample.inputs) / (2 if run.problem.triangular else 1) + results  # that a call reads and writes
         most = min(MOST_CALLS[run.slab.device.type], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
-            results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
             free = torch.cuda.mem_get_info(run.slab.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * results)))
         few = self.measure(run.reference, rounds=5)[0]
@@ -1277,24 +794,31 @@ class Stopwatch:
 
     def ask(self, calls, contender):
         """Seconds from outside, of a request whose results nobody has looked at yet."""
-        run = self.run
-        if contender is run.solution:
-            return run.request(contender, self.mode, calls, run.timeout + len(calls) * self.reference_seconds, True)
-        return run.request(contender, self.mode, calls, LOADING * run.timeout, True)
+        limit = self.run.timeout + len(calls) * self.reference_seconds if contender is self.run.solution else LOADING * self.run.timeout
+        return self.run.request(contender, self.mode, calls, limit, True)
 
     def request(self, contender, estimate):
-        """One timed request, of calls that take about so many seconds each: (number, seconds from outside, microseconds of each by the
-        child's clock). Raises Wrong if one of its results is."""
+        """One timed request, of calls that take about so long: (number, seconds from outside, microseconds of each by its clock)."""
         run = self.run
         calls = [run.call("uniform", self.dims, self.mode) for _ in range(self.number(estimate))]
         took = self.ask(calls, contender)
         with run.blame(contender):
             inside = contender.ask("times", run.timeout).get("us")
+        inside = (
+            inside if isinstance(inside, list) and len(inside) == len(calls) and all(type(t) is float and t >= 0 for t in inside) else []
+        )
         if contender is run.solution:
             for call in calls:
                 run.examine(call)
-        believable = isinstance(inside, list) and len(inside) == len(calls) and all(type(t) is float and t >= 0 for t in inside)
-        return len(calls), took, inside if believable else []
+            self.compare_with_memory(len(calls), min([took, *([sum(inside) * 1e-6] if inside else [])]))
+        return len(calls), took, inside
+
+    def compare_with_memory(self, number, seconds):
+        """Raises Wrong where memory cannot have moved in time what the calls must read and write, but for what a cache may keep."""
+        peak, cache = self.run.memory
+        if seconds < (least := (number * self.bytes - cache) / peak):
+            moved = f"{number} calls must move {number * self.bytes / 1e6:.0f} MB, which takes this GPU's memory {duration(least * 1e6)}"
+            raise Wrong(f"impossible: {moved}, and {duration(seconds * 1e6)} are said to have passed")
 
     def number(self, estimate):
         """Of calls in a request, if they take about so many seconds each: random."""
@@ -1312,18 +836,28 @@ class Stopwatch:
             run.examine(call)
 
     def measure(self, *contenders, rounds=ROUNDS):
-        """The requests of each contender, in turns."""
-        seen, estimates = {c: [] for c in contenders}, {}
+        """The requests of each contender, in turns. The solution gets as many calls as the reference, whatever its first of them take."""
+        run, seen, estimates = self.run, {c: [] for c in contenders}, {}
+
+        def ask(contender, estimate):
+            number, took, _ = made = self.request(contender, estimate)
+            each = max((took - self.fixed) / number, self.target / self.most / 4)
+            estimates[contender] = min(each, estimates.get(contender, math.inf))
+            return made
+
         for contender in contenders:  # warms them up, and tells how many calls a request can have
-            first = [self.request(contender, self.target / 2) for _ in range(3)]
-            estimates[contender] = max(min((took - self.fixed) / number for number, took, _ in first), self.target / self.most / 4)
-        between = self.run.random.randrange(rounds)
+            for _ in range(3):
+                ask(contender, self.target / 2)
+        between = run.random.randrange(rounds)
         for n in range(rounds):
-            self.run.report.progress(f"timing, round {n + 1} of {rounds}")
-            if n == between and self.run.solution in contenders:
-                self.decoy(estimates[self.run.solution])
-            for contender in self.run.random.sample(contenders, len(contenders)):
-                seen[contender].append(self.request(contender, estimates[contender]))
+            run.report.progress("timing")
+            if run.solution in contenders:
+                slow = estimates[run.solution]
+                estimates[run.solution] = min(slow, max(estimates[run.reference], slow * self.target / LONGEST))
+                if n == between:
+                    self.decoy(estimates[run.solution])
+            for contender in run.random.sample(contenders, len(contenders)):
+                seen[contender].append(ask(contender, estimates[contender]))
         return list(seen.values())
 
     def summary(self, requests):
@@ -1360,75 +894,54 @@ class Stopwatch:
             "fixed_us": self.fixed * 1e6,
             "reference_us": quiet,
             "ratio": quiet / times["solution"]["us"],
+            "slower": min(told, seen) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references),  # by either clock
         }
 
 
 def judge_time(run, stopwatch):
     what = {"forward": "forward", "gradients": "forward + backward"}[stopwatch.mode]
-    what += f", {label(stopwatch.dims)}" * (stopwatch.dims != run.dims)
 
     def measure():
-        stopwatch.times = stopwatch.settle(*stopwatch.measure(run.reference, run.solution))
+        run.timings[stopwatch.mode] = stopwatch.settle(*stopwatch.measure(run.reference, run.solution))
 
     verdict, detail = verdict_of(measure)
-    times = stopwatch.times
-    if times and stopwatch.dims == run.dims:
-        run.timings[stopwatch.mode] = times
-    run.report.check(
-        f"timed calls, {what}",
-        verdict,
-        detail or f"{times['solution']['calls']} calls, each with inputs of its own, right in every element",
-    )
+    times = run.timings.get(stopwatch.mode)
+    made = times and f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
+    run.report.check(f"timed calls, {what}", verdict, detail or made)
     if times:
         run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
 
 
-# ======================================================================================================================
-# 9. Report
-# ======================================================================================================================
-
-EXAMPLES = 3  # of one finding
-
-
-def duration(us):
-    return f"{us:.1f} us" if us < 100 else f"{us:.0f} us" if us < 1000 else f"{us / 1e3:.2f} ms" if us < 1e5 else f"{us / 1e6:.2f} s"
+# ==== 6. Report ====
 
 
 def ratio(timing):
-    return f"{'at least ' * timing['lower_bound']}{timing['ratio']:.2f}x"
+    bound = "at least " * (timing["lower_bound"] and not timing["slower"])
+    return f"{bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"]
 
 
 class Report:
     """Prints what is found as it is found, on stdout; what is being done, on stderr; and keeps everything for --json."""
 
-    def __init__(self):
-        self.rows, self.checks, self.said = [], [], None
-        self.findings = {}  # what is wrong: the first of each kind
-        self.live = sys.stderr.isatty()
-        self.begun = time.perf_counter()
+    EXAMPLES = 3  # of one finding
+
+    def __init__(self, repeats):
+        self.rows, self.checks, self.guards, self.said, self.repeats = [], [], {}, None, repeats
+        self.findings, self.begun = {}, time.perf_counter()  # what is wrong: the first of each kind
 
     def progress(self, what):
-        stage, seconds = what.split(",")[0], time.perf_counter() - self.begun
-        if self.live:
-            print(f"\r\x1b[K{what} ({seconds:.0f} s)"[:150], end="", file=sys.stderr, flush=True)
-        elif stage != self.said:
-            print(f"check.py: {stage} ({seconds:.0f} s)", file=sys.stderr, flush=True)
-        self.said = stage
+        if what != self.said:
+            self.relay(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)")
+        self.said = what
 
-    def relay(self, line):
-        """What a child writes to its standard error."""
-        print(("\r\x1b[K" if self.live else "") + line, file=sys.stderr, flush=True)
-
-    def line(self, text=""):
-        if self.live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        print(text, flush=True)
+    relay = functools.partial(print, file=sys.stderr, flush=True)
+    line = functools.partial(print, flush=True)
 
     def examples(self, details):
-        for detail in details[:EXAMPLES]:
+        for detail in details[: self.EXAMPLES]:
             self.line(f"    {detail}")
-        if len(details) > EXAMPLES:
-            self.line(f"    ... and {len(details) - EXAMPLES} more")
+        if len(details) > self.EXAMPLES:
+            self.line(f"    ... and {len(details) - self.EXAMPLES} more")
 
     def row(self, call, verdict, detail):
         """One call that was judged."""
@@ -1444,17 +957,16 @@ class Report:
             if not (rows := [row for row in self.rows if row["input"] == name]):
                 continue
             sizes = sorted({row["size"] for row in rows}, key=lambda size: [int(n) for n in size.split("x")])
-            span = sizes[0] if len(sizes) == 1 else f"{len(sizes)} shapes" if "x" in sizes[0] else f"{sizes[0]} to {sizes[-1]}"
+            span = sizes[0] if len(sizes) == 1 else f"{len(sizes)} shapes" if any("x" in s for s in sizes) else f"{sizes[0]} to {sizes[-1]}"
             worst = max(rows, key=lambda row: row["error"] / max(row["bound"], 1e-300) if "error" in row else -1.0)
             numbers = "  ".join(f"{worst[k]:9.1e}" if k in worst else f"{'-':>9}" for k in ("reference_error", "error", "bound"))
             wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["verdict"] == "WRONG"]
             unjudged = sum(row.get("unjudged", 0) for row in rows)
-            verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + (f" ({unjudged} elements may overflow)" if unjudged else "")
+            verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * bool(unjudged)
             self.line(f"{name:<36} {len(rows):>5}  {span:>14}  {numbers}  {verdict}")
             self.examples(wrong)
         self.line(
-            "errors: the worst |C - truth| / (|A||B|) of the row that comes nearest to what is allowed; of 16-bit types, what is left\n"
-            "of it beyond the result's rounding\n"
+            "errors: |C - truth| / (|A||B|) of the call that comes nearest to what is allowed; of 16-bit types, beyond their rounding\n"
         )
 
     def check(self, name, verdict, detail):
@@ -1468,15 +980,16 @@ class Report:
     def times(self, what, timing, clock):
         for who in ("reference", "solution"):
             times, inside = timing[who], timing[who]["inside"]
-            low, high = duration(inside["p10_us"]), duration(inside["p90_us"])
-            self.line(
-                f"       {what:<20} {who:<10} {duration(times['us']):>8}; by {clock} {duration(inside['median_us'])} [{low}, {high}],"
-                f" from outside {duration(times['outside_us'])}; {times['calls']} calls"
+            span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
+            told = f"by {clock} {span}, from outside {duration(times['outside_us'])}; {times['calls']} calls"
+            self.line(f"       {what:<20} {who:<10} {duration(times['us']):>8}; {told}")
+        shown = "no ratio, because --seed repeats a run" if self.repeats else ratio(timing)
+        self.line(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
+        if timing["clock"] == "outside" and not any(check["name"] == "clocks" for check in self.checks):
+            apart = (
+                f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}. Its own could be"
             )
-        self.line(f"       {what:<20} {ratio(timing)}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
-        if timing["clock"] == "outside":
-            apart = f"{clock} and the judge's disagree by more than {timing['tolerance']:.0%}, so the judge's counts for the solution"
-            self.check(f"clocks, {what}", "note", f"{apart}. In short calls it holds what the host and the judge do between them")
+            self.check("clocks", "note", f"{apart} false, so the judge's counts, which holds more than the calls where they are short")
         for who in ("reference", "solution"):
             far = timing[who]["inside"]["p90_us"] / max(timing[who]["inside"]["median_us"], 1e-3)
             if far > FAR:
@@ -1488,55 +1001,7 @@ class Report:
             self.check(f"the reference, {what}", "note", f"{took}; the former counts")
 
 
-HALVINGS = 4  # of --size, that a plot shows besides
-
-
-def check_plot(options):
-    """Finds out before the long work whether there will be a figure. matplotlib itself is not loaded before the times are taken."""
-    if options.no_timing:
-        raise CannotRun(f"--plot {options.plot}: draws times, and --no-timing measures none; one of the two is accepted")
-    if not options.plot.endswith((".png", ".svg", ".pdf")):
-        raise CannotRun(f"--plot {options.plot}: the name of a .png, .svg or .pdf file is accepted")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise CannotRun(f"--plot {options.plot}: needs matplotlib, which is not installed (pip install matplotlib)")
-    write_atomically(options.plot, None, "--plot")
-
-
-def plot(path, stopwatches, first, title):
-    """Draws the forward times, by the clock that counts, against the first dimension, which is called `first`."""
-    from matplotlib.figure import Figure
-
-    timed = sorted((s for s in stopwatches if s.times and s.mode == "forward"), key=lambda s: s.dims)
-    sizes, solution = [s.dims[0] for s in timed], [s.times["solution"]["us"] for s in timed]
-    figure = Figure(figsize=(7, 4.2))
-    axes = figure.subplots()
-    axes.loglog(sizes, [s.times["reference_us"] for s in timed], marker="o", label="reference")
-    axes.loglog(sizes, solution, marker="o", label="solution")
-    for size, us, stopwatch in zip(sizes, solution, timed, strict=True):
-        axes.annotate(ratio(stopwatch.times), (size, us), (0, -14), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.margins(0.1, 0.15)
-    axes.set(xlabel=first, ylabel="µs", title=title)
-    axes.legend()
-    figure.savefig(path, bbox_inches="tight", dpi=150)
-
-
-def plain(value):
-    """For JSON, which has no NaN and no Inf."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-# ======================================================================================================================
-# 10. Command line
-# ======================================================================================================================
+# ==== 7. Command line ====
 
 
 def read_text(path, option):
@@ -1553,18 +1018,15 @@ def write_atomically(path, text, option):
         raise CannotRun(f"{option} {path}: is a folder; the name of a file is accepted")
     folder = os.path.dirname(os.path.abspath(path))
     try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(path)}.")
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".check.", encoding="utf-8") as f:
+            f.write(text or "")
+            f.flush()
+            if text is not None:
+                os.chmod(f.name, 0o644)  # temporary files are for nobody else
+                os.replace(f.name, path)
+                open(f.name, "w").close()  # to be removed in the end
     except OSError as error:
         raise CannotRun(f"{option} {path}: {folder} is not an existing folder that can be written ({error})") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text or "")
-        os.chmod(temporary, 0o644)  # mkstemp makes files that nobody else may read
-        if text is not None:
-            os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
 
 
 def number(kind, least, most, what):
@@ -1584,97 +1046,62 @@ def number(kind, least, most, what):
 
 def device_of(text):
     """A torch.device that exists, with its index."""
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
+    count, (kind, _, index) = torch.cuda.device_count(), text.partition(":")
+    if kind not in ("cpu", "cuda") or index and not index.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is given; cpu, cuda or cuda:1 (any index) is accepted")
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise argparse.ArgumentTypeError(f"{text!r} is given, but torch {torch.__version__} sees no CUDA GPU; cpu is accepted")
-        device = torch.device("cuda", device.index if device.index is not None else torch.cuda.current_device())
-        if device.index >= torch.cuda.device_count():
-            raise argparse.ArgumentTypeError(f"{text!r} is given, but there are {torch.cuda.device_count()} GPUs, counted from cuda:0")
-    return device
+    if kind == "cuda" and int(index or 0) >= count:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is given, but torch {torch.__version__} sees {count or 'no CUDA GPU'}{' GPUs' * (count > 0)}"
+        )
+    return torch.device(kind, int(index) if index else torch.cuda.current_device()) if kind == "cuda" else torch.device("cpu")
 
 
 def parse(argv):
-    examples = __doc__[__doc__.index("    python check.py") : __doc__.index("\n\nFiles.")]
-    parser = argparse.ArgumentParser(
-        prog="check.py",
-        description="Judges a solution: is it right, is it honest, and how fast is it? The head of check.py is the manual.\n\n" + examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add, whole = parser.add_argument, "a whole number"
+    parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add, whole, home = parser.add_argument, "a whole number", functools.partial(os.path.join, HERE)
     add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower)")
-    add("--solution", metavar="FILE", default=os.path.join(HERE, "model_new.py"), help="the file to judge (default: model_new.py)")
-    add("--reference", metavar="FILE", default=os.path.join(HERE, "reference_model.py"), help="default: reference_model.py")
-    add("--size", metavar="N", type=number(int, 1, 1 << 20, whole), help="the largest size, which is timed (of transposed_a: K)")
+    add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
+    add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
+    size = "the size that is timed (of transposed_a: K); values are judged to twice that"
+    add("--size", metavar="N", type=number(int, 1, 1 << 20, whole), help=size)
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
-    add(
-        "--device",
-        type=device_of,
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="cpu, cuda or cuda:1 (default: a GPU if any)",
-    )
-    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1, whole), help="repeat a run (default: a new one, told at the end)")
+    device = "cpu, cuda or cuda:1 (default: a GPU if any)"
+    add("--device", type=device_of, default="cuda" if torch.cuda.is_available() else "cpu", help=device)
+    seed = "repeat a run (default: a new one, told at the end). Who knows the seed beforehand could prepare, so no ratio is certified"
+    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1, whole), help=seed)
     seconds = "seconds a request may take beyond the reference's (default: 20); loading: ten times that"
     add("--timeout", metavar="T", type=number(float, 0.1, 1e6, "a number of seconds"), default=20.0, help=seconds)
     add("--trials", metavar="T", type=number(int, 1, 100_000, whole), help="calls to be timed at least (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
+    batches = "judge batches, which KernelBench's problem has not (default: where no --solution is given, since model_new.py promises them)"
+    add("--batches", action=argparse.BooleanOptionalAction, help=batches)
     add("--json", metavar="FILE", help="record everything there")
-    add(
-        "--plot",
-        metavar="FILE",
-        help="draw time against N there, for --size and four halvings of it (.png, .svg or .pdf; needs matplotlib)",
-    )
-    add("--export", metavar="FILE", help="write the solution as a KernelBench file of --problem, and do nothing else")
     options = parser.parse_args(argv)
     cuda = options.device.type == "cuda"
     if options.tf32 and not (cuda and options.dtype == "float32"):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
+    options.expected = " (about 90 s on two cores)" * (not cuda and options.size is None and not options.no_timing)
     if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024
-        options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 512 if narrow(DTYPES[options.dtype]) else 2048
+        options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 512 if narrow(DTYPES[options.dtype]) else 1024
+    options.batches = options.solution is None if options.batches is None else options.batches
+    options.solution = options.solution or home("model_new.py")
     options.trials = options.trials or (30 if cuda else 8)
     return options
 
 
-def export(path, solution_path, problem):
-    """The solution's own text, and the names that KernelBench looks for."""
-    text = read_text(solution_path, "--solution")
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise CannotRun(f"--export {path}: exists already, and is not overwritten; a new name is accepted")
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise CannotRun(f"--solution {solution_path}: is not Python ({error})") from None
-    defined = {n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
-    defined |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
-    needed = (f"{problem.prefix}ModelNew", f"get_inputs{problem.suffix}", "get_init_inputs")
-    if missing := [name for name in needed if name not in defined]:
-        raise CannotRun(f"--solution {solution_path}: defines no {', '.join(missing)}, which problem {problem.name} needs")
-    if problem.prefix:
-        text = text.rstrip("\n") + (
-            f"\n\n\n# ---- KernelBench level 1, problem {problem.number}: the names that it looks for. ----\n"
-            f"ModelNew = {needed[0]}  # noqa: F811\nget_inputs = {needed[1]}  # noqa: F811\n"
-        )
-    write_atomically(path, text, "--export")
-    print(f"wrote {path}: {os.path.basename(solution_path)} as KernelBench level 1, problem {problem.number} ({problem.formula})")
-    return 0
-
-
 def new_slab(options):
-    """Room for as many calls as one request can have, as far as memory allows, and at least for one with its gradient."""
-    one = sum(
-        math.prod(shape) * DTYPES[options.dtype].itemsize + Slab.ALIGNMENT
-        for shape in PROBLEMS[options.problem].shapes(PROBLEMS[options.problem].headline(options.size))
+    """Room for as many calls as one request can have, as far as memory allows, and at least for one of the largest with its gradient."""
+    problem, itemsize = PROBLEMS[options.problem], DTYPES[options.dtype].itemsize
+    headline = problem.headline(options.size)
+    one, largest = (
+        sum(math.prod(shape) * itemsize + Slab.ALIGNMENT for shape in problem.shapes(dims))
+        for dims in (headline, (problem.most(options.size) + 1,) * len(headline))
     )
     most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if options.device.type == "cuda" else 2 << 30
     try:
-        return Slab(options.device, max(one, min(MOST_CALLS[options.device.type] * one, most), 64 << 20))
+        return Slab(options.device, max(largest, min(MOST_CALLS[options.device.type] * one, most), 64 << 20))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # on Windows' Linux, say
@@ -1682,14 +1109,23 @@ def new_slab(options):
 
 
 def load(run, who, path, text, arguments=None):
-    """The answer of a contender (run.reference or run.solution) that is to load this text."""
-    classes = (f"{run.problem.prefix}Model", "Model") if who == "reference" else (f"{run.problem.prefix}ModelNew", "ModelNew")
-    answer = getattr(run, who).ask(
-        "load", LOADING * run.timeout, path=os.path.abspath(path), text=text, classes=classes, arguments=arguments, tf32=run.tf32
-    )
+    """Has a contender (run.reference or run.solution) load this text. Returns the constructor's arguments."""
+    contender, prefix, report = getattr(run, who), run.problem.prefix, run.report
+    classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
+    report.guards[who] = dict(contender.ask("start", LOADING * run.timeout).get("guard") or {})
+    if not run.cuda and contender.memory is None:
+        contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
+    for what in LEFT_OPEN if who == "solution" else ():
+        if not report.guards[who].get(what):
+            report.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
+    file = {"path": os.path.abspath(path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
+    answer = contender.ask("load", LOADING * run.timeout, **file)
     if answer.get("class") not in classes:
         raise Ended(f"the {who}'s process says that it has loaded {printable(answer.get('class'))}")
-    run.report.line(f"{who:<10}{path}: {answer['class']}")
+    report.line(f"{who:<10}{path}: {answer['class']}")
+    if printed := contender.printed():
+        contender.pass_on(printed.splitlines())
+        report.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
     return answer.get("arguments")
 
 
@@ -1703,28 +1139,17 @@ def differentiable(run):
         return False
 
 
-def referee(options):
-    problem = PROBLEMS[options.problem]
-    if not os.path.exists("/proc/self/mem"):
-        raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
-    if options.json:
-        write_atomically(options.json, None, "--json")  # found out before the long work
-    if options.plot:
-        check_plot(options)
-    if options.device.type == "cuda":
-        torch.cuda.set_device(options.device)
-    texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
-    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
-    report, slab = Report(), new_slab(options)
-    run, stopwatches = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report, options.tf32), []
-    name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    dimensions = "N" if problem.triangular else "K x M x N"
-    precision = options.dtype + ", TF32 allowed" * options.tf32
-    report.line(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, up to {dimensions} = {label(run.dims)}")
-    report.line(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
+def judge(run, options, texts):
+    """All of it, with processes that have ended when it returns. Says whether gradients were judged."""
+    report = run.report
     with contextlib.ExitStack() as stack:
+        stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
+        LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
+        warden = [sys.executable, "-IS", os.path.join(HERE, "guard.py")]  # ends both groups when the judge has ended, or was killed
+        warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
+        contender = functools.partial(Contender, slab=run.slab, relay=report.relay, warden=warden.stdin.fileno())
         report.progress("loading the reference")
-        run.reference = stack.enter_context(Contender("reference", options.reference, slab, report.relay))
+        run.reference = stack.enter_context(contender("reference", options.reference))
         with run.blame(run.reference):
             arguments = load(run, "reference", options.reference, texts["reference"])
         gradients = not options.forward_only and differentiable(run)
@@ -1732,10 +1157,8 @@ def referee(options):
             # Before any line of the solution has run: nothing that it does can slow this down.
             modes = [] if options.no_timing else ["forward", "gradients"] if gradients else ["forward"]
             stopwatches = [Stopwatch(run, mode, options.trials) for mode in modes]
-            halved = [options.size >> n for n in range(1, HALVINGS + 1) if options.plot and options.size >> n]
-            stopwatches += [Stopwatch(run, "forward", options.trials, problem.headline(size)) for size in halved]
             report.progress("loading the solution")
-            run.solution = stack.enter_context(Contender("solution", options.solution, slab, report.relay))
+            run.solution = stack.enter_context(contender("solution", options.solution, others=[warden.pid, run.reference.process.pid]))
             load(run, "solution", options.solution, texts["solution"], arguments)
             judge_values(run, gradients)
             for stopwatch in stopwatches:
@@ -1747,56 +1170,59 @@ def referee(options):
                 raise
             report.check("running", "note", f"{reason}; nothing more is judged")
         if run.solution and (printed := run.solution.printed()):
-            report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {printed}")
+            told = printable(repr(printed[:80].decode(errors="replace")))
+            report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {told}")
+    return gradients
+
+
+def referee(options):
+    if not os.path.exists("/proc/self/mem"):
+        raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
+    if options.json:
+        write_atomically(options.json, None, "--json")  # found out before the long work
+    if options.device.type == "cuda":
+        torch.cuda.set_device(options.device)
+    texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
+    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
+    problem, report, slab = PROBLEMS[options.problem], Report(options.seed is not None), new_slab(options)
+    run = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report, options.tf32, options.batches)
+    name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    precision = options.dtype + ", TF32 allowed" * options.tf32
+    size = f"{'N' if problem.triangular else 'K x M x N'} = {label(run.dims)}{options.expected}"
+    report.line(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, {size}")
+    report.line(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
+    gradients = judge(run, options, texts)
     seconds, told = time.perf_counter() - report.begun, sentence(run, options, gradients)
     report.line(f"\nseed {seed}, {seconds:.0f} s; --seed {seed} repeats this run")
     if options.json:
-        record = {
-            "problem": problem.name,
-            "dims": run.dims,
-            "options": {k: str(v) if isinstance(v, torch.device) else v for k, v in vars(options).items()},
-            "device": name,
-            "torch": torch.__version__,
-            "seed": seed,
-            "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()},
-            "verdict": "wrong" if report.findings else "ok",
-            "sentence": told,
-            "calls": calls_judged(run),
-            "ratio": run.timings.get("forward", {}).get("ratio"),
-            "rows": report.rows,
-            "checks": report.checks,
-            "timings": run.timings,
-            "halved": {label(s.dims): s.times for s in stopwatches if s.dims != run.dims},
-            "seconds": seconds,
-        }
-        write_atomically(options.json, json.dumps(plain(record), indent=1, allow_nan=False) + "\n", "--json")
+        record = {"problem": problem.name, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
+        record |= {"seed": seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
+        record |= {"guard": report.guards.get("solution"), "verdict": "wrong" if report.findings else "ok", "sentence": told}
+        record |= {"calls": run.calls_judged(), "ratio": None if report.repeats else run.timings.get("forward", {}).get("ratio")}
+        record |= {"rows": report.rows, "checks": report.checks, "timings": run.timings, "seconds": seconds}
+        record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
+        write_atomically(options.json, json.dumps(record, indent=1) + "\n", "--json")
         report.line(f"wrote {options.json}")
-    if options.plot:
-        drawn = any(s.times and s.mode == "forward" for s in stopwatches)
-        if drawn:
-            plot(options.plot, stopwatches, dimensions[0], f"{problem.formula}, {options.dtype}, on {name}")
-        report.line(f"wrote {options.plot}" if drawn else f"{options.plot} is not written: no time was measured")
     report.line(told)
     return 1 if report.findings else 0
 
 
-def calls_judged(run):
-    return len(run.report.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
-
-
 def sentence(run, options, gradients):
     """What was found, for somebody who reads nothing else."""
-    name, findings = os.path.basename(options.solution), run.report.findings
+    name, findings, calls = os.path.basename(options.solution), run.report.findings, run.calls_judged()
     for what, detail in findings.items():
-        more = f" ({len(findings) - 1} more findings above)" if len(findings) > 1 else ""
-        return f"WRONG: {name} is convicted. {what}: {detail}{more}"
-    told = f"all holds: {name} computes {run.problem.formula} right in all of {calls_judged(run)} calls with inputs of their own"
+        return f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
+    if not calls:
+        raise CannotRun("no call was judged")
+    told = f"all holds: {name} computes {run.problem.formula} right in all of {calls} calls with inputs of their own"
     told += ", gradients included" if gradients else "; gradients were not looked at"
     if not run.timings:
         return f"{told}; its time was not measured"
     times = run.timings["forward"]
-    told += f"; at {label(run.dims)} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}:"
-    return f"{told} {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if gradients else "")
+    told += f"; at {label(run.dims)} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
+    if run.report.repeats:
+        return f"{told}; with --seed, which repeats a run, no ratio is certified"
+    return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if gradients else "")
 
 
 def main(argv=None):
@@ -1804,26 +1230,21 @@ def main(argv=None):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # some settings make memory that other processes cannot open
         os.environ.pop(name, None)
     try:
-        options = parse(argv)
-        return export(options.export, options.solution, PROBLEMS[options.problem]) if options.export else referee(options)
+        return referee(options := parse(argv))
     except SystemExit as stop:  # argparse has said what is wrong
         return stop.code or 0
     except CannotRun as reason:
-        print(f"check.py: {reason}", file=sys.stderr)
-        return 2
+        status, why = 2, str(reason)
     except torch.OutOfMemoryError as error:
-        print(f"check.py: not enough memory for --size {options.size} ({error}); a smaller size may fit", file=sys.stderr)
-        return 2
+        status, why = 2, f"not enough memory for --size {options.size} ({error}); a smaller size may fit"
     except KeyboardInterrupt:
-        print("check.py: interrupted", file=sys.stderr)
-        return 130
+        status, why = 130, "interrupted"
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more when it ends
         return 141
+    print(f"check.py: {why}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        serve(*json.loads(sys.argv[2]))
-    else:
-        sys.exit(main())
+    sys.exit(serve(**CHILD) if CHILD else main())

@@ -41,14 +41,19 @@ tril_matmul 1.0, MIT licence (see LICENSE).
 
 import contextlib
 import functools
+import glob
 import hashlib
+import importlib.machinery
+import importlib.util
 import math
 import os
+import shutil
 import sys
+import tempfile
 import time
-import weakref
 
 import torch
+import torch.utils.flop_counter
 
 __version__ = "1.0"
 __all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
@@ -1414,6 +1419,8 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
 _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
+#include <atomic>
+
 // How a kernel is launched. `cluster`: CTAs in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
 // before the one ahead of it in the stream has ended.
 struct Launch {
@@ -1442,7 +1449,7 @@ struct Launch {
 template <auto kKernel>
 static cudaError_t allow_shared_memory(int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;
-  static bool ready[64] = {};
+  static std::atomic<bool> ready[64] = {};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess && !(device < 64 && ready[device])) {
@@ -2474,10 +2481,10 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
 // How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
 template <auto kKernel>
 static cudaError_t clusters_at_once(int& clusters) {
-  static int known[64] = {};
+  static std::atomic<int> known[64] = {};
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
-  clusters = error == cudaSuccess && device < 64 ? known[device] : 0;
+  clusters = error == cudaSuccess && device < 64 ? known[device].load() : 0;
   if (error != cudaSuccess || clusters) return error;
   error = allow_shared_memory<kKernel>(sizeof(Tf32Memory));
   const Launch launch(kTfMostSplits, kTfThreads, sizeof(Tf32Memory), kTfMostSplits, false, nullptr);
@@ -4647,7 +4654,8 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
                               const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
   using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
                           const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  static Encode* encode = nullptr;
+  static std::atomic<Encode*> known = nullptr;   // the driver's function
+  Encode* encode = known;
   if (!encode) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
@@ -4658,7 +4666,7 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
 #endif
     if (error != cudaSuccess) return error;
     if (!found) return cudaErrorNotSupported;
-    encode = reinterpret_cast<Encode*>(found);
+    known = encode = reinterpret_cast<Encode*>(found);
   }
   const int64_t unit = batch_unit(p, batch_strides);
   cuuint64_t batches = 1;
@@ -4674,7 +4682,7 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
       encode(&map, type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes,
              strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return static_cast<cudaError_t>(result);   // the driver's errors have the runtime's numbers
 }
 
 template <int kBlockN, Cooperation kCooperation>
@@ -5033,10 +5041,12 @@ _CPP_BINDING = r"""
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <atomic>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 namespace {
 
@@ -5045,11 +5055,23 @@ namespace {
 void check(cudaError_t error, int device) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
+  std::string advice;
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction || error == cudaErrorInvalidKernelImage)
+    advice = ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a"
+             " process that sees it";
+  if (error == cudaErrorInvalidConfiguration)
+    advice = ". A launch has at most 2147483647 CTAs, and each product of a batch takes one or more; split the batch";
   TORCH_CHECK(false, std::string("tril_matmul: the CUDA kernel could not be launched on cuda:") + std::to_string(device) + ": " +
-                         cudaGetErrorString(error) +
-                         ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import" +
-                         " it again in a process that sees it.");
+                         cudaGetErrorName(error) + " (" + std::to_string(static_cast<int>(error)) + "), " + cudaGetErrorString(error) +
+                         advice + ".");
 }
+
+// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, and the driver's functions (one
+// encodes tensor maps) want one: cudaSetDevice makes it. The guard alone calls that only where another device is current.
+struct OnDevice {
+  c10::cuda::CUDAGuard guard;
+  explicit OnDevice(const at::Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device()), x.get_device()); }
+};
 
 bool has_kernel(at::ScalarType type) { return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16; }
 
@@ -5061,15 +5083,15 @@ ElementType element_type(at::ScalarType type) {
 
 // What the launchers want to know of a GPU, asked once.
 Gpu describe_gpu(int device) {
-  static Gpu known[64] = {};   // SMs = 0: not asked yet. Two threads that ask at once write the same words.
-  if (device < 64 && known[device].sms) return known[device];
-  Gpu gpu;
+  static std::atomic<Gpu> known[64] = {};   // SMs = 0: not asked yet
+  Gpu gpu = device < 64 ? known[device].load() : Gpu{};
+  if (gpu.sms) return gpu;
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, device), device);
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), device);
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), device);
   gpu.capability = 10 * major + minor;
-  if (device < 64) known[device].capability = gpu.capability, known[device].sms = gpu.sms;
+  if (device < 64) known[device] = gpu;
   return gpu;
 }
 
@@ -5095,10 +5117,16 @@ bool describe_batch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& 
   return true;
 }
 
-// Whether torch's settings allow TF32 for float32 products: set_float32_matmul_precision, allow_tf32 or fp32_precision.
-bool tf32_allowed() {
-  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) == at::Float32Precision::TF32;
+// Whether torch's settings allow TF32 for float32 products: set_float32_matmul_precision, allow_tf32 or fp32_precision. `precision` is
+// at::Context::float32Precision, which has strings in torch 2.9 and enumerations from 2.10 on.
+template <typename Precision, typename Backend, typename Operation>
+bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
+  if constexpr (std::is_same_v<Precision, std::string>)
+    return (at::globalContext().*precision)("cuda", "matmul") == "tf32";
+  else
+    return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
+bool tf32_allowed() { return is_tf32(&at::Context::float32Precision); }
 
 struct Sizes {   // C is m x n, and k is summed over
   int64_t m, n, k;
@@ -5123,6 +5151,15 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
   return true;
 }
 
+// The same; operands that have too many are copied.
+Product described(at::Tensor& x, at::Tensor& y, const at::Tensor& c, int contraction, int structure) {
+  Product p;
+  if (describe(x, y, c, contraction, structure, p)) return p;
+  x = x.contiguous(), y = y.contiguous();
+  TORCH_INTERNAL_ASSERT(describe(x, y, c, contraction, structure, p));
+  return p;
+}
+
 // A tensor of which every stride but the last, which is 1, is a multiple of eight elements.
 at::Tensor empty_padded(const at::Tensor& like) {
   c10::SmallVector<int64_t, 8> shape(like.sizes().begin(), like.sizes().end());
@@ -5142,9 +5179,18 @@ at::Tensor padded_copy(const at::Tensor& t) {
 
 at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
 
+// Whether all that is a tensor of this kind lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
+bool is_memory(const at::Tensor& t) {
+  using c10::DispatchKey;
+  static const c10::DispatchKeySet keys(
+      {DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA});
+  return keys.has_all(t.key_set());
+}
+
 // Whether the operands fit each other and the contraction.
 bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
-  return x.is_cuda() && y.device() == x.device() && y.scalar_type() == x.scalar_type() && has_kernel(x.scalar_type()) && x.dim() >= 2 &&
+  return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() &&
+         has_kernel(x.scalar_type()) && x.dim() >= 2 &&
          y.dim() == x.dim() && x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, x.dim() - 2) && contraction >= kNN &&
          contraction <= kTN && x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) && structure >= kDense &&
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
@@ -5154,8 +5200,10 @@ bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structur
 // the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
 std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at::Tensor>> product(
     at::Tensor x, at::Tensor y, int contraction, int structure, int path, bool keep, bool explain) {
+  TORCH_CHECK(is_memory(x) && is_memory(y),
+              "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
-  const c10::cuda::CUDAGuard guard(x.device());
+  const OnDevice guard(x);
   const auto [m, n, k] = Sizes(x, y, contraction);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
@@ -5164,11 +5212,7 @@ std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at:
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
-  Product p;
-  if (!describe(x, y, c, contraction, structure, p)) {
-    x = x.contiguous(), y = y.contiguous();
-    describe(x, y, c, contraction, structure, p);
-  }
+  Product p = described(x, y, c, contraction, structure);
   const int device = x.get_device();
   const Gpu gpu = describe_gpu(device);
   const ElementType type = element_type(x.scalar_type());
@@ -5199,26 +5243,20 @@ std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at:
 
 // Whether the operands fit, are plain CUDA tensors, and none of torch's transforms looks on. Autograd may.
 bool is_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
-  using c10::DispatchKey;
-  static const c10::DispatchKeySet keys(
-      {DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA});
-  for (const at::Tensor* t : {&x, &y})
-    if (!keys.has_all(t->key_set()) || t->_fw_grad(0).defined()) return false;
-  return fit(x, y, contraction, structure) &&
+  return fit(x, y, contraction, structure) && !x._fw_grad(0).defined() && !y._fw_grad(0).defined() &&
          c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
-         c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCUDA);
+         c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for. `first`: they
 // have not been computed from it before.
-std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>> gradients(const at::Tensor& g, const at::Tensor& x, const at::Tensor& y,
-                                                                           at::Tensor kept, bool first, int structure, bool for_x,
-                                                                           bool for_y) {
+std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>> gradients(at::Tensor g, at::Tensor x, at::Tensor y, at::Tensor kept,
+                                                                           bool first, int structure, bool for_x, bool for_y) {
   TORCH_CHECK(fit(g, y, kNT, structure) && fit(x, g, kTN, structure), "tril_matmul: the gradient does not fit the operands");
-  const c10::cuda::CUDAGuard guard(x.device());
+  const OnDevice guard(x);
   const at::Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
-  Product product, to_x, to_y;
-  describe(x, y, dx, kNN, structure, product), describe(g, y, dx, kNT, structure, to_x), describe(x, g, dy, kTN, structure, to_y);
+  const Product product = described(x, y, dx, kNN, structure);
+  Product to_x = described(g, y, dx, kNT, structure), to_y = described(x, g, dy, kTN, structure);
   if (!for_x) to_x.c = nullptr;
   if (!for_y) to_y.c = nullptr;
   if (structure == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
@@ -5236,8 +5274,9 @@ std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>> gradients(const
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.def("product", &product);
-  m.def("gradients", &gradients);
+  // A launch waits where the queue is full. Other Python threads run meanwhile.
+  m.def("product", &product, pybind11::call_guard<pybind11::gil_scoped_release>());
+  m.def("gradients", &gradients, pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("is_plain", &is_plain);
 }
 """
@@ -5294,8 +5333,8 @@ class _BuildNotice:
             return
         print(
             f"tril_matmul: the build failed after {seconds:.0f} s; the error below holds the compiler's words. It needs nvcc of"
-            f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++17 compiler and ninja (pip install ninja);"
-            " TORCH_EXTENSIONS_DIR names the build folder.",
+            f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20) and ninja"
+            " (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder.",
             file=sys.stderr,
             flush=True,
         )
@@ -5319,10 +5358,52 @@ def _pip_toolkit(cuda, path):
     return found[0], headers, os.path.join(found[-1], files[-1])
 
 
+def _load_build(folder, name):
+    """The extension module that lies finished in the folder, or None."""
+    for library in glob.glob(os.path.join(glob.escape(folder), f"{name}*.so")):  # torch numbers the name where a process builds it again
+        spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    return None
+
+
+def _lock(file):
+    """Lock the open file for this process, and say whom that waits for. The system unlocks it when the process ends, however it ends."""
+    import fcntl
+
+    free = False
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = True
+    if not free:
+        file.seek(0)
+        builder = file.read() or "another process"
+        print(f"tril_matmul: waiting for {builder}, which is building the CUDA kernels ({file.name})", file=sys.stderr, flush=True)
+        fcntl.flock(file, fcntl.LOCK_EX)
+    file.truncate(0)
+    file.write(f"process {os.getpid()}")
+    file.flush()
+
+
 def _build():
-    """Compile and load the kernels for the GPUs present. Returns the extension module, or None where there is no GPU or no nvcc."""
+    """Load the kernels for the GPUs present, compiled if they have not been. Returns the extension module, or None where there is no GPU or
+    no nvcc."""
     if not torch.cuda.is_available():
         return None
+    capabilities = sorted({torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())})
+    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities] + ["-DTRIL_MATMUL_MMA"] * (_PATH == _MMA)
+    # The name holds a digest of all that decides the binary, so an edited file, a new GPU or another Python never meets an old build.
+    decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
+    name = f"tril_matmul_{hashlib.sha256(chr(10).join(decisive).encode()).hexdigest()[:16]}"
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions"))  # as torch has it
+    return _load_build(os.path.join(root, name), name) or _compile(root, name, flags, capabilities)
+
+
+def _compile(root, name, flags, capabilities):
+    """Compile the kernels and load them, in a folder of their own, which has the build's name once all is there: so a build that was
+    killed, or goes on without its Python, is never taken for one."""
     from torch.utils import cpp_extension
 
     # torch looks for CUDA_HOME, nvcc on the PATH and /usr/local/cuda, which need not have nvcc; of pip's packages it does not know.
@@ -5331,31 +5412,43 @@ def _build():
         toolkit = _pip_toolkit(torch.version.cuda, sys.path)
         if toolkit is None:
             return None
-    capabilities = sorted({torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())})
-    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities] + ["-DTRIL_MATMUL_MMA"] * (_PATH == _MMA)
-    # The name holds a digest of all that decides the binary, so an edited file or a new GPU never meets an old build.
-    digest = hashlib.sha256("\n".join([*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__]).encode()).hexdigest()[:16]
-    name = f"tril_matmul_{digest}"
-    load = {
-        "name": name,
-        "cpp_sources": [_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
-        "cuda_sources": list(_CUDA_SOURCES),
-        "extra_cflags": ["-O2"],
-        "extra_cuda_cflags": flags,
-        "no_implicit_headers": True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
-    }
-    folder = cpp_extension._get_build_directory(name, False)
+    os.makedirs(root, exist_ok=True)
+    folder = os.path.join(root, name)
     with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(open(f"{folder}.lock", "a+"))
+        with contextlib.suppress(OSError):  # a file system without locks: then each process builds for itself
+            _lock(lock)
+            for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
+                shutil.rmtree(left, ignore_errors=True)
+        module = _load_build(folder, name)
+        if module is not None:
+            return module
+        room = tempfile.mkdtemp(prefix=f"{name}.build.", dir=root)
+        stack.callback(shutil.rmtree, room, ignore_errors=True)
+        os.chmod(room, 0o755)
+        load = {
+            "name": name,
+            "cpp_sources": [_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
+            "cuda_sources": list(_CUDA_SOURCES),
+            "extra_cflags": ["-O2"],
+            "extra_cuda_cflags": flags,
+            "no_implicit_headers": True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
+            "build_directory": room,
+        }
         if toolkit is not None:
             stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
             cpp_extension.CUDA_HOME, load["extra_include_paths"], library = toolkit
             # The linker is told -lcudart, and pip's library has no name without a version. In the folder where it runs, a script of its
             # own has that name.
-            cpp_extension._maybe_write(os.path.join(folder, "libcudart.so"), f'INPUT("{library}")\n')
+            with open(os.path.join(room, "libcudart.so"), "w") as script:
+                script.write(f'INPUT("{library}")\n')
             load["extra_ldflags"] = ["-L."]
-        if not os.path.exists(os.path.join(folder, f"{name}.so")):
-            stack.enter_context(_BuildNotice(", ".join(f"sm_{major}{minor}" for major, minor in capabilities)))
-        return cpp_extension.load_inline(**load)
+        stack.enter_context(_BuildNotice(", ".join(f"sm_{major}{minor}" for major, minor in capabilities)))
+        module = cpp_extension.load_inline(**load)
+        with contextlib.suppress(OSError):  # a process that did not wait was faster
+            os.rename(room, folder)
+            module.__file__ = os.path.join(folder, os.path.basename(module.__file__))
+        return module
 
 
 _EXTENSION = _build()
@@ -5363,6 +5456,23 @@ _EXTENSION = _build()
 # ======================================================================================================================
 # 3. The operator
 # ======================================================================================================================
+
+# ---- Private names of torch: all that are used. Without one of them a slower way serves. -----------------------------
+
+
+def _private(path):
+    return functools.reduce(lambda found, name: getattr(found, name, None), path.split("."), torch)
+
+
+_dispatch_keys = _private("_C._dispatch_keys")
+_dispatch_modes = _private("_C._len_torch_dispatch_stack")
+_func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad and jvp, around a call
+_JVP = _private("_C._functorch.TransformType.Jvp")
+_forward_level = _private("autograd.forward_ad.__dict__.get")  # of its "_current_level", which changes
+_saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
+_backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
+_HAS_SHORT_WAYS = None not in (_dispatch_keys, _dispatch_modes, _func_levels, _JVP)  # else all goes by the operator, as compiled code does
+_KEEPS_WORKSPACES = None not in (_saved_tensors_hooks, _backward_keeps_graph)
 
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
@@ -5410,8 +5520,8 @@ def _check_operands(function, A, B, structure):
         raise ValueError(
             f"{function}: A and B must have the same {what}, but A has shape {tuple(A.shape)} and B has shape {tuple(B.shape)}"
         )
-    for a, b in zip(reversed(A.shape[:-2]), reversed(B.shape[:-2]), strict=False):
-        if a != b and a != 1 and b != 1:
+    for d in range(-min(A.dim(), B.dim()), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
+        if A.shape[d] != B.shape[d] and 1 not in (A.shape[d], B.shape[d]):
             raise ValueError(
                 f"{function}: the leading dimensions of A and B must broadcast, but are {tuple(A.shape[:-2])} and {tuple(B.shape[:-2])}"
             )
@@ -5577,12 +5687,21 @@ def _map(product, info, in_dims, X, Y, contraction, structure):
     return product(X, Y, contraction, structure), 0
 
 
+def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
+    """For FlopCounterMode, from shapes: two for each multiply-add, of which a triangular product has N (N + 1) (N + 2) / 6."""
+    *batch, m, n = out_shape
+    k = X[-2 if contraction == _TN else -1]
+    return math.prod(batch) * (k * (k + 1) * (k + 2) // 3 if structure else 2 * m * n * k)
+
+
+torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
+torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
 _definition.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=_save_operands)
 _definition.register_vmap(functools.partial(_map, _product_op))
 
 
 def _keys(T):
-    return torch._C._dispatch_keys(T).raw_repr()
+    return _dispatch_keys(T).raw_repr() if _HAS_SHORT_WAYS else None
 
 
 with torch.inference_mode():
@@ -5593,7 +5712,7 @@ with torch.inference_mode(False):
 
 def _ordinary(X, Y):
     """Whether these are CPU tensors at which nothing looks but autograd."""
-    return _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS and not torch._C._len_torch_dispatch_stack()
+    return _HAS_SHORT_WAYS and _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS and not _dispatch_modes()
 
 
 def _plain_on_cpu(X, Y, contraction, structure):
@@ -5605,7 +5724,7 @@ def _plain_on_cpu(X, Y, contraction, structure):
         return False
     if structure and not x[-2] == x[-1] == y[-1] or X.dtype != Y.dtype or X.dtype not in _DTYPES:
         return False
-    derived = torch._C._functorch.get_interpreter_stack() or torch.autograd.forward_ad._current_level >= 0
+    derived = _func_levels() or _forward_level("_current_level", 0) >= 0
     return not derived and not torch.is_autocast_enabled("cpu")
 
 
@@ -5647,22 +5766,24 @@ class _PlainProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, X, Y, contraction, structure):
-        C, _, workspace, _ = _product_cuda(X, Y, contraction, structure, keep=True)
-        if workspace is None or contraction != _NN or structure == _DENSE:
+        # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
+        # (save_on_cpu) or not at all (checkpoint), to spare memory.
+        keep = contraction == _NN and structure != _DENSE and _KEEPS_WORKSPACES and _saved_tensors_hooks(True) is None
+        C, _, ctx.workspace, _ = _product_cuda(X, Y, contraction, structure, keep=keep)
+        if ctx.workspace is None:
             _save_operands(ctx, (X, Y, contraction, structure), C)
-        else:  # the operands stay packed for the gradients: so only G has to be packed then
+        else:
             ctx.contraction, ctx.structure = contraction, structure
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
-            # What hooks (saved_tensors_hooks, save_on_cpu, checkpoint) give back for it may hold anything. So it is kept as long as torch
-            # keeps it, and not taken from there.
-            ctx.workspace = weakref.ref(workspace)
-            ctx.save_for_backward(X, Y, workspace)
+            ctx.save_for_backward(X, Y)
         return C
 
     @staticmethod
     def backward(ctx, G):
-        X, Y, *rest = ctx.saved_tensors  # once: checkpointing allows no more
-        workspace = ctx.workspace() if rest else None
+        X, Y = ctx.saved_tensors
+        workspace = ctx.workspace
+        if workspace is not None and not _backward_keeps_graph():
+            ctx.workspace = None  # freed with the graph
         from_packed = (
             workspace is not None
             and not torch.is_grad_enabled()  # else somebody wants a gradient of the gradients
@@ -5697,8 +5818,7 @@ def _shortest_way(X, Y, contraction, structure):
 
 def _refuse_nested_forward_mode(function):
     """torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong."""
-    levels = torch._C._functorch.get_interpreter_stack() or ()
-    if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in levels) > 1:
+    if sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
         raise NotImplementedError(
             f"{function}: a forward-mode derivative of a forward-mode derivative is not supported;"
             " use torch.func.hessian, jacrev or any other combination with reverse mode"
@@ -5719,13 +5839,13 @@ def _prepared(function, A, B, structure):
 
 def _call(function, A, B, contraction, structure):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
-    compiling = torch.compiler.is_compiling()
+    compiling = torch.compiler.is_compiling() or torch._C._is_tracing()  # a graph holds the operator, no function of Python's
     if not compiling and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor):
         C = _product_if_plain(A, B, contraction, structure)
         if C is not None:
             return C
     A, B = _prepared(function, A, B, structure)
-    if compiling:
+    if compiling or not _HAS_SHORT_WAYS:
         return _product_op(A, B, contraction, structure)
     _refuse_nested_forward_mode(function)
     return _Product.apply(A, B, contraction, structure)
@@ -5775,21 +5895,24 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper,
-        fallback' where a part of a batch fell back); 'fallback', whether there was one: pairs of float16 cannot hold an operand, and the
-        mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the batch; 'fallback_at', which
-        of the batch, counted over its leading dimensions as one;
+        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', 'fallback', 'hopper, fallback'
+        where a part of a batch fell back, or 'meta', where nothing is computed); 'fallback', whether there was one: pairs of float16 cannot
+        hold an operand, and the mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the
+        batch; 'fallback_at', which of the batch, counted over its leading dimensions as one;
         'outliers', how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
 
     Raises:
-        ValueError: another problem. And what those functions raise.
+        ValueError: another problem. TypeError: a subclass of torch.Tensor (DTensor). And what those functions raise.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
     contraction, structure = _PROBLEMS[problem]
+    for name, T in (("A", A), ("B", B)):
+        if isinstance(T, torch.Tensor) and type(T) not in (torch.Tensor, torch.nn.Parameter):
+            raise TypeError(f"explain: {name} must be a torch.Tensor, and of no subclass, but is {type(T).__name__}")
     A, B = _prepared("explain", A, B, structure)
     if not A.is_cuda:
-        return {"path": "cpu", "fallback": False, "fallback_at": [], "outliers": 0}
+        return {"path": A.device.type, "fallback": False, "fallback_at": [], "outliers": 0}
     _, path, _, controls = _product_cuda(A, B, contraction, structure, explain=True)
     controls = [] if controls is None else controls.tolist()  # of each: fallback, outliers
     fallback_at = [number for number, control in enumerate(controls) if control[0]]

@@ -28,7 +28,7 @@ percentiles stand beside it. The host does not wait between calls, hence these a
 writes nothing in between and gives each call inputs and memory of its own: its times are some 3 to 4 % longer.
 
 How errors are measured: against the product in float64, normwise (Frobenius) and componentwise (the worst |C - truth| / (|A| |B|)),
-on random rows and columns where all of them would be too many. Inputs, exact float64 sums and what an error may be are check.py's. A
+on random rows and columns where all of them would be too many. Inputs, exact sums and what an error may be are those of measures.py. A
 time whose result is not right is reported as a failure.
 
 Each suite writes DIR/<suite>.json after every row. The exit status is 0, or 1 if anything failed, or 2 for bad arguments.
@@ -79,6 +79,7 @@ LIMITS_SIZES = (1024, 2048, 4096, 8192)
 PEERS_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 CPU_SIZES = (1, 64, 128, 256, 512, 1024, 2048)
 CPU_BATCHES = ((1024, 128), (4096, 16), (64, 256))
+CPU_BACKWARD_SIZES = (16, 64, 256, 1024)
 CHECKS = (  # problem, dtype, TRIL_MATMUL_PATH, further options
     ("lower", "float32", "auto"),
     ("upper", "float32", "auto"),
@@ -221,7 +222,7 @@ class Bench:
                 self._flush()
                 call()
             self.synchronize()
-        marks = check.marks(2 * trials * len(calls) + 1, self.on_gpu)
+        marks = [torch.cuda.Event(enable_timing=True) if self.on_gpu else check.Moment() for _ in range(2 * trials * len(calls) + 1)]
         following = iter(marks)
         next(following).record()
         for _ in range(trials):
@@ -231,7 +232,7 @@ class Bench:
                 call()
                 next(following).record()
         self.synchronize()
-        times = check.between(marks)[1::2]  # without the flushes
+        times = [start.elapsed_time(end) * 1e3 for start, end in zip(marks[1::2], marks[2::2], strict=False)]  # without the flushes
         return [{**check.spread(mine), "best_us": min(mine)} for mine in (times[c :: len(calls)] for c in range(len(calls)))], trials
 
     def extra_bytes(self, call):
@@ -283,7 +284,9 @@ def _commit():
     commit = _output_of("git", "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return None
-    changed = _output_of("git", "status", "--porcelain", "--", "model_new.py", "reference_model.py", "check.py", "benchmarks/*.py")
+    changed = _output_of(
+        "git", "status", "--porcelain", "--", "model_new.py", "reference_model.py", "check.py", "guard.py", "measures.py", "benchmarks/*.py"
+    )
     return commit + (" with changes" if changed else "")
 
 
@@ -490,52 +493,60 @@ def suite_problems(bench, record):
     measure_forward(bench, record, "problems", "transposed_a", TRANSPOSED_A_SHAPES[0], torch.float16)
 
 
+def measure_backward(bench, record, group, N, batch=(), dtype=torch.float32):
+    """Forward and backward of one size."""
+    reference_model = bench.reference.Model()
+    dtype_name, shape = str(dtype).removeprefix("torch."), (*batch, N, N)
+    with record.row(f"forward and backward {shape} {dtype_name}"):
+        solution_model = bench.solution.ModelNew()
+        A, B = make_inputs("lower", shape, shape, dtype, "uniform", bench.device, bench.seed)
+        G = torch.rand(shape, device=bench.device).to(dtype)  # above the diagonal too, where neither may use it
+        chosen = path_of(bench, A, B, "lower")
+        A.requires_grad_(), B.requires_grad_()
+
+        def step(model, A=A, B=B, G=G):
+            return torch.autograd.grad(model(A, B), (A, B), G)
+
+        reference_gradients, own_gradients = step(reference_model), step(solution_model)
+        (reference_error, own_error) = _gradient_errors(A, B, G, reference_gradients, own_gradients)
+        del reference_gradients, own_gradients
+        (reference_time, own_time), trials = bench.alternate(
+            functools.partial(step, reference_model), functools.partial(step, solution_model)
+        )
+        row = {
+            "group": group,
+            "problem": "lower, dA, dB",
+            "shape": " x ".join(map(str, shape)) if batch else str(N),
+            "N": N,
+            "dtype": dtype_name,
+            "inputs": "uniform",
+            **{name: chosen.get(name) for name in ("path", "fallback", "outliers")},
+            "reference": {**reference_time, "norm_error": reference_error[0], "worst_error": reference_error[1]},
+            "ours": {**own_time, "norm_error": own_error[0], "worst_error": own_error[1]},
+            "compared": "all elements of both gradients",
+            "trials": trials,
+            "useful_flop": 3 * useful_flop("lower", (N, N, N), *batch),
+        }
+        finish_row(record, row, dtype, N)
+
+
+def suite_backward(bench, record):
+    print(HEADER)
+    for N in bench.sizes or BACKWARD_SIZES:
+        measure_backward(bench, record, "backward", N)
+    measure_backward(bench, record, "backward", _special_size(bench), dtype=torch.float16)
+    for batch, N in () if bench.sizes else BACKWARD_BATCHES:
+        measure_backward(bench, record, "backward", N, (batch,))
+
+
 def suite_cpu(bench, record):
     print(HEADER)
     for N in bench.sizes or CPU_SIZES:
         measure_forward(bench, record, "cpu", "lower", N)
     for batch, N in () if bench.sizes else CPU_BATCHES:
         measure_forward(bench, record, "cpu", "lower", N, batch=batch)
-
-
-def suite_backward(bench, record):
-    print(HEADER)
-    reference_model = bench.reference.Model()
-    rows = [((), N, torch.float32) for N in bench.sizes or BACKWARD_SIZES] + [((), _special_size(bench), torch.float16)]
-    rows += [((batch,), N, torch.float32) for batch, N in (() if bench.sizes else BACKWARD_BATCHES)]
-    for batch, N, dtype in rows:
-        dtype_name, shape = str(dtype).removeprefix("torch."), (*batch, N, N)
-        with record.row(f"forward and backward {shape} {dtype_name}"):
-            solution_model = bench.solution.ModelNew()
-            A, B = make_inputs("lower", shape, shape, dtype, "uniform", bench.device, bench.seed)
-            G = torch.rand(shape, device=bench.device).to(dtype)  # above the diagonal too, where neither may use it
-            chosen = path_of(bench, A, B, "lower")
-            A.requires_grad_(), B.requires_grad_()
-
-            def step(model, A=A, B=B, G=G):
-                return torch.autograd.grad(model(A, B), (A, B), G)
-
-            reference_gradients, own_gradients = step(reference_model), step(solution_model)
-            (reference_error, own_error) = _gradient_errors(A, B, G, reference_gradients, own_gradients)
-            del reference_gradients, own_gradients
-            (reference_time, own_time), trials = bench.alternate(
-                functools.partial(step, reference_model), functools.partial(step, solution_model)
-            )
-            row = {
-                "group": "backward",
-                "problem": "lower, dA, dB",
-                "shape": " x ".join(map(str, shape)) if batch else str(N),
-                "N": N,
-                "dtype": dtype_name,
-                "inputs": "uniform",
-                **{name: chosen.get(name) for name in ("path", "fallback", "outliers")},
-                "reference": {**reference_time, "norm_error": reference_error[0], "worst_error": reference_error[1]},
-                "ours": {**own_time, "norm_error": own_error[0], "worst_error": own_error[1]},
-                "compared": "all elements of both gradients",
-                "trials": trials,
-                "useful_flop": 3 * useful_flop("lower", (N, N, N), *batch),
-            }
-            finish_row(record, row, dtype, N)
+    for N in bench.sizes or CPU_BACKWARD_SIZES:
+        measure_backward(bench, record, "cpu", N)
 
 
 @torch.no_grad()
@@ -719,7 +730,7 @@ def suite_check(bench, record):
         with record.row(name), tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "check.json"
             command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
-            command += ["--solution", str(bench.solution_file), "--json", str(file), *more]
+            command += ["--solution", str(bench.solution_file), "--batches", "--json", str(file), *more]
             command += ["--size", str(max(bench.sizes))] if bench.sizes else []
             environ = {**os.environ, "TRIL_MATMUL_PATH": path}
             done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600)

@@ -47,7 +47,9 @@ LIMITS = {  # of a row of limits.json
     "float16_product_uniform": "limit: tensor cores",
     "copy": "limit: memory",
 }
-PART_COLOURS = ("#2f81f7", "#2f9e74", "#d8802b", "#9a70d6")
+MULTIPLIES, MOVES, OTHER = "#2f81f7", "#2f9e74", "#d8802b"  # what a part of a product does, whoever does it
+PART_COLOURS = {"hopper_product": MULTIPLIES, "cuBLAS, as many float16 products": MULTIPLIES, "pack_blocks": MOVES, "copy": MOVES, "": INK}
+MARKED = 4096  # the size at which time.svg says the ratio
 
 
 # ---- What is drawn: numbers and words, and nothing of how. -----------------------------------------------------------
@@ -81,7 +83,8 @@ def where_numbers(records):
         ("cuBLAS, as many float16 products", row["float16_product_uniform"]["median_us"]),
     ]
     kernels = [(kernel["kernel"], kernel["duration"][0] / 1e3) for kernel in records["profile"]["rows"]]  # ncu counts nanoseconds
-    return {"N": row["N"], "bars": {"kernels of a call": kernels, "a call": [("", row["ours"]["median_us"])], "its limits": parts}}
+    bars = {"its kernels, each alone": kernels, "a call: they overlap": [("", row["ours"]["median_us"])], "its limits": parts}
+    return {"N": row["N"], "bars": bars}
 
 
 # ---- Drawing. --------------------------------------------------------------------------------------------------------
@@ -124,6 +127,11 @@ def draw_curves(axes, numbers, label):
 
 def draw_time(axes, numbers):
     draw_curves(axes, numbers, "C = tril(A) tril(B), float32: µs, lower is better")
+    at = [dict(zip(*numbers["sides"].get(side, ((), ())), strict=True)).get(MARKED) for side in ("ours", "reference")]
+    if all(at):
+        axes.annotate("", (MARKED, at[1]), (MARKED, at[0]), arrowprops={"arrowstyle": "<->", "color": INK, "shrinkA": 4, "shrinkB": 4})
+        places = {"xytext": (-5, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+        axes.annotate(f"{at[1] / at[0]:.1f}x", (MARKED, at[0] ** 0.55 * at[1] ** 0.45), weight="bold", **places)
 
 
 def draw_error(axes, numbers):
@@ -135,8 +143,8 @@ def draw_where(axes, numbers):
     longest = max(sum(us for _, us in parts) for parts in bars.values())
     for place, parts in enumerate(bars.values()):
         left, beside = 0.0, []
-        for (part, us), colour in zip(parts, PART_COLOURS * len(parts), strict=False):
-            axes.barh(place, us, left=left, height=0.62, color=colour if part else INK)
+        for part, us in parts:
+            axes.barh(place, us, left=left, height=0.62, color=PART_COLOURS.get(part, OTHER), edgecolor=INK, linewidth=0.3)
             if us > longest * 0.15:
                 axes.text(left + us / 2, place, f"{part}\n{us:.0f} µs".strip(), ha="center", va="center", color="#0d1117", fontsize=9)
             else:
@@ -146,7 +154,8 @@ def draw_where(axes, numbers):
     axes.set_yticks(range(len(bars)), bars)
     axes.invert_yaxis()
     axes.set_xlim(0, longest * 1.2)
-    axes.set_title(f"Where the time of a product goes: N = {numbers['N']}, float32, µs", loc="left", fontsize=10, color=INK)
+    title = f"Where the time of a product goes: N = {numbers['N']}, float32, µs. "
+    axes.set_title(title + "Blue multiplies, green moves memory, orange the rest", loc="left", fontsize=10, color=INK)
 
 
 FIGURES = {  # name -> records, their numbers, how they are drawn, inches

@@ -332,14 +332,20 @@ def proof(rows):
     return "\n".join(["```", *told, *rows[0]["sentence"].replace("; ", ";\n").split("\n"), "```"])
 
 
+def cpu_label(row):
+    return row["shape"].replace(" x ", "×") + ", forward and backward" * row.get("problem", "").endswith("dB")
+
+
 def slower(*records):
     """What is slower than the reference, and who is faster than ours."""
     cpu, compared, measured = records[-1], records[-2], [row for rows in records[:-2] for row in rows]
 
     def told(row):
-        special = [row["dtype"]] * (row["dtype"] != "float32") + [row["problem"]] * (row["problem"] != "lower")
+        problem, *gradients = row["problem"].split(", ", 1)
+        special = [row["dtype"]] * (row["dtype"] != "float32") + [problem] * (problem != "lower")
         why = "; dense: there is no work to leave out" if row["problem"] == "transposed_a" else ""
-        return f"{', '.join([*special, row['shape'].replace(' x ', '×')])} ({ratio(row['ratio'])}{why})"
+        shape = row["shape"].replace(" x ", "×") + " with gradients" * len(gradients)
+        return f"{', '.join([*special, shape])} ({ratio(row['ratio'])}{why})"
 
     on_gpu = dict.fromkeys(told(row) for row in measured if row["ratio"] < 1)
     on_cpu = [told(row) for row in cpu if row["ratio"] < 1]
@@ -461,7 +467,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "limits": ("limits.json", limits),
     "profile": ("profile.json", profile),
     "history": ("history.json", history),
-    "cpu": ("cpu.json", comparison("cpu", "size", lambda row: row["shape"].replace(" x ", "×"))),
+    "cpu": ("cpu.json", comparison("cpu", "size", cpu_label)),
 }
 
 SENTENCES = {  # name -> records, renderer of their rows
@@ -523,7 +529,7 @@ def table(name, results):
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
 MARKER = re.compile(r"<!-- (begin|end): (\S+) -->")
-DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "history"))]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "judge", "history"))]
 
 
 def fill(text, results):

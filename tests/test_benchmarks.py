@@ -132,7 +132,7 @@ def test_cpu_suite_in_a_shell(tmp_path):
     assert set(record["versions"]) == {"torch", "cuda", "driver", "python"}
     assert record["versions"]["torch"] == torch.__version__
     assert {"device", "capability", "commit", "date", "trials", "seed", "solution_sha256"} <= set(record)
-    assert [row["N"] for row in record["rows"]] == [64, 128]
+    assert [(row["problem"], row["N"]) for row in record["rows"]] == [(p, N) for p in ("lower", "lower, dA, dB") for N in (64, 128)]
     for row in record["rows"]:
         assert set(row) >= ROW_FIELDS
         for side in ("reference", "ours"):
@@ -141,7 +141,7 @@ def test_cpu_suite_in_a_shell(tmp_path):
             assert 0 < times["norm_error"] < 1e-5 and 0 < times["worst_error"] < 1e-5
         assert row["ratio"] == row["reference"]["median_us"] / row["ours"]["median_us"]
         assert row["within_contract"] is True
-        assert row["useful_flop"] == row["N"] * (row["N"] + 1) * (row["N"] + 2) / 3
+        assert row["useful_flop"] == row["N"] * (row["N"] + 1) * (row["N"] + 2) / (3 if row["problem"] == "lower" else 1)
 
 
 def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):  # noqa: F811
@@ -249,7 +249,7 @@ def test_a_spill_is_a_failure(suites, stand_in, tmp_path, monkeypatch):
 def test_a_wrong_result_is_a_failure(suites, stand_in, tmp_path):
     stand_in.write_text(STAND_IN.replace("return torch.tril(torch.matmul(A.tril(), B.tril()))", "return torch.matmul(A, B) * 1.001"))
     failures = suites.run_suite("cpu", suites.Bench("cpu", stand_in, trials=5, sizes=[24]), tmp_path)
-    assert len(failures) == 1 and "lower 24 float32 uniform: worst error 1.00e-03" in failures[0]
+    assert len(failures) == 2 and "lower 24 float32 uniform: worst error 1.00e-03" in failures[0] and "dA, dB 24" in failures[1]
     assert json.loads((tmp_path / "cpu.json").read_text())["rows"][0]["within_contract"] is False
 
 

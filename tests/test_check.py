@@ -26,15 +26,29 @@ import pytest
 import torch
 
 import check
+import guard
+import measures
 
 ROOT = helpers.ROOT
 CHEATS = sorted((Path(__file__).parent / "cheats").glob("*.py"))
+GUARDS = json.loads(
+    subprocess.run(
+        [sys.executable, "-c", "import guard, json, os; print(json.dumps(guard.guard(os.getppid(), [])))"],
+        **{"cwd": ROOT, "stdout": subprocess.PIPE, "check": True},
+    ).stdout
+)
+guarded = pytest.mark.skipif(not all(GUARDS.values()), reason=f"the kernel lacks what these would be kept from by: {GUARDS}")
+WITHOUT_GUARDS = {  # what ends, stops or changes the tests' own process where nothing keeps it from that
+    *("kills_the_judge", "kills_the_reference", "limits_the_judge", "reaches_for_the_system", "signals_the_judge_when_it_ends"),
+    *("continues_itself_by_a_timer", "stops_the_judge", "writes_to_the_judges_memory"),
+}
 SEEDS = int(os.environ.get("CHECK_SEEDS", "1"))
 
 # ---- Children that need not import torch: a process that has done so forks them. -------------------------------------
 
 FORKS = r"""
 import fcntl, json, os, socket, sys, time, types
+sys.path.insert(0, os.path.dirname(sys.argv[2]))  # guard.py and measures.py lie there
 import torch, torch.fx.experimental.symbolic_shapes, torch.utils.deterministic  # what a child imports, some by torch.autograd.grad
 
 channel = socket.socket(fileno=int(sys.argv[1]))
@@ -85,7 +99,10 @@ class Forked(subprocess.Popen):
         cls.server = subprocess.Popen(command, pass_fds=[other.fileno()])
         other.close()
 
-    def __init__(self, args, *, stdout, pass_fds, **_):
+    def __init__(self, args, *, stdout=None, pass_fds=(), **others):
+        if "--child" not in args:
+            super().__init__(args, **others)
+            return
         read, write = os.pipe()
         passed = [stdout.fileno(), write, *pass_fds]
         socket.send_fds(self.channel, [json.dumps([args[1:], [1, 2, *pass_fds]]).encode()], passed)
@@ -93,6 +110,11 @@ class Forked(subprocess.Popen):
         self.args, self.pid, self.returncode = args, int(self.channel.recv(32)), None
         self.stdin, self.stdout, self.stderr = None, None, open(read, "rb")  # noqa: SIM115
         self._child_created, self._waitpid_lock = True, threading.Lock()
+        while True:
+            with contextlib.suppress(ChildProcessError):  # until it has lost its parent
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                break
+            time.sleep(1e-3)
 
 
 class Shared:
@@ -117,7 +139,7 @@ class Shared:
 
 @pytest.fixture(scope="session")
 def forks():
-    check.ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as check.Contender does
+    check.LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes this process's child
     yield Forked
     Shared.drop()
     Forked.channel.close()
@@ -131,16 +153,13 @@ def small_slab():
 
 @pytest.fixture
 def quick(forks, small_slab, monkeypatch):
-    """Children are forked; on a CPU all runs share one slab and one reference. What ran before the test is nobody's child in it: with a
-    hundred processes on the machine the judge spends a third of its time on looking at them."""
+    """Children are forked; on a CPU all runs share one slab and one reference."""
     forks.begin()
-    numbers, others = check.numbers, set(check.numbers("/proc"))
-    monkeypatch.setattr(check, "numbers", lambda path: [n for n in numbers(path) if path != "/proc" or n not in others])
     real = check.Contender
 
-    def contender(who, path, slab, relay):
+    def contender(who, path, slab, relay, **others):
         shared = who == "reference" and slab is small_slab and path == str(ROOT / "reference_model.py")
-        return Shared(real, slab, relay) if shared else real(who, path, slab, relay)
+        return Shared(real, slab, relay) if shared else real(who, path, slab, relay, **others)
 
     monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
     real_slab = check.new_slab
@@ -168,7 +187,7 @@ def parameters():
         assert match, f"{path}: the first line is not of the form that tests/test_check.py names"
         verdict, on_cuda, options, below, finding = match.groups()
         options = (options or "").split()
-        marks = [helpers.needs_cuda] if on_cuda else []
+        marks = [helpers.needs_cuda] * bool(on_cuda) + [guarded] * (path.stem in WITHOUT_GUARDS)
         marks += [pytest.mark.alone] * bool(below or on_cuda)  # the judge wants the GPU for itself
         options += [] if below or "--trials" in options else ["--no-timing"]
         yield pytest.param(path, verdict, options + ["--device", "cuda"] * bool(on_cuda), below, finding, id=path.stem, marks=marks)
@@ -190,10 +209,17 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         monkeypatch.setattr(check, "HARD", {name: check.HARD[name] for name in HARD_ENOUGH})
     if below:  # this is about time
         real = check.Run.calls_to_judge
-        monkeypatch.setattr(check.Run, "calls_to_judge", lambda run, gradients: [c for c in real(run, gradients) if not c.copy_of][:8])
+
+        def few(run, gradients):
+            calls = real(run, gradients)
+            again = next(c for c in calls if c.copy_of)
+            return [again, again.copy_of, *(c for c in calls if not c.copy_of and c is not again.copy_of)][:8]
+
+        monkeypatch.setattr(check.Run, "calls_to_judge", few)
     record = tmp_path / "record.json"
     for seed in range(SEEDS if path.stem.startswith("honest") else 1):
-        status, out, err = judge(capsys, path, "--json", str(record), "--seed", str(seed), *options)
+        seeded = [] if below else ["--seed", str(seed)]  # with a seed no ratio is certified
+        status, out, err = judge(capsys, path, "--json", str(record), *seeded, *options)
         if status == 2:
             Shared.drop()
         kept = json.loads(record.read_text()) if record.exists() else {}
@@ -208,6 +234,19 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         ]
         if any(wrong):
             pytest.fail(f"seed {seed}: {'; '.join(filter(None, wrong))}:\n{out}{err}", pytrace=False)
+
+
+def test_the_document_has_each_file_with_its_verdict():
+    rows = [line.split(" | ") for line in (ROOT / "docs" / "judge.md").read_text().splitlines() if line.startswith("| ")]
+    found = [
+        (name.rstrip("*"), row[1], name[-1] == "*") for row in rows if len(row) == 3 for name in row[2].rstrip(" |").split() if "_" in name
+    ]
+    words = {"ok": "harmless", "WRONG": "convicted", "cannot run": "no verdict"}
+    for path in CHEATS:
+        verdict, on_cuda, *_ = HEADER.fullmatch(path.read_text().split("\n", 1)[0]).groups()
+        wanted = "all holds" if path.stem.startswith("honest_") else words[verdict]
+        named = [row for row in found if row[0] == path.stem] if "_" in path.stem else [(path.stem, wanted, bool(on_cuda))]
+        assert named == [(path.stem, wanted, bool(on_cuda))]
 
 
 PLAIN = (CHEATS[0].parent / "honest_plain.py").read_text()
@@ -232,26 +271,6 @@ def test_the_judge_does_not_execute_the_solution(quick, capsys, tmp_path):
     text = "import builtins, os, sys\n\nbuiltins.executed = os.environ['EXECUTED'] = sys.EXECUTED = 'here'\n" + PLAIN
     assert judge(capsys, solution(tmp_path, text), "--no-timing")[0] == 0
     assert not hasattr(check.__builtins__, "executed") and "EXECUTED" not in os.environ and not hasattr(sys, "EXECUTED")
-
-
-def test_processes_that_run_while_inputs_are_written_are_convicted(quick, capsys, monkeypatch):
-    real, sent, solutions = check.Slab.view, check.send, set()
-
-    def view(*arguments):  # of a place where an input is to be written
-        for pid in solutions:
-            os.kill(pid, signal.SIGCONT)
-            time.sleep(0.02)
-        return real(*arguments)
-
-    def send(number, pids, group=False):
-        if group and number == signal.SIGCONT and Shared.contender.process.pid not in pids:
-            solutions.update(pids)
-        sent(number, pids, group)
-
-    monkeypatch.setattr(check.Slab, "view", view)
-    monkeypatch.setattr(check, "send", send)
-    status, out, _ = judge(capsys, CHEATS[0].parent / "never_rests.py", "--no-timing")
-    assert status == 1 and "do not stand still while inputs are written" in out.splitlines()[-1], out
 
 
 def test_a_gpu_that_is_never_quiet_is_no_verdict(small_slab, monkeypatch):
@@ -360,13 +379,9 @@ def test_the_constructor_gets_the_arguments_of_get_init_inputs(quick, capsys, tm
         (["--device", "cuda:99"], ["--device", "'cuda:99'"]),
         (["--json", "no/such/folder/record.json"], ["--json", "no/such/folder", "existing folder"]),
         (["--json", "."], ["--json", "is a folder"]),
-        (["--export", "no/such/folder/file.py"], ["--export", "no/such/folder"]),
-        (["--export", "."], ["--export", "is a folder"]),
         (["--solution", "missing.py"], ["--solution", "missing.py", "No such file"]),
         (["--solution", "."], ["--solution", "cannot be read"]),
         (["--reference", "missing.py"], ["--reference", "missing.py", "No such file"]),
-        (["--plot", "time.txt"], ["--plot", "time.txt", ".png, .svg or .pdf"]),
-        (["--plot", "time.svg", "--no-timing"], ["--plot", "--no-timing", "one of the two"]),
         (["--unknown"], ["--unknown"]),
     ],
 )
@@ -380,7 +395,7 @@ def test_a_bad_option_says_what_was_given_and_what_is_accepted(argv, says, capsy
 def test_help_shows_examples_and_exit_statuses(capsys):
     assert check.main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert "python check.py --size 256 --no-timing" in printed and "Exit status: 0 all holds; 1 " in printed and "--export" in printed
+    assert "python check.py --size 256 --no-timing" in printed and "Exit status: 0 all holds; 1 " in printed and "--batches" in printed
 
 
 def start(folder, text, out=subprocess.PIPE, **environment):
@@ -409,25 +424,55 @@ def test_ctrl_c_and_a_closed_pipe_end_it_quietly(tmp_path):
     assert "Error" not in unread.communicate(timeout=100)[1] and unread.returncode == 141
 
 
-def processes_with(word):
-    """Those that live and have it in their environment."""
+LEAVES_PROCESSES = """import os, time
+
+for _ in range(3):
+    if not os.fork():
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.write(2, b"I am %d\\n" % os.getpid())  # in one piece
+        time.sleep(600)
+        os._exit(0)
+"""
+
+
+def lives(pid):
+    with contextlib.suppress(OSError):
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
+
+
+@guarded
+@pytest.mark.parametrize("ends", ["a verdict", "SIGKILL", "SIGTERM"])
+def test_no_process_is_left_behind(ends, tmp_path):
+    judge = start(tmp_path, LEAVES_PROCESSES + (PLAIN if ends == "a verdict" else "time.sleep(600)"))
     found = []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if word.encode() in Path(f"/proc/{pid}/environ").read_bytes() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-                found.append(int(pid))
-    return found
-
-
-def test_a_judge_that_is_killed_gives_no_verdict_and_leaves_no_child(tmp_path):
-    mark = f"CHECK_TEST_{os.getpid()}"
-    killed = start(tmp_path, "import os, time\n\nos.kill(os.getppid(), 9)\ntime.sleep(600)\n", **{mark: "1"})
-    out, _ = killed.communicate(timeout=100)  # until nobody holds its pipes any more
-    assert killed.returncode == -signal.SIGKILL and "all holds" not in out
+    while len(found) < 3:
+        assert (line := judge.stderr.readline()), f"the judge has ended: {judge.communicate()}"
+        found += map(int, re.findall(r"solution: I am (\d+)", line))
+    assert all(map(lives, found))
+    if ends != "a verdict":
+        os.kill(judge.pid, getattr(signal, ends))
+    out, _ = judge.communicate(timeout=100)  # until nobody holds its pipes any more
+    assert ("all holds" in out) == (ends == "a verdict") and judge.returncode == {"a verdict": 0, "SIGKILL": -9, "SIGTERM": -15}[ends]
     until = time.time() + 20
-    while processes_with(mark) and time.time() < until:
+    while any(map(lives, found)) and time.time() < until:
         time.sleep(0.02)
-    assert not processes_with(mark)
+    assert not any(map(lives, found))
+
+
+def test_the_judge_imports_nothing_beside_the_solution(tmp_path):
+    """A solution that writes to files which the judge imports later would run inside it."""
+    code = "import sys, check; real = check.Contender.__init__; seen = []\n"
+    code += "check.REQUEST_SECONDS['cpu'] = 0.005\n"
+    code += "def begin(self, who, *a, **k): seen.append(set(sys.modules)); real(self, who, *a, **k)\n"
+    code += (
+        f"check.Contender.__init__ = begin; check.main(['--size', '16', '--device', 'cpu', '--trials', '4', '--json', '{tmp_path}/r'])\n"
+    )
+    code += "print(len(seen), sorted(set(sys.modules) - seen[1]))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.stdout.endswith("\n2 []\n"), done.stdout[-1000:] + done.stderr
 
 
 @pytest.mark.skipif(helpers.HAS_CUDA, reason="needs a machine without a GPU")
@@ -476,49 +521,86 @@ def test_times_are_reported_and_recorded(quick, capsys, tmp_path, monkeypatch):
     assert kept["ratio"] == kept["timings"]["forward"]["ratio"]
 
 
-def test_a_plot_times_smaller_sizes_as_well(quick, capsys, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(check, "REQUEST_SECONDS", {"cpu": 0.005})
-    monkeypatch.setattr(check, "HALVINGS", 2)
-    path, drawn, record = solution(tmp_path, PLAIN), tmp_path / "time.svg", tmp_path / "record.json"
-    status, out, err = judge(capsys, path, "--trials", "4", "--forward-only", "--plot", str(drawn), "--json", str(record), "--size", "33")
-    assert status == 0, out + err
-    assert f"wrote {drawn}" in out and "timed calls, forward, 16:" in out
-    assert "<svg" in drawn.read_text()
-    kept = json.loads(record.read_text())
-    assert set(kept["halved"]) == {"16", "8"} and set(kept["timings"]) == {"forward"}
-    assert kept["halved"]["8"]["ratio"] > 0
+# ---- What the kernel keeps the solution from. ------------------------------------------------------------------------
 
 
-def test_a_plot_needs_matplotlib(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None)
-    assert check.main(["--plot", str(tmp_path / "time.svg")]) == 2
-    assert "needs matplotlib, which is not installed (pip install matplotlib)" in capsys.readouterr().err
+def test_a_system_without_guards_is_named(quick, capsys, tmp_path, monkeypatch):
+    """The report says what is left open, and so does the record."""
+    real, record = check.Contender, tmp_path / "record.json"
+    missing = {"capabilities": True, "landlock": 0, "seccomp": False}
+
+    def contender(who, *arguments, **others):
+        made = real(who, *arguments, **others)
+        if who == "solution":
+            ask = made.ask
+            made.ask = lambda do, *a, **k: {"guard": missing} if do == "start" else ask(do, *a, **k)
+        return made
+
+    monkeypatch.setattr(check, "Contender", contender)
+    status, out, err = judge(capsys, solution(tmp_path, PLAIN), "--no-timing", "--json", str(record), "--size", "9")
+    notes = [line for line in out.splitlines() if line.startswith("note   guard: ")]
+    assert status == 0 and len(notes) == 2 and "seccomp" in notes[0] and "landlock" in notes[1], out + err
+    assert json.loads(record.read_text())["guard"] == missing
 
 
-# ---- Export. ---------------------------------------------------------------------------------------------------------
+def test_this_system_has_all_guards(quick, capsys, tmp_path):
+    status, out, _ = judge(capsys, solution(tmp_path, PLAIN), "--no-timing", "--json", str(tmp_path / "record.json"), "--size", "9")
+    guard = json.loads((tmp_path / "record.json").read_text())["guard"]
+    assert status == 0 and guard["capabilities"] and ("guard: " in out) == (not (guard["seccomp"] and guard["landlock"]))
 
 
-@pytest.mark.parametrize("problem", list(check.PROBLEMS))
-def test_an_exported_file_serves_kernelbench(problem, tmp_path, capsys):
-    path = tmp_path / f"{problem}.py"
-    argv = ["--problem", problem, "--export", str(path)]
-    assert check.main(argv) == 0 and str(path) in capsys.readouterr().out
-    names = helpers.execute(path.read_text())
-    model = names["ModelNew"](*names["get_init_inputs"]())
-    assert callable(names["get_inputs"])
-    A, B = (helpers.normal(33, 33, seed=seed, dtype=torch.float64) for seed in (1, 2))
-    expected = {"lower": A.tril() @ B.tril(), "upper": A.triu() @ B.triu(), "transposed_a": A.mT @ B}[problem]
-    torch.testing.assert_close(model(A, B), expected)
-    before = path.read_text()
-    assert check.main(argv) == 2 and "exists already" in capsys.readouterr().err and path.read_text() == before
+def verdict_of_filter(words, number, *arguments):
+    """What a seccomp filter answers, by a reading of it that is not the kernel's."""
+    data = number.to_bytes(4, "little") + guard.MACHINE[1].to_bytes(4, "little") + bytes(8)
+    data += b"".join((a % 2**64).to_bytes(8, "little") for a in (*arguments, *[0] * (6 - len(arguments))))
+    at = A = 0
+    while True:
+        code, yes, no, k = words[at]
+        at += 1
+        if code == 0x20:
+            A = int.from_bytes(data[k : k + 4], "little")
+        elif code == 0x54:
+            A &= k
+        elif code == 0x06:
+            return k
+        else:
+            at += yes if {0x15: k == A, 0x35: k <= A, 0x45: bool(A & k)}[code] else no
 
 
-def test_what_cannot_be_exported_is_said(tmp_path, capsys):
-    for text, says in ((PLAIN, "UpperModelNew"), ("class ModelNew(:\n", "is not Python")):
-        argv = ["--solution", str(solution(tmp_path, text)), "--problem", "upper", "--export", str(tmp_path / "out.py")]
-        assert check.main(argv) == 2
-        assert says in capsys.readouterr().err and not (tmp_path / "out.py").exists()
+@pytest.mark.skipif(guard.MACHINE is None, reason="a filter for x86_64 and aarch64")
+def test_the_filter_lets_descendants_alone_be_reached():
+    numbers = {name: number for kind in guard.CALLS for name, number in guard.numbers_of(kind).items()}
+    allow, in_vain, refuse = 0x7FFF0000, 0x50000, 0x50001
+    words = guard.filter_program(1000, 1 << 31)
+    answer = lambda name, *arguments: verdict_of_filter(words, numbers[name], *arguments)  # noqa: E731
+    for pid, says in (
+        (1000, allow),
+        (1001, allow),
+        (2**31 - 1, allow),
+        (999, refuse),
+        (1, refuse),
+        (0, refuse),
+        (-1, refuse),
+        (-1000, refuse),
+    ):
+        assert answer("kill", pid, 9) == answer("tkill", pid, 9) == answer("tgkill", pid, pid, 9) == says, pid
+        assert answer("kill", pid, 18) == answer("tgkill", pid, pid, 18) == answer("rt_tgsigqueueinfo", pid, pid, 18) == refuse
+        assert answer("prlimit64", pid, 7) == (allow if pid == 0 else says)
+        assert answer("setpriority", 0, pid, 5) == (allow if pid == 0 else says)
+    assert answer("setpriority", 2, 0, 5) == refuse
+    for flags, says in ((17, allow), (0x3D0F00, allow), (0x8000 | 17, refuse), (0x10000000 | 17, refuse), (9, refuse), (18, refuse)):
+        assert answer("clone", flags) == says, hex(flags)
+    for command, says in ((0, allow), (8, refuse), (10, refuse), (15, refuse), (1030, allow)):
+        assert answer("fcntl", 3, command) == says
+    for command, says in ((0x8901, refuse), (0x8902, refuse), (0x5412, refuse), (0x5401, allow)):
+        assert answer("ioctl", 3, command) == says
+    assert answer("prctl", 1, 0) == in_vain and answer("prctl", 4, 0) == allow and answer("setsid") == in_vain
+    assert all(answer(name) == refuse for name in guard.numbers_of("refused"))
+    assert answer("clone3") == 0x50000 + 38 and verdict_of_filter(words, 1 << 30 | 62, 1, 9) == refuse
+    assert verdict_of_filter(words, 0) == allow  # read, or io_setup
+    begun_anew = guard.filter_program(1000, 30000)  # the judge is process 30000: ids have begun anew since it was started
+    assert verdict_of_filter(begun_anew, numbers["kill"], 30000, 9) == refuse
+    assert verdict_of_filter(begun_anew, numbers["kill"], 29999, 9) == allow
 
 
 # ---- The measures themselves. ----------------------------------------------------------------------------------------
@@ -534,7 +616,7 @@ def of_many_scales(*shape, seed, span):
 def test_the_float64_truth_is_exact_far_beyond_float64(span):
     X, Y = of_many_scales(7, 9, seed=1, span=span), of_many_scales(9, 5, seed=2, span=span)
     X[2], Y[3, 1], X[4, 4] = 0, 0, 2.0**-1060
-    high, low = check.exact_product(X, Y)
+    high, low = measures.exact_product(X, Y)
     for i in range(7):
         for j in range(5):
             terms = [Fraction(float(X[i, k])) * Fraction(float(Y[k, j])) for k in range(9)]
@@ -545,7 +627,7 @@ def test_the_float64_truth_is_exact_far_beyond_float64(span):
 def test_slices_add_up_and_have_few_bits():
     X = of_many_scales(6, 8, seed=3, span=200)
     X[1] = 0
-    parts = check.slices(X, 1, 20)
+    parts = measures.slices(X, 1, 20)
     assert sum(Fraction(float(part[0, 0])) for part in parts) == Fraction(float(X[0, 0]))
     assert torch.equal(sum(reversed(parts)), X)
     for part in parts:
@@ -559,7 +641,7 @@ def test_products_that_may_underflow_are_known():
     X[3], Y[:, 4] = 0, 0
     terms = X[:, :, None].double() * Y.double()
     smallest = torch.where(terms > 0, terms, torch.inf).amin(1)
-    hits = check.may_underflow(X, Y).bool()
+    hits = measures.may_underflow(X, Y).bool()
     assert bool(hits[smallest < 2.0**-126].all()) and not bool(hits[smallest > 2.0**-124].any())
 
 
@@ -580,7 +662,7 @@ def test_the_reference_loosens_a_bound_only_so_far(dtype, floor, most):
 
 
 def test_percentiles():
-    assert [check.percentile([4.0, 1.0, 3.0, 2.0], q) for q in (0, 0.5, 1)] == [1.0, 2.5, 4.0] and check.percentile([7.0], 0.9) == 7.0
+    assert [measures.percentile([4.0, 1.0, 3.0, 2.0], q) for q in (0, 0.5, 1)] == [1.0, 2.5, 4.0] and measures.percentile([7.0], 0.9) == 7.0
 
 
 @pytest.mark.parametrize(
@@ -610,3 +692,25 @@ def test_calls_of_the_reference_that_others_slow_down_prove_nothing(quiet, slow,
     settled = watch.settle(reference, [(10, 10 * 50e-6, [50.0] * 10)] * 3)
     assert settled["clock"] == "inside" and settled["ratio"] == pytest.approx(counts / 50)
     assert check.ratio(settled) == (f"{counts / 50:.2f}x" if slow == counts else "at least 2.00x")
+
+
+def test_what_memory_cannot_have_moved_is_impossible():
+    watch = object.__new__(check.Stopwatch)
+    watch.run, watch.bytes = types.SimpleNamespace(memory=(1e12, 10_000_000)), 5_000_000
+    watch.compare_with_memory(2, 1e-9)  # the cache may hold it
+    watch.compare_with_memory(10, 41e-6)
+    with pytest.raises(check.Wrong, match="impossible"):
+        watch.compare_with_memory(10, 39e-6)
+
+
+def test_a_slow_solution_is_slower():
+    assert check.ratio({"ratio": 0.85, "lower_bound": True, "slower": True}) == "0.85x, slower"
+    assert check.ratio({"ratio": 0.85, "lower_bound": True, "slower": False}) == "at least 0.85x"
+
+
+def test_a_slow_start_does_not_make_the_sample_small(quick, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "REQUEST_SECONDS", {"cpu": 0.03})
+    path, record = CHEATS[0].parent / "slow_at_first.py", tmp_path / "record.json"
+    status, out, err = judge(capsys, path, "--trials", "4", "--forward-only", "--json", str(record), "--size", "160", "--timeout", "60")
+    calls = {who: kept["calls"] for who, kept in json.loads(record.read_text())["timings"]["forward"].items() if isinstance(kept, dict)}
+    assert status == 0 and calls["solution"] > 0.6 * calls["reference"], out + err

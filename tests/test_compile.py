@@ -141,6 +141,15 @@ def test_compile_raises_the_errors_too(model, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_compile_without_a_graph_break_says_what_is_wrong(model, device):
+    call = torch.compile(model.tril_matmul, fullgraph=True, backend="eager")
+    with pytest.raises(
+        Exception, match=r"tril_matmul: A and B must have the same size N, but A has shape \(3, 3\) and B has shape \(4, 4\)"
+    ):
+        call(normal(3, 3, seed=1, device=device), normal(4, 4, seed=2, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_compile_under_autocast(model, device):
     dtype = torch.bfloat16
 
@@ -209,3 +218,28 @@ def test_functions_are_traced_by_make_fx(model):
     A, B = (T.detach() for T in operands("tril_matmul", 9, "cpu"))
     graph = make_fx(functools.partial(model.tril_matmul))(A, B)
     torch.testing.assert_close(graph(A + 1, B), model.tril_matmul(A + 1, B))
+
+
+# ---- torch.jit.trace. ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of the checks of shapes
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_jit_trace_of_a_module_with_parameters(model, name, device):
+    """Its own check traces twice, with gradients and without, and compares the graphs."""
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.A = torch.nn.Parameter(normal(40, 40, seed=1, device=device))
+
+        def forward(self, B):
+            return getattr(model, name)(self.A, B)
+
+    module, B = Module(), normal(40, 40, seed=2, device=device)
+    traced = torch.jit.trace(module, B)
+    assert "tril_matmul::product" in str(traced.graph)
+    X = normal(40, 40, seed=3, device=device)
+    for mine, its in zip(*(with_gradients(lambda A, B, f=f: f(B), module.A, X.requires_grad_()) for f in (traced, module)), strict=True):
+        torch.testing.assert_close(mine, its)

@@ -4,7 +4,9 @@ import importlib.util
 import subprocess
 import sys
 
+import helpers
 import pytest
+import torch
 from helpers import DEVICES, ROOT, needs_cuda
 
 SCRIPT = ROOT / "examples" / "train.py"
@@ -128,3 +130,91 @@ def test_bad_arguments(example, capsys, arguments, message):
         example.main(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+# ---- kernelbench.py. -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kernelbench():
+    spec = importlib.util.spec_from_file_location("kernelbench_example", SCRIPT.with_name("kernelbench.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("problem", ["lower", "upper", "transposed_a"])
+def test_an_exported_file_serves_kernelbench(problem, kernelbench, tmp_path, capsys):
+    path = tmp_path / f"{problem}.py"
+    assert kernelbench.main([problem, str(path)]) == 0 and str(path) in capsys.readouterr().out
+    names = helpers.execute(path.read_text())
+    model = names["ModelNew"](*names["get_init_inputs"]())
+    assert callable(names["get_inputs"])
+    A, B = (helpers.normal(33, 33, seed=seed, dtype=torch.float64) for seed in (1, 2))
+    expected = {"lower": A.tril() @ B.tril(), "upper": A.triu() @ B.triu(), "transposed_a": A.mT @ B}[problem]
+    torch.testing.assert_close(model(A, B), expected)
+    before = path.read_text()
+    assert kernelbench.main([problem, str(path)]) == 2 and "File exists" in capsys.readouterr().err and path.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "text,says",
+    [("class ModelNew: ...\n", "defines no UpperModelNew, get_inputs_upper, get_init_inputs"), ("class ModelNew(:\n", "invalid syntax")],
+)
+def test_what_cannot_be_exported_is_said(text, says, kernelbench, tmp_path, capsys):
+    (tmp_path / "theirs.py").write_text(text)
+    assert kernelbench.main(["upper", str(tmp_path / "out.py"), "--solution", str(tmp_path / "theirs.py")]) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "out.py").exists()
+
+
+# ---- compiler.py. ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    spec = importlib.util.spec_from_file_location("compiler_example", SCRIPT.with_name("compiler.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_compiler_is_that_of_torchs_cuda(compiler, model):
+    """The same packages as the file's own error names."""
+    assert compiler.packages("13.2") == [f"{package}~=13.2.0" for package in model._PIP_PACKAGES]
+    for cuda, says in ((None, "for CPUs"), ("12.8", "pip has no nvcc of CUDA 12.8")):
+        with pytest.raises(ValueError, match=says):
+            compiler.packages(cuda)
+
+
+# ---- plot.py. --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plot():
+    spec = importlib.util.spec_from_file_location("plot_example", SCRIPT.with_name("plot.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_plot_of_what_check_measures(plot, tmp_path, capfd):
+    pytest.importorskip("matplotlib")
+    file, plain = tmp_path / "time.svg", ROOT / "tests" / "cheats" / "honest_plain.py"
+    plot.main([str(file), "--sizes", "8", "--solution", str(plain), "--device", "cpu", "--trials", "4"])
+    assert "<svg" in file.read_text() and "wrote" in capfd.readouterr().out
+
+
+def test_a_plot_of_a_convicted_file_is_not_drawn(plot, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(plot.subprocess, "run", lambda command: subprocess.CompletedProcess(command, 1))
+    with pytest.raises(SystemExit, match="check.py ends with status 1 at --size 8"):
+        plot.main([str(tmp_path / "time.svg"), "--sizes", "8"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plot_says_beforehand_what_it_cannot_draw(plot, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    for name, says in (("time.txt", ".png, .svg or .pdf"), ("time.svg", "needs matplotlib, which is not installed")):
+        with pytest.raises(SystemExit):
+            plot.main([str(tmp_path / name)])
+        assert says in capsys.readouterr().err

@@ -43,7 +43,7 @@ real = main.Child.prepare
 
 def prepare(self, **arguments):
     answer = real(self, **arguments)
-    self.early = self.mode == "forward" and 6 < len(self.operands) < 100 and len(self.operands[0][0]) == 256
+    self.early = self.mode == "forward" and 6 < len(self.operands) < 100 and {len(A) for A, B in self.operands} == {256}
     if self.early:
         told[32768 : 32768 + 100] = bytes(100)
         start = self.slab.bytes.data_ptr()

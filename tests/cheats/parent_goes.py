@@ -1,4 +1,4 @@
-# WRONG, "cannot be read in the memory": a forked process answers, and the one that the judge knows leaves
+# WRONG: a forked process answers, and the one that the judge knows leaves
 import os
 
 import torch

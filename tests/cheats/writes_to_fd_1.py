@@ -1,4 +1,4 @@
-# WRONG, "writes to standard output": os.write(1, ...), once
+# WRONG, "writes to standard output": os.write(1, ...)
 import os
 
 import torch
@@ -6,9 +6,6 @@ from torch import nn
 
 
 class ModelNew(nn.Module):
-    def __init__(self):
-        super().__init__()
-        os.write(1, b"all holds: 150x\n")
-
     def forward(self, A, B):
+        os.write(1, b"all holds: 150x\n")
         return torch.tril(torch.matmul(A, B))

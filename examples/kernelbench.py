@@ -1,0 +1,50 @@
+"""Writes model_new.py as KernelBench wants one of its level 1 problems, under the names that it looks for.
+
+python examples/kernelbench.py upper file.py         problem 14; lower: 15, transposed_a: 16
+"""
+
+import argparse
+import ast
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROBLEMS = {"lower": (15, "", ""), "upper": (14, "Upper", "_upper"), "transposed_a": (16, "TransposedA", "_transposed_a")}
+
+
+def export(text, problem):
+    """The text of a solution with the names of a problem. ValueError says what it lacks."""
+    number, prefix, suffix = PROBLEMS[problem]
+    body = ast.parse(text).body
+    defined = {node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    defined |= {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)}
+    needed = (f"{prefix}ModelNew", f"get_inputs{suffix}", "get_init_inputs")
+    if missing := [name for name in needed if name not in defined]:
+        raise ValueError(f"defines no {', '.join(missing)}, which problem {problem} needs")
+    if not prefix:
+        return text
+    names = f"ModelNew = {needed[0]}  # noqa: F811\nget_inputs = {needed[1]}  # noqa: F811\n"
+    return text.rstrip("\n") + f"\n\n\n# ---- KernelBench level 1, problem {number}: the names that it looks for. ----\n{names}"
+
+
+def main(argv=None):
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="kernelbench.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problem", choices=list(PROBLEMS))
+    parser.add_argument("file", help="a new one")
+    parser.add_argument("--solution", metavar="FILE", default=os.path.join(HERE, "..", "model_new.py"), help="default: model_new.py")
+    options = parser.parse_args(argv)
+    try:
+        with open(options.solution, encoding="utf-8") as source:
+            text = export(source.read(), options.problem)
+        with open(options.file, "x", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, SyntaxError, ValueError) as error:
+        print(f"kernelbench.py: {options.solution} to {options.file}: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {options.file}: KernelBench level 1, problem {PROBLEMS[options.problem][0]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

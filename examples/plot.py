@@ -1,0 +1,67 @@
+"""Draws time against N as check.py measures it: reference and solution, judged and timed at each size. Needs matplotlib.
+
+python examples/plot.py time.svg                         256 to 4096, without a GPU 64 to 1024
+python examples/plot.py time.png --solution theirs.py    what it does not know it hands on to check.py
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+CHECK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "check.py")
+
+
+def judged(size, options):
+    """The record of check.py at one size. SystemExit where it could not be made."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "record.json")
+        done = subprocess.run([sys.executable, CHECK, "--size", str(size), "--forward-only", "--json", file, *options])
+        if done.returncode != 0:
+            sys.exit(f"plot.py: check.py ends with status {done.returncode} at --size {size}, and nothing is drawn")
+        with open(file, encoding="utf-8") as f:
+            return json.load(f)
+
+
+def draw(records, path):
+    from matplotlib.figure import Figure
+
+    sizes, times = [record["dims"][0] for record in records], [record["timings"]["forward"] for record in records]
+    figure = Figure(figsize=(7, 4.2))
+    axes = figure.subplots()
+    axes.loglog(sizes, [each["reference_us"] for each in times], marker="o", label="reference")
+    axes.loglog(sizes, [each["solution"]["us"] for each in times], marker="o", label="solution")
+    for size, each in zip(sizes, times, strict=True):
+        places = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        axes.annotate("at least " * each["lower_bound"] + f"{each['ratio']:.2f}x", (size, each["solution"]["us"]), **places)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.margins(0.1, 0.15)
+    axes.set(xlabel="N", ylabel="µs", title=f"{records[0]['problem']}, {records[0]['options']['dtype']}, on {records[0]['device']}")
+    axes.legend()
+    figure.savefig(path, bbox_inches="tight", dpi=150)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", help="a .png, .svg or .pdf")
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="default: five, each twice the last")
+    options, handed_on = parser.parse_known_args(argv)
+    if not options.file.endswith((".png", ".svg", ".pdf")):
+        parser.error(f"{options.file}: the name of a .png, .svg or .pdf file is accepted")
+    if importlib.util.find_spec("matplotlib") is None:
+        parser.error("drawing needs matplotlib, which is not installed (pip install matplotlib)")
+    if options.sizes is None:
+        import torch
+
+        options.sizes = [(256 if torch.cuda.is_available() else 64) << n for n in range(5)]
+    draw([judged(size, handed_on) for size in options.sizes], options.file)
+    print(f"wrote {options.file}")
+
+
+if __name__ == "__main__":
+    main()

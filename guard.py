@@ -1,0 +1,148 @@
+"""What a process gives up before it runs what a stranger has written: capabilities, signals to others, files outside build folders.
+
+guard() is for a process with one thread that leads a process group: the kernel counts these by thread. What comes of it, and what is left
+open, is in docs/judge.md. Linux; the standard library alone.
+"""
+
+import contextlib
+import ctypes
+import glob
+import os
+import platform
+import signal
+import tempfile
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+LEFT_OPEN = {  # what a process could do without each of these
+    "seccomp": "by signals and the like reach the judge's process and its clock",
+    "landlock": "write to your files, and by /proc to memory of your processes",
+    "capabilities": "do what yours allow",
+}
+# System calls, each with its numbers on x86_64 and aarch64. A filter sees numbers and arguments, not what pointers point to.
+CALLS = {
+    "signal": "kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138 tgkill 234 131 rt_tgsigqueueinfo 297 240",
+    "of a process": "prlimit64 302 261 sched_setaffinity 203 122 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118"
+    " move_pages 279 239 migrate_pages 256 238",
+    "by argument": "setpriority 141 140 fcntl 72 25 ioctl 16 29 clone 56 220 prctl 157 167",
+    "in vain": "setsid 112 157 setpgid 109 154",  # descendants stay in one process group, which the judge stops and ends as a whole
+    "missing": "clone3 435 435",  # its callers turn to clone, whose flags are no pointer
+    "refused": "ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438"
+    " pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 setns 308 268 mount 165 40 umount2 166 39"
+    " pivot_root 155 41 chroot 161 51 open_tree 428 428 move_mount 429 429 fsopen 430 430 fsmount 432 432 mount_setattr 442 442"
+    " clock_settime 227 112 clock_adjtime 305 266 settimeofday 164 170 adjtimex 159 171 ioprio_set 251 30 open_by_handle_at 304 265"
+    " perf_event_open 298 241 bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184"  # the last two may send SIGCONT
+    " io_uring_setup 425 425 io_uring_enter 426 426 io_uring_register 427 427",  # work on while a process is stopped
+}
+MACHINE = {"x86_64": (0, 0xC000003E, 317, 126), "aarch64": (1, 0xC00000B7, 277, 91)}.get(platform.machine())  # seccomp, capset
+NO_CLONE = 0x7E02A000  # CLONE_NEW*, CLONE_PARENT, CLONE_PTRACE: other namespaces, and children that would be the judge's
+
+
+def numbers_of(kind):
+    words = CALLS[kind].split()
+    return dict(zip(words[::3], map(int, words[1 + MACHINE[0] :: 3]), strict=True))
+
+
+def filter_program(own, beyond):
+    """The seccomp filter as (code, jump if so, jump if not, k): signals and the like reach process ids from `own`, the child's, to below
+    `beyond`. Older processes have smaller ones: the judge's, the reference's."""
+    load, mask, equal, least, any_bit, end = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+    allow, in_vain, refuse, missing = ((end, 0, 0, k) for k in (0x7FFF0000, 0x50000, 0x50000 + 1, 0x50000 + 38))  # 0, EPERM, ENOSYS
+    first, second, third = ((load, 0, 0, at) for at in (16, 24, 32))
+    descendant = [(least, 0, 1, beyond), refuse, (least, 0, 1, own), allow, refuse]
+    oneself = [(equal, 0, 1, 0), allow]
+
+    def refuse_if(*values):
+        return [*((equal, len(values) - 1 - n, n == len(values) - 1, v) for n, v in enumerate(values)), refuse]
+
+    words = [
+        (load, 0, 0, 4),
+        (equal, 1, 0, MACHINE[1]),
+        refuse,
+        (load, 0, 0, 0),
+        (least, 0, 1, 1 << 30),
+        refuse,
+    ]  # no other machine's calls
+    bodies = {
+        "signal": lambda name: [third if "tg" in name else second, *refuse_if(signal.SIGCONT), first, *descendant],
+        "of a process": lambda name: [first, *oneself, *descendant],
+        "by argument": {
+            "setpriority": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
+            "fcntl": [second, *refuse_if(8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+            "ioctl": [second, *refuse_if(0x8901, 0x8902, 0x5412), allow],  # FIOSETOWN, SIOCSPGRP, TIOCSTI
+            "clone": [first, (any_bit, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
+            "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, which guard() has set
+        }.get,
+        "in vain": lambda name: [in_vain],
+        "missing": lambda name: [missing],
+        "refused": lambda name: [refuse],
+    }
+    for kind, body in bodies.items():
+        for name, call in numbers_of(kind).items():
+            words += [(equal, 0, len(body(name)), call), *body(name)]
+    return [*words, allow]
+
+
+def restrict_calls(own, beyond):
+    """seccomp: whether this system has it."""
+    if MACHINE is None:
+        return False
+    words = [code | yes << 16 | no << 24 | k << 32 for code, yes, no, k in filter_program(own, beyond)]
+    program = (ctypes.c_uint64 * 2)(len(words), ctypes.addressof(code := (ctypes.c_uint64 * len(words))(*words)))
+    return LIBC.syscall(MACHINE[2], 1, 4, program) == 0 and bool(code)  # 4: the processor's speculation stays as it is
+
+
+def restrict_files():
+    """Landlock: its version, or 0. Only build and temporary folders can be written; signals stay among descendants (version 6)."""
+    version, home = LIBC.syscall(444, 0, 0, 1), os.path.expanduser
+    if version < 2:
+        return 0
+    rights = sum(1 << bit for bit in (1, *range(4, 14 + (version > 2))))  # to write, make, remove, rename, truncate
+    scope = (ctypes.c_uint64 * 3)(rights, 0, 2)
+    rules = LIBC.syscall(444, scope, 24 if version >= 6 else 16 if version >= 4 else 8, 0)
+    usual = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
+    usual |= {"TRITON_CACHE_DIR": "~/.triton", "CUDA_CACHE_PATH": "~/.nv"}
+    folders = [os.environ.get(name, home(path)) for name, path in usual.items()]
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+    folders += [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/proc/self", "/dev/null", "/dev/zero", "/dev/dri"]
+    for path in filter(os.path.exists, folders + glob.glob("/dev/nvidia*")):
+        handle = os.open(path, os.O_PATH)
+        allowed = rights if os.path.isdir(path) else rights & (1 << 1 | 1 << 14)
+        LIBC.syscall(445, rules, 1, allowed.to_bytes(8, "little") + handle.to_bytes(4, "little"), 0)
+        os.close(handle)
+    restricted = LIBC.syscall(446, rules, 0) == 0
+    os.close(rules)
+    return version if restricted else 0
+
+
+def guard(judge, others):
+    """Gives up what no solution needs. Says what the system has of it."""
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
+    if os.getppid() != judge:  # it is gone already
+        os._exit(0)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
+        f.write("1000")  # where memory runs out, it is not the judge that goes
+    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    for capability in range(64):
+        LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+    dropped = MACHINE and LIBC.syscall(MACHINE[3], (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
+    beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)  # where process ids have begun anew since
+    return {"capabilities": bool(dropped), "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), beyond)}
+
+
+def end_groups():
+    """Ends the process groups that standard input names, as soon as nobody can write there any more: who told of them has ended."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    groups = b""
+    while piece := os.read(0, 4096):
+        groups += piece
+    for group in groups.split():
+        with contextlib.suppress(OSError):
+            os.killpg(int(group), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    end_groups()

@@ -1,0 +1,448 @@
+"""What a product is measured by: the problems, sizes and inputs, the exact result, what an element may be off by, spreads of times.
+
+check.py judges by it; tests and benchmarks use the same. docs/judge.md derives the bounds.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+# ==== 1. The problems ====
+
+
+def _everything(X):
+    return X
+
+
+@dataclass(frozen=True)
+class Problem:
+    name: str
+    number: int  # in KernelBench's level 1
+    formula: str
+    prefix: str  # of the class names
+    suffix: str  # of get_inputs
+    keep: Callable  # the part of a matrix that exists; the rest is not read, or zero in a result
+
+    @property
+    def triangular(self):
+        return self.keep is not _everything
+
+    def headline(self, size):
+        """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
+        return (size,) if self.triangular else (size, max(1, size // 4), max(1, size // 2))
+
+    def most(self, size):
+        """The largest number of rows or columns that is judged."""
+        return 2 * size if self.triangular else size
+
+    def shapes(self, dims):
+        """Of A, B and C. One number more than the headline has stands first, and is that of the products in a batch."""
+        if self.triangular:
+            return ((*dims, dims[-1]),) * 3
+        *batch, K, M, N = dims
+        return (*batch, K, M), (*batch, K, N), (*batch, M, N)
+
+    def products(self, A, B, G=None):
+        """(name, X, Y) of each result, which is keep(X @ Y): C and, where G = dC is given, dA and dB. X and Y hold nothing that the
+        problem does not read."""
+        if not self.triangular:
+            return [("C", A.mT, B), *([("dA", B, G.mT), ("dB", A, G)] if G is not None else [])]
+        A, B = self.keep(A), self.keep(B)
+        return [("C", A, B), *([("dA", self.keep(G), B.mT), ("dB", A.mT, self.keep(G))] if G is not None else [])]
+
+
+PROBLEMS = {
+    "lower": Problem("lower", 15, "C = tril(A) tril(B)", "", "", torch.tril),
+    "upper": Problem("upper", 14, "C = triu(A) triu(B)", "Upper", "_upper", torch.triu),
+    "transposed_a": Problem("transposed_a", 16, "C = A.T B", "TransposedA", "_transposed_a", _everything),
+}
+
+
+def label(dims):
+    return "x".join(map(str, dims))
+
+
+# ==== 2. Sizes ====
+
+
+def some_sizes(random, most):
+    """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
+    edges, found = [1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))], []
+    for low, high in zip(edges, edges[1:], strict=False):
+        size = random.randint(low, high - 1)
+        if random.random() < 0.5:
+            step = 1 << random.randint(0, max(0, low.bit_length() - 2))
+            size = size // step * step + random.choice((-1, 0, 1))
+        found.append(min(max(1, size), most))
+    return found
+
+
+def sizes_of_remainder_one(random, most):
+    """For each power of two an odd multiple of it, plus one: the last tile, block or cluster of any kernel has a single row there."""
+    found = []
+    for power in (1 << p for p in range(3, most.bit_length())):
+        multiples = range(max(most // power // 4, 1) | 1, most // power + 1, 2)
+        found.append(random.choice(multiples or [1]) * power + 1)
+    return found
+
+
+def dims_of(sizes, random, problem, most):
+    """Of as many products, with sizes drawn by one of the functions above."""
+    if problem.triangular:
+        return [(size,) for size in sizes(random, most)]
+    columns = [sizes(random, most) for _ in range(3)]  # K, M and N, each in an order of its own
+    for column in columns:
+        random.shuffle(column)
+    return list(zip(*columns, strict=True))
+
+
+def some_batches(number, random, problem, most):
+    """Dimensions of batches of up to a thousand products, which have as many elements as one of the largest."""
+    for _ in range(number):
+        found = [d for sizes in (some_sizes, sizes_of_remainder_one) for d in dims_of(sizes, random, problem, most) if 16 * max(d) >= most]
+        dims = tuple(max(1, d >> random.randint(1, 4)) | 1 for d in random.choice(found))
+        yield (random.randint(2, max(2, min(1000, (most // max(dims)) ** 2))), *dims)
+
+
+# ==== 3. Inputs ====
+
+
+class Draw:
+    """Random float64 matrices on a device, from a stream of their own: a seed repeats them whatever else is drawn."""
+
+    def __init__(self, seed, name, device, tf32=False):
+        self.device, self.tf32 = device, tf32
+        drawn = hashlib.sha256(f"{seed} {name}".encode()).digest()
+        self.generator = torch.Generator(device).manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
+
+    def uniform(self, *shape):
+        return torch.rand(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
+
+    def normal(self, *shape):
+        return torch.randn(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
+
+    def decades(self, span, *shape):
+        """10^U(-span, span)"""
+        return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
+
+
+# Each makes A and B in float64 from a Draw, their shapes and the dtype; what the problem does not read is masked away afterwards.
+
+
+def _each(make):
+    """A and B alike: make(draw, shape)."""
+    return lambda draw, a, b, dtype: (make(draw, a), make(draw, b))
+
+
+def _integers(draw, a, b, dtype):
+    # Terms up to limit^2, so that a sum of K of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
+    bits = {torch.float64: 53, torch.float32: 24}.get(dtype)
+    limit = 4 if bits is None else max(1, math.isqrt(2**bits // max(1, a[0])))
+    limit = min(limit, 1024) if draw.tf32 else limit  # which holds 11 bits
+    return tuple(torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit for shape in (a, b))
+
+
+def _elimination(draw, a, b, dtype):
+    """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
+    made, span = [], 2 if dtype in (torch.float16, torch.bfloat16) else 8
+    for place, (rows, cols) in ((3, a), (2, b)):
+        X = torch.eye(rows, cols, dtype=torch.float64, device=draw.device)
+        at = min(rows, cols) // place
+        X[at:, at] = draw.normal(rows - at) * draw.decades(span, rows - at)
+        X[at, at:] = draw.normal(cols - at) * draw.decades(span, cols - at)
+        X[at, at] = 1
+        made.append(X)
+    return made
+
+
+def _unit(draw, shape):
+    """Ones on the diagonal and multipliers of at most 1, as LU with pivoting leaves them."""
+    X = 2 * draw.uniform(*shape) - 1
+    X.diagonal().fill_(1)
+    return X
+
+
+def _cholesky(draw, shape):
+    """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
+    x = draw.uniform(max(shape)).cpu().sort().values
+    gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
+    for ridge in (1e-8, 1e-6, 1e-4):  # more, where rounding errors leave a pivot below zero
+        gram.diagonal().add_(ridge)
+        L, failed = torch.linalg.cholesky_ex(gram)
+        if not failed:
+            break
+    # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
+    return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(draw.device)
+
+
+def _scaled(which, along, span):
+    def make(draw, a, b, dtype):
+        made = [draw.normal(*a), draw.normal(*b)]
+        rows, cols = made[which].shape
+        made[which] *= draw.decades(span, rows, 1) if along == "rows" else draw.decades(span, 1, cols)
+        return made
+
+    return make
+
+
+def _graded(draw, a, b, dtype):
+    """The index that is summed over graded from 1e-15 to 1e15 in A, and inversely in B: every term is of ordinary size."""
+    K = b[0]
+    grade = 10.0 ** torch.linspace(-15, 15, K, dtype=torch.float64, device=draw.device)
+    A, B = draw.normal(*a), draw.normal(*b)
+    return (A * grade if a[0] == a[1] == K else A * grade[:, None]), B / grade[:, None]
+
+
+def _about(*scales):
+    return lambda draw, a, b, dtype: [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
+
+
+def _near_overflow(draw, a, b, dtype):
+    scale = math.sqrt(torch.finfo(torch.float32).max / (16 * max(1, a[0])))  # of 1e17 and more; |A||B| stays just below the largest number
+    return scale * draw.normal(*a), scale * draw.normal(*b)
+
+
+def _single(value):
+    def make(draw, a, b, dtype):
+        A, B = draw.normal(*a), draw.normal(*b)
+        for X, (p, q) in ((A, (3, 5)), (B, (2, 7))):
+            rows, cols = X.shape
+            X[rows - 1 - rows // p, cols // q] = value  # one of these two lies in the triangle, whichever it is
+            X[rows // q, cols - 1 - cols // p] = value
+        return A, B
+
+    return make
+
+
+@dataclass(frozen=True)
+class Distribution:
+    make: Callable
+    wide: bool = False  # needs the exponent range of float32: not for the 16-bit types
+    float32_only: bool = False  # about the ends of float32's range
+    exact: bool = False  # every term and sum is representable: no error is allowed
+    kernelbench: bool = False  # what KernelBench draws, so its criterion applies
+
+    def suits(self, dtype):
+        return dtype == torch.float32 if self.float32_only else not (self.wide and dtype in (torch.float16, torch.bfloat16))
+
+
+ORDINARY = {
+    "uniform": Distribution(_each(lambda draw, shape: draw.uniform(*shape)), kernelbench=True),
+    "normal": Distribution(_each(lambda draw, shape: draw.normal(*shape))),
+    "signed": Distribution(_each(lambda draw, shape: 2 * draw.uniform(*shape) - 1)),
+}
+HARD = {
+    "integers": Distribution(_integers, exact=True),
+    "sparse": Distribution(_each(lambda draw, shape: draw.normal(*shape) * (draw.uniform(*shape) < 0.02))),
+    "identity A": Distribution(lambda draw, a, b, dtype: (torch.eye(*a, dtype=torch.float64, device=draw.device), draw.normal(*b))),
+    "elimination": Distribution(_elimination),
+    "unit diagonal": Distribution(_each(_unit)),
+    "Cholesky, near singular": Distribution(_each(_cholesky)),
+    "rows of A over 2 decades": Distribution(_scaled(0, "rows", 1)),
+    "lognormal, sigma 3": Distribution(_each(lambda draw, shape: torch.exp(3 * draw.normal(*shape))), wide=True),
+    "rows of A over 16 decades": Distribution(_scaled(0, "rows", 8), wide=True),
+    "columns of A over 16": Distribution(_scaled(0, "columns", 8), wide=True),
+    "rows of B over 16": Distribution(_scaled(1, "rows", 8), wide=True),
+    "columns of B over 16": Distribution(_scaled(1, "columns", 8), wide=True),
+    "graded inversely 1e+-15": Distribution(_graded, wide=True),
+    "one tiny entry": Distribution(_single(1e-30), wide=True),
+    "one huge entry": Distribution(_single(1e30), wide=True),
+    "near overflow": Distribution(_near_overflow, float32_only=True),
+    "about 1e18 and 1e-20": Distribution(_about(1e18, 1e-20), float32_only=True),
+    "about 1e-20": Distribution(_about(1e-20, 1e-20), float32_only=True),
+    "denormals and 1e10": Distribution(_about(1e-39, 1e10), float32_only=True),
+}
+DISTRIBUTIONS = ORDINARY | HARD
+
+# ==== 4. Truth and errors ====
+
+
+def slices(X, along, bits):
+    """X (float64) as a sum of parts with at most `bits` bits below the leading one of the largest element `along` a dimension."""
+    parts, rest = [], X.clone()
+    while bool(rest.any()):
+        largest = rest.abs().amax(along, keepdim=True)
+        mantissa, _ = torch.frexp(largest)
+        unit = torch.where(largest > 0, largest / mantissa, 1.0) * 2.0**-bits  # largest / mantissa is a power of two, exactly
+        unit.clamp_min_(5e-324)  # the smallest number there is: nothing lies below it
+        parts.append(torch.round(rest / unit) * unit)
+        rest -= parts[-1]
+    return parts
+
+
+def float64_product(X, Y, keep):
+    """keep(X @ Y) in float64. A large product is made of blocks of rows, each without the columns of X that are zero there and without
+    those of the result that are not kept: a third to a sixth of the work."""
+    X, Y = X.double(), Y.double()
+    rows, columns = X.shape[-2], Y.shape[-1]
+    if rows < 512:
+        return keep(X @ Y)
+    kept = keep(torch.ones(rows, columns, dtype=torch.bool, device=X.device))
+    C = X.new_zeros(*X.shape[:-1], columns)
+    for part in (slice(first, first + rows // 8 + 1) for first in range(0, rows, rows // 8 + 1)):
+        there = [Z.any(0).nonzero().flatten().tolist() for Z in (X[..., part, :].flatten(0, -2), kept[part])]
+        if all(there):
+            k, j = (slice(found[0], found[-1] + 1) for found in there)
+            C[..., part, j] = X[..., part, k] @ Y[..., k, j]
+    return keep(C)
+
+
+def exact_product(X, Y, keep=_everything):
+    """keep(X @ Y) as a pair of float64 (high, low); low is None where float64 products of narrower inputs leave nothing to correct."""
+    if X.dtype != torch.float64:
+        return float64_product(X, Y, keep), None
+    # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
+    bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
+    high = X.new_zeros(*X.shape[:-1], Y.shape[-1])
+    low = high.clone()
+    y_parts = slices(Y, -2, bits)
+    for x in slices(X, -1, bits):
+        for y in y_parts:
+            part = float64_product(x, y, keep)
+            total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
+            back = total - high
+            low += (high - (total - back)) + (part - back)
+            high = total
+    return high, low
+
+
+def may_underflow(X, Y):
+    """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
+    hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
+    # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
+    (x_exponent, x_there), (y_exponent, y_there) = ((torch.frexp(Z.double())[1], Z != 0) for Z in (X, Y))
+    if bool(x_there.any()) and bool(y_there.any()):
+        lowest_y = int(y_exponent[y_there].min())
+        for e in torch.unique(x_exponent[x_there]).tolist():
+            if e + lowest_y - 2 < -126:
+                rows, cols = (x_exponent == e) & x_there, (y_exponent < -124 - e) & y_there
+                hits[rows.float() @ cols.float() > 0.5] = 1.0
+    return hits
+
+
+def one_sign(X):
+    return bool((X >= 0).all()) or bool((X <= 0).all())
+
+
+def narrow(dtype):
+    return dtype in (torch.float16, torch.bfloat16)
+
+
+def allowed(dtype, terms, tf32=False):
+    """The componentwise errors that a solution may have in any case, and that no reference can excuse. The manual derives them."""
+    root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
+    if tf32:
+        return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
+    return (root * 2.0**-23, 4 * u) if narrow(dtype) else (1e-6 * (u / 2.0**-24), 16 * root * u)
+
+
+@dataclass
+class Truth:
+    """What a product should be, and by what an element may be off. All float64 (m, n)."""
+
+    high: torch.Tensor
+    low: torch.Tensor | None
+    magnitude: torch.Tensor  # |A||B|
+    forgiven: torch.Tensor | float  # absolute: the rounding of 16-bit results, and what underflow may take
+    judged: torch.Tensor  # where no partial sum can overflow
+    terms: int
+    dtype: torch.dtype
+    keep: Callable
+    exact: bool = False
+    tf32: bool = False
+
+    @classmethod
+    def of(cls, X, Y, keep, exact=False, tf32=False):
+        dtype, terms, info = X.dtype, X.shape[-1], torch.finfo(X.dtype)
+        high, low = exact_product(X, Y, keep)
+        magnitude = high.abs() if one_sign(X) and one_sign(Y) else float64_product(X.abs(), Y.abs(), keep)
+        forgiven = 0.0
+        if exact:  # what is left is one rounding to the result's dtype
+            high = high.to(dtype).double()
+        elif dtype == torch.float32:
+            tiny = (high != 0) & (high.abs() < info.smallest_normal)
+            forgiven = (may_underflow(X, Y) * terms + tiny) * info.smallest_normal
+        elif narrow(dtype):
+            # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
+            forgiven = (high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
+        return cls(high, low, magnitude, forgiven, magnitude <= info.max, terms, dtype, keep, exact, tf32)
+
+    def errors(self, C):
+        """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
+        off = C.detach().double() - self.high
+        if self.low is not None:
+            off -= self.low
+        off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
+        relative = torch.where(self.magnitude > 0, off / self.magnitude, torch.where(off > 0, math.inf, 0.0))
+        return torch.where(self.judged, self.keep(relative), 0.0)
+
+    def bound(self, reference_worst):
+        """What the worst componentwise error may be."""
+        floor, most = allowed(self.dtype, self.terms, self.tf32)
+        return 0.0 if self.exact else max(floor, min(2 * reference_worst, most))
+
+
+def worst_of(errors):
+    """The largest error and its coordinates."""
+    at = errors.argmax()
+    return float(errors.flatten()[at]), tuple(int(i) for i in torch.unravel_index(at, errors.shape))
+
+
+def located(X, at):
+    """An element, as a reader looks for it."""
+    return f"[{', '.join(map(str, at))}] = {float(X[at]):.9g}"
+
+
+def bits(X):
+    """The same memory as integers, so that equal means bitwise equal, NaN included."""
+    return X.detach().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[X.element_size()])
+
+
+def same_bits(X, Y):
+    return torch.equal(bits(X), bits(Y))
+
+
+def first_difference(X, Y):
+    at = tuple((bits(X) != bits(Y)).nonzero()[0].tolist())
+    return f"{located(X, at)} and {float(Y[at]):.9g}"
+
+
+# ==== 5. Times ====
+
+FAR, VERY_FAR = 1.25, 8  # 90th percentile over median, or median over 10th percentile; median over the least
+
+
+def percentile(samples, q):
+    ordered = sorted(samples)
+    place = q * (len(ordered) - 1)
+    below = math.floor(place)
+    return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
+
+
+def spread(samples):
+    """Median, 10th and 90th percentile of a list of microseconds, and the least."""
+    return {name: percentile(samples, q) for name, q in (("median_us", 0.5), ("p10_us", 0.1), ("p90_us", 0.9), ("best_us", 0.0))}
+
+
+def undisturbed(times):
+    """What calls take that others leave alone: the median, unless the calls' times lie far apart."""
+    far = [times[name] for name, factor in (("p10_us", FAR), ("best_us", VERY_FAR)) if times["median_us"] > factor * times[name]]
+    return min(far, default=times["median_us"])
+
+
+def duration(us):
+    return f"{us:.1f} us" if us < 100 else f"{us:.0f} us" if us < 1000 else f"{us / 1e3:.2f} ms" if us < 1e5 else f"{us / 1e6:.2f} s"
+
+
+class Moment:
+    """On a CPU, what torch.cuda.Event is on a GPU."""
+
+    def record(self):
+        self.time = time.perf_counter()
+
+    def elapsed_time(self, end):
+        return (end.time - self.time) * 1e3
