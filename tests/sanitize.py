@@ -1,11 +1,18 @@
 """compute-sanitizer over every kernel: memcheck, racecheck, initcheck, synccheck. Needs a GPU and the CUDA toolkit; takes minutes.
 
-    python tests/sanitize.py                      all four tools, all kernels
+    python tests/sanitize.py                      all four tools, all kernels, eight processes side by side
     python tests/sanitize.py memcheck             some of the tools
-    python tests/sanitize.py initcheck portable   some of the kernels: portable, tf32, hopper, half, mma
+    python tests/sanitize.py initcheck portable   some of the kernels: portable, tf32, hopper, hopper_tf32, half, half_batches,
+                                                  half_large, mma, mma_large
+    python tests/sanitize.py --parallel 4 --seconds 300 --json pairs.json
 
-Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every tool is clean, 1 if one is not, 2 if it
+Each pair of a tool and a kernel is a process of its own, which may take so many seconds. A table says of each whether it is clean, what was
+found, or that its time was over; --json writes the same to a file, pair by pair.
+
+Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every pair is clean, 1 if one is not, 2 if it
 cannot run.
+
+The tools look at a copy of the file that takes the half-precision kernel, and the mma kernel's large tiles, at small sizes, too.
 
 racecheck (of CUDA 13.0) does not follow all that these kernels do, and looks at a copy of the file that differs in that alone. It follows
 an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of them arrives for
@@ -18,19 +25,27 @@ Every tensor is an allocation of its own here (torch's caching allocator is off)
 shows.
 """
 
+import argparse
+import concurrent.futures
+import hashlib
 import itertools
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 EMPTY = "address_in_peer(base + offsetof(Shared, empty) + 8 * stage"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-EVERY_COPY = (  # small products of the 16-bit types, too, are for the half-precision kernel: large ones would take the tools minutes
+EVERY_COPY = (  # which kernel, and which tiles, are for small 16-bit products: large ones would take the tools minutes
     ("return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;", "return mma_beats_half(p, gpu) ? kHalfKernel : kHalfKernel;"),
+    ("const bool many = p.k >= 2048 && tile_count(p, 128) * p.batches >= 2 * gpu.sms;", "const bool many = p.k >= 256;"),
 )
 COPIED = {  # for a tool: what becomes of what, besides
     "racecheck": (
@@ -83,8 +98,13 @@ COPIED = {  # for a tool: what becomes of what, besides
 }
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
-HALF_SIZES = (136, 1500)  # CTAs that split k; clusters that share Y, in tiles of 128 columns with splits, and (dense) of 256
-MMA_SIZES, MMA_LARGE = (136, 260), 2944  # tiles of 64, shared by clusters, with an edge that no block divides; tiles of 128
+# Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
+HALF_SIZES = (136, 513)  # tiles of 128 columns; two CTAs share the k of each
+HALF_LONG = (4100, 100, 136)  # K, M, N: four share it
+HALF_SPLIT = 1409  # tiles of 128 columns in splits, which leave sums in the workspace
+HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 columns, of which a cluster computes several, with as few k-blocks as can be
+HALF_LARGE = 3329  # tiles of 256 columns in splits, one row in the last ones
+MMA_SIZES, MMA_LARGE_SIZES = (136, 200), (260, 392)  # tiles of 64, shared by clusters, with an edge that no block divides; tiles of 128
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
 FAMILY = tuple(itertools.product((0, 1, 2), (0, 1, 2)))  # contractions and structures
@@ -128,11 +148,27 @@ def tf32(torch, module):
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
-def hopper(torch, module):
-    """Every contraction and structure, with gradients, a batch, wide blocks, outliers, TF32 and a fallback."""
+def hopper_operands(torch):
     X, Y = (torch.randn(HOPPER_SIZE, HOPPER_SIZE, device="cuda") for _ in range(2))
     X[700, 3] = Y[900, 800] = 1e-6  # a wide block
     X[701, 3] = Y[900, 801] = 1e-10  # outliers
+    return X, Y
+
+
+def hopper_tf32(torch, module):
+    """TF32, of blocks that have one scale, and of ones that have not; with gradients."""
+    X, Y = hopper_operands(torch)
+    torch.set_float32_matmul_precision("high")
+    for Z in (X, X * torch.logspace(-3, 3, HOPPER_SIZE, device="cuda")):
+        assert all(finite(torch, module, Z, Y, *member) for member in FAMILY)
+    P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
+    assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
+    print("computed by", module.explain(Y, Y)["path"], flush=True)
+
+
+def hopper(torch, module):
+    """Every contraction and structure, with gradients, a batch, wide blocks, outliers and a fallback."""
+    X, Y = hopper_operands(torch)
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
     P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
@@ -140,11 +176,6 @@ def hopper(torch, module):
     assert finite(torch, module, both, Y.expand_as(both), 0, 1) and finite(torch, module, X.expand_as(both), both, 2, 0)
     P, Q = both.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
-    torch.set_float32_matmul_precision("high")  # TF32, of blocks that have one scale, and of ones that have not
-    assert all(
-        finite(torch, module, Z, Y, *member) for Z in (X, X * torch.logspace(-3, 3, HOPPER_SIZE, device="cuda")) for member in FAMILY
-    )
-    torch.set_float32_matmul_precision("highest")
     X[5, 3] = both[1, 5, 3] = float("inf")  # a fallback: product_behind computes it
     assert not finite(torch, module, X, Y, 0, 1) and not finite(torch, module, both, Y.expand_as(both), 0, 1)
     print("computed by", module.explain(Y, Y)["path"], flush=True)
@@ -161,14 +192,34 @@ def half(torch, module):
         X[N - 1, N - 1] = float("inf")
         assert not finite(torch, module, X, Y.mT, 0, 1)
     print("computed by", module.explain(Y, Y)["path"], flush=True)
+    K, M, N = HALF_LONG
+    X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
+    assert finite(torch, module, X, Y, 2, 0) and finite(torch, module, X.mT, Y, 0, 0) and finite(torch, module, X.mT, Y.mT, 1, 0)
+    X, Y = (torch.randn(HALF_SPLIT, HALF_SPLIT, device="cuda").half() for _ in range(2))
+    assert all(finite(torch, module, X, Y, *member) for member in FAMILY if member[1])
 
 
-def mma(torch, module):
-    """Every contraction and structure of all four types, large tiles and small ones, a copy, a batch, and what is summed again."""
+def half_batches(torch, module):
+    """Clusters that compute several tiles of 256 columns, one after the other: every contraction of triangles, and Inf."""
+    for (batch, N), dtype in itertools.product(HALF_BATCHES, (torch.float16, torch.bfloat16)):
+        X, Y = (torch.randn(batch, N, N, device="cuda").to(dtype) for _ in range(2))
+        assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+        assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY if member[1] != 2)
+        X[1, N - 1, N - 1] = float("inf")
+        assert not finite(torch, module, X, Y, 0, 1)
+    print("computed by", module.explain(Y, Y)["path"], flush=True)
+
+
+def half_large(torch, module):
+    """The same of one matrix, with splits: forward and dB."""
+    X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
+    assert finite(torch, module, X, Y, 0, 1) and finite(torch, module, X, Y, 2, 1)
+    print("computed by", module.explain(X[:200, :200], Y[:200, :200])["path"], flush=True)
+
+
+def mma_of(torch, module, sizes, dtypes):
     module._PATH = module._MMA
-    X, Y = (torch.randn(MMA_LARGE, MMA_LARGE, device="cuda").to(torch.float16) for _ in range(2))
-    assert finite(torch, module, X, Y, 0, 1) and finite(torch, module, X.mT, Y.mT, 0, 1)
-    for N, dtype in itertools.product(MMA_SIZES, (torch.float32, torch.float64, torch.float16, torch.bfloat16)):
+    for N, dtype in itertools.product(sizes, dtypes):
         X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
         assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
@@ -179,7 +230,28 @@ def mma(torch, module):
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
-KERNELS = {"portable": portable, "tf32": tf32, "hopper": hopper, "half": half, "mma": mma}
+def mma(torch, module):
+    """Every contraction and structure of all four types in small tiles, a copy, a batch, and what is summed again."""
+    mma_of(torch, module, MMA_SIZES, (torch.float16, torch.bfloat16))
+    mma_of(torch, module, (*MMA_SIZES, MMA_LARGE_SIZES[0]), (torch.float32, torch.float64))
+
+
+def mma_large(torch, module):
+    """The same of the 16-bit types in large tiles."""
+    mma_of(torch, module, MMA_LARGE_SIZES, (torch.float16, torch.bfloat16))
+
+
+KERNELS = {
+    "portable": portable,
+    "tf32": tf32,
+    "hopper": hopper,
+    "hopper_tf32": hopper_tf32,
+    "half": half,
+    "half_batches": half_batches,
+    "half_large": half_large,
+    "mma": mma,
+    "mma_large": mma_large,
+}
 
 
 def copy_for(text, *tools):
@@ -197,39 +269,110 @@ def load(tool):
     return module
 
 
-def main():
-    if sys.argv[1:2] == ["--child"]:
-        import torch
+def child(tool, kernels):
+    """What runs under a tool: one kernel at its sizes; or no kernel, for the build alone."""
+    import torch
 
-        module = load(sys.argv[2])
-        for kernels in sys.argv[3:]:
-            module._PATH = module._AUTOMATIC
-            KERNELS[kernels](torch, module)
-        return 0
-    unknown = [argument for argument in sys.argv[1:] if argument not in TOOLS and argument not in KERNELS]
-    if unknown or not shutil.which("compute-sanitizer"):
-        accepted = ", ".join([*TOOLS, *KERNELS])
-        print(f"unknown argument {unknown[0]!r}; accepted: {accepted}" if unknown else "compute-sanitizer is not on PATH", file=sys.stderr)
-        return 2
-    tools = [tool for tool in sys.argv[1:] if tool in TOOLS] or TOOLS
-    kernels = [some for some in sys.argv[1:] if some in KERNELS] or list(KERNELS)
-    # Its large tiles are compiled for Hopper on request alone
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRIL_MATMUL_PATH": "mma" if "mma" in kernels else "auto"}
-    dirty = 0
-    for tool in tools:
-        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-        for name in () if tool == "initcheck" else NAMED:
-            command += ["--kernel-name", f"kns={name}"]
-        run = subprocess.run(
-            [*command, sys.executable, __file__, "--child", tool, *kernels], capture_output=True, text=True, env=environment
-        )
-        print(f"{tool}: {'clean' if run.returncode == 0 else 'NOT CLEAN'}")
-        print("  " + "\n  ".join(line for line in run.stdout.splitlines() if "SUMMARY" in line or "computed by" in line))
-        if run.returncode:
-            dirty += 1
-            print(run.stdout[-4000:], run.stderr[-2000:])
-    return 1 if dirty else 0
+    module = load(tool)
+    for name in kernels:
+        module._PATH = module._AUTOMATIC
+        KERNELS[name](torch, module)
+
+
+# ---- The pairs, side by side. ----------------------------------------------------------------------------------------
+
+# On Hopper large tiles of the mma kernel are compiled on this request alone. Which kernel computes is set by hand.
+ENVIRONMENT = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRIL_MATMUL_PATH": "mma"}
+
+
+def run_child(before, tool, kernels, seconds):
+    """(exit status, or None if its time was over, what it printed) of a process of this file, behind the command `before`."""
+    command = [*before, sys.executable, __file__, "--child", tool, *kernels]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT, start_new_session=True
+    )
+    try:
+        printed = process.communicate(timeout=seconds)[0]
+        return process.returncode, printed
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # the tool, and the Python that it runs
+        return None, process.communicate()[0]
+
+
+def found(printed):
+    """How many errors, hazards or warnings a tool's summary has."""
+    return sum(map(int, re.findall(r"SUMMARY: (\d+) (?:errors?|hazards?)", printed)))
+
+
+def look(tool, kernel, seconds):
+    """The row of one pair."""
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
+    for name in () if tool == "initcheck" else NAMED:
+        command += ["--kernel-name", f"kns={name}"]
+    start = time.perf_counter()
+    status, printed = run_child(command, tool, [kernel], seconds)
+    number = found(printed)
+    said = "timed out" if status is None else "clean" if status == 0 and not number else f"{number} found" if number else "failed"
+    row = {"tool": tool, "kernel": kernel, "result": said, "found": number, "seconds": round(time.perf_counter() - start, 1)}
+    row["printed"] = [line for line in printed.splitlines() if "SUMMARY" in line or "computed by" in line]
+    print(f"{tool:<12}{kernel:<14}{said:<12}{row['seconds']:>8} s   {'; '.join(row['printed'])}", flush=True)
+    if said not in ("clean", "timed out"):
+        print(printed[-4000:], flush=True)
+    return row
+
+
+def table(rows, tools, kernels):
+    """What was found, a line for each kernel and a column for each tool."""
+    cell = {(row["tool"], row["kernel"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
+    lines = [f"{'':<14}" + "".join(f"{tool:<20}" for tool in tools)]
+    return "\n".join([*lines, *(f"{kernel:<14}" + "".join(f"{cell[tool, kernel]:<20}" for tool in tools) for kernel in kernels)])
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"tools ({', '.join(TOOLS)}) and kernels ({', '.join(KERNELS)}); default all"
+    )
+    parser.add_argument("--parallel", type=int, default=8, metavar="N", help="processes side by side (default 8)")
+    parser.add_argument("--seconds", type=float, default=480.0, help="that a pair may take (default 480)")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="where the rows are written, too")
+    given = parser.parse_args(arguments)
+    for name in given.names:
+        if name not in TOOLS and name not in KERNELS:
+            parser.error(f"unknown argument {name!r}; accepted: {', '.join([*TOOLS, *KERNELS])}")
+    if given.parallel < 1 or given.seconds <= 0:
+        parser.error("arguments --parallel and --seconds: accepted are numbers above 0")
+    if not shutil.which("compute-sanitizer"):
+        parser.error("compute-sanitizer is not on PATH")
+    return given
+
+
+def main(arguments=None):
+    given = parse_arguments(arguments)
+    tools = [tool for tool in TOOLS if tool in given.names] or list(TOOLS)
+    kernels = [kernel for kernel in KERNELS if kernel in given.names] or list(KERNELS)
+    copies = {copy_for(FILE.read_text(), tool): tool for tool in tools}  # what differs is built once, before anything waits for it
+    with concurrent.futures.ThreadPoolExecutor(given.parallel) as pool:
+        for status, printed in pool.map(lambda tool: run_child([], tool, [], 600), copies.values()):
+            if status != 0:
+                print(f"the build failed:\n{printed[-4000:]}", file=sys.stderr)
+                return 2
+        pairs = sorted(itertools.product(tools, kernels), key=lambda pair: pair[0] != "racecheck")  # what takes longest comes first
+        rows = []
+        for done in concurrent.futures.as_completed([pool.submit(look, *pair, given.seconds) for pair in pairs]):
+            rows.append(done.result())
+            if given.json:
+                given.json.write_text(json.dumps({"solution_sha256": sha256(), "pairs": len(pairs), "rows": rows}, indent=1) + "\n")
+    print("\n" + table(rows, tools, kernels))
+    return 0 if all(row["result"] == "clean" for row in rows) else 1
+
+
+def sha256():
+    return hashlib.sha256(FILE.read_bytes()).hexdigest()[:16]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2], sys.argv[3:])
+    else:
+        sys.exit(main())

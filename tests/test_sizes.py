@@ -12,6 +12,7 @@ import math
 from typing import NamedTuple
 
 import pytest
+import sanitize
 import torch
 from helpers import (
     COMPILER,
@@ -141,7 +142,8 @@ def groups():
         Group("hopper", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile)),
         Group("hopper, large", ("hopper",), SINGLE, [4095, 4096, 4097, 5121, 8193]),
         Group("portable, batches", ("portable",), SINGLE, classes(cut["portable"]), (2, 3)),
-        Group("tf32, batches", ("tf32",), SINGLE, sizes(cut["tf32"], 64) + sizes(cut["tf32"], 512), (600,)),
+        Group("tf32, batches", ("tf32",), SINGLE, sizes(cut["tf32"], 512), (2, 4)),
+        Group("tf32, large batches", ("tf32",), SINGLE, sizes(cut["tf32"], 0) + sizes(cut["tf32"], 64), (600,)),
         Group("hopper, batches", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile)[:18], (3,)),
         Group("portable, dense", ("portable",), SINGLE, rectangles(cut["portable"], 320, 96, 64)),
         Group("portable, long sums", ("portable",), SINGLE, rectangles(cut["portable"], 9000, 32, 64)),
@@ -432,18 +434,37 @@ int main(int, char** arguments) {
 """
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
+@pytest.fixture(scope="module")
+def plans(model, tmp_path_factory):
+    """plans([(K, M, N, batch, triangular), ...]): of each (CTAs that share the k of a tile, columns, whether there are splits)."""
+    run = host_program(tmp_path_factory.mktemp("plans"), "plans", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
+    return lambda shapes: [tuple(map(int, line.split())) for line in run(*itertools.chain(*shapes)).splitlines()[:-1]]
+
+
+HALF_TILE = constant("_CUDA_SCHEDULE", "kTileEdge") // 2
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
+
+
+@needs_compiler
 @pytest.mark.xdist_group("schedule")
-def test_every_plan_of_half_precision_is_among_the_sizes(model, tmp_path):
+def test_every_plan_of_half_precision_is_among_the_sizes(plans):
     """Tiles of which CTAs share k, two or four; half tiles and whole ones, with and without splits, forward: by the schedule's own code."""
-    run = host_program(tmp_path, "plans", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
     shapes = [(g, shape) for g in GPU_GROUPS if "half" in g.kernels and g.dtype == torch.float16 for shape in g.shapes]
     numbers = [
         (*((shape,) * 3 if isinstance(shape, int) else shape), math.prod(g.batches), int(isinstance(shape, int))) for g, shape in shapes
     ]
-    plans = {}
-    for (g, shape), line in zip(shapes, run(*itertools.chain(*numbers)).splitlines(), strict=False):
-        plans.setdefault(tuple(map(int, line.split())), []).append((g.name, shape))
-    tile = constant("_CUDA_SCHEDULE", "kTileEdge")
-    wanted = {(2, tile // 2, 0), (4, tile // 2, 0), *((1, columns, splits) for columns in (tile // 2, tile) for splits in (0, 1))}
-    assert set(plans) == wanted, {plan: found[:3] for plan, found in plans.items()}
+    found = {}
+    for (g, shape), plan in zip(shapes, plans(numbers), strict=True):
+        found.setdefault(plan, []).append((g.name, shape))
+    wanted = {(2, HALF_TILE, 0), (4, HALF_TILE, 0), *((1, columns, s) for columns in (HALF_TILE, 2 * HALF_TILE) for s in (0, 1))}
+    assert set(found) == wanted, {plan: of[:3] for plan, of in found.items()}
+
+
+@needs_compiler
+@pytest.mark.xdist_group("schedule")
+def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
+    small, shared = sanitize.HALF_SIZES
+    batches = [(N, N, N, batch, 1) for batch, N in sanitize.HALF_BATCHES]
+    single = [(N, N, N, 1, 1) for N in (small, shared, sanitize.HALF_SPLIT, sanitize.HALF_LARGE)]
+    expected = [(1, HALF_TILE, 0), (2, HALF_TILE, 0), (1, HALF_TILE, 1), (1, 2 * HALF_TILE, 1), *[(1, 2 * HALF_TILE, 0)] * len(batches)]
+    assert plans([*single, *batches, (*sanitize.HALF_LONG, 1, 0)]) == [*expected, (4, HALF_TILE, 0)]
