@@ -41,7 +41,11 @@ def binding():
     (standard,) = set(re.findall(r"-std=c\+\+\d\d", inspect.getsource(cpp_extension._write_ninja_file_to_build_library)))
     parts = strings()
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    headers = [*cpp_extension.include_paths(), *packages("cu*/include", "cuda_runtime/include"), sysconfig.get_path("include")]
+    headers = [
+        *cpp_extension.include_paths(),
+        *packages("cu*/include", "cuda_runtime/include", "cuda_nvcc/include"),
+        sysconfig.get_path("include"),
+    ]
     with tempfile.TemporaryDirectory() as room:
         Path(room, "main.cpp").write_text("\n".join(parts[name] for name in ("_CUDA_TYPES", "_CUDA_LAUNCHERS", "_CPP_BINDING")))
         command = [compiler, standard, "-O2", "-fPIC", "-Wall", "-Wno-unused-function", "-DTORCH_EXTENSION_NAME=binding"]

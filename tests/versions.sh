@@ -24,6 +24,12 @@ for version; do
   [ "$version" = newest ] || wanted="torch==$version.*"
   "$environment/bin/python" -m pip install -q --disable-pip-version-check "$wanted" -r requirements-dev.txt
   "$environment/bin/python" -c 'import platform, torch; print(f"== torch {torch.__version__}, Python {platform.python_version()}", flush=True)'
+  cuda=$("$environment/bin/python" -c "import torch; print(torch.version.cuda)")
+  case $cuda in  # a part of the runtime's headers lies with the compiler's
+    12.*) headers="nvidia-cuda-nvcc-cu12==$cuda.*" ;;
+    *) headers="nvidia-cuda-crt~=$cuda.0" ;;
+  esac
+  "$environment/bin/python" -m pip install -q --disable-pip-version-check "$headers"
   "$environment/bin/python" tests/versions.py binding || failed+=("torch $version: the binding")
   # shellcheck disable=SC2086
   "$environment/bin/python" -m pytest ${TESTS:-tests} -k "not Compilation" || failed+=("torch $version: the tests")
