@@ -16,10 +16,11 @@ The contract:
     above the diagonals of A and B is never read. The result is differentiable any number of times.
   * float32: each element's error is at most the larger of 1e-6 and twice that of cuBLAS float32, relative to |A| |B|, for every finite
     input whose products neither overflow nor underflow. float16 and bfloat16 are accumulated in float32. Where torch's settings allow
-    TF32 for matrix products, the operands of large float32 products may be rounded to 11 bits.
+    TF32 for matrix products, the operands of large float32 products may be rounded to 11 bits; where they allow bfloat16 on a CPU
+    (set_float32_matmul_precision("medium")), to 8 bits, if the CPU has such products.
   * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else.
-  * The same input gives bitwise the same result on every run on the same GPU. No input is modified. The work runs on the current
-    stream and never synchronises the host.
+  * The same input, with the same strides and alignment, gives bitwise the same result on every run on the same GPU. No input is
+    modified. The work runs on the current stream and never synchronises the host.
   * On a CUDA tensor it is always our kernel that computes. A build or a launch that fails raises an error.
 
 The file is the source: nothing generates it, and it needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA
@@ -4453,6 +4454,7 @@ template <typename Row, typename Col>
 __device__ inline void list_boxes(const HalfProduct& h, uint32_t& found, int batch, const Row& row, const Col& col) {
   for (; found; found &= found - 1) {
     const int u = __ffs(found) - 1;
+    if (row(u) >= ceil_div(h.m, kBlock) || col(u) >= ceil_div(h.n, kBlock)) continue;   // beyond the edges zeros may have met Inf
     h.non_finite.add((static_cast<uint32_t>(batch) * ceil_div(h.m, kBlock) + row(u)) * ceil_div(h.n, kBlock) + col(u));
   }
 }
@@ -5541,10 +5543,17 @@ _dispatch_keys = _private("_C._dispatch_keys")
 _dispatch_modes = _private("_C._len_torch_dispatch_stack")
 _func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad and jvp, around a call
 _JVP = _private("_C._functorch.TransformType.Jvp")
-_forward_level = _private("autograd.forward_ad.__dict__.get")  # of its "_current_level", which changes
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
-_HAS_SHORT_WAYS = None not in (_dispatch_keys, _dispatch_modes, _func_levels, _JVP)  # else all goes by the operator, as compiled code does
+
+
+def _forward_level():
+    """The level of forward_ad.dual_level, -1 outside."""
+    return getattr(torch.autograd.forward_ad, "_current_level", 0)
+
+
+_HAS_SHORT_WAYS = None not in (_dispatch_keys, _dispatch_modes, _func_levels)
+_TELLS_LEVELS = None not in (_func_levels, _JVP)
 _KEEPS_WORKSPACES = None not in (_saved_tensors_hooks, _backward_keeps_graph)
 
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
@@ -5797,7 +5806,7 @@ def _plain_on_cpu(X, Y, contraction, structure):
         return False
     if structure and not x[-2] == x[-1] == y[-1] or X.dtype != Y.dtype or X.dtype not in _DTYPES:
         return False
-    derived = _func_levels() or _forward_level("_current_level", 0) >= 0
+    derived = _func_levels() or _forward_level() >= 0
     return not derived and not torch.is_autocast_enabled("cpu")
 
 
@@ -5821,6 +5830,8 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
+        if not _TELLS_LEVELS:  # see _refuse_nested_forward_mode
+            raise NotImplementedError("tril_matmul: forward mode needs a torch that says how deep it is nested, as this one does not")
         X, Y = ctx.saved_tensors
         parts = [
             _Product.apply(*operands, ctx.contraction, ctx.structure)
@@ -5891,7 +5902,7 @@ def _shortest_way(X, Y, contraction, structure):
 
 def _refuse_nested_forward_mode(function):
     """torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong."""
-    if sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
+    if _TELLS_LEVELS and sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
         raise NotImplementedError(
             f"{function}: a forward-mode derivative of a forward-mode derivative is not supported;"
             " use torch.func.hessian, jacrev or any other combination with reverse mode"
@@ -5918,7 +5929,7 @@ def _call(function, A, B, contraction, structure):
         if C is not None:
             return C
     A, B = _prepared(function, A, B, structure)
-    if compiling or not _HAS_SHORT_WAYS:
+    if compiling:
         return _product_op(A, B, contraction, structure)
     _refuse_nested_forward_mode(function)
     return _Product.apply(A, B, contraction, structure)

@@ -635,3 +635,29 @@ def test_the_two_ways_to_the_operator_agree(model):
             results.append([C, *torch.autograd.grad((C**2).sum(), (X, Y))])
         for mine, its in zip(*results, strict=True):
             assert_bitwise(mine, its)
+
+
+# ---- What torch counts. ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("device", "N"), [("cpu", 20), *(pytest.param("cuda", N, marks=needs_cuda) for N in (20, 1400))])
+@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
+def test_flops_are_counted(model, device, N, batch):
+    """Two for each multiply-add; a gradient of a triangular product is as much work as the product."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    each = N * (N + 1) * (N + 2) // 3 * math.prod(batch)
+    for function in STRUCTURED:
+        A, B = leaves(function, N, device, batch=(batch, batch))
+        with FlopCounterMode(display=False) as forward:
+            C = getattr(model, function)(A, B)
+        with FlopCounterMode(display=False) as backward:
+            C.sum().backward()
+        assert (forward.get_total_flops(), backward.get_total_flops()) == (each, 2 * each)
+    A, B = leaves("transposed_a_matmul", N, device, batch=(batch, batch))
+    each = 2 * N * (N + 2) * (N - 1) * math.prod(batch)
+    with FlopCounterMode(display=False) as forward:
+        C = model.transposed_a_matmul(A, B)
+    with FlopCounterMode(display=False) as backward:
+        C.sum().backward()
+    assert (forward.get_total_flops(), backward.get_total_flops()) == (each, 2 * each)

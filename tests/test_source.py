@@ -325,6 +325,44 @@ def test_executed_twice_from_a_string_without_a_name():
     small_product(first)
 
 
+PRIVATE = re.findall(r'_private\("([\w.]+)"\)', SOURCE.read_text())
+
+
+@pytest.fixture
+def executed_again():
+    yield
+    execute()  # torch's operator is then the file's as it is
+
+
+@pytest.mark.parametrize("name", [*(f'_private("{name}")' for name in PRIVATE), '"_current_level"'])
+def test_without_a_private_name_of_torch(name, executed_again):
+    """As in a torch that has no such name: right all the same. Derivatives that this takes away are refused, never wrong."""
+    assert name in SOURCE.read_text()
+    room = execute(SOURCE.read_text().replace(name, '_private("_C._no_such_name")' if "private" in name else '"_no_such_level"'))
+    small_product(room)
+    A, B = (torch.randint(-4, 5, (5, 5)).double() for _ in range(2))
+    part = [A.tril(), B.tril()]
+    assert torch.equal(torch.vmap(room["tril_matmul"])(A[None], B[None])[0], part[0] @ part[1])
+    gradient = torch.func.grad(lambda A: (room["tril_matmul"](A, B) ** 2).sum())(A)
+    torch.testing.assert_close(gradient, (2 * (part[0] @ part[1]) @ part[1].mT).tril())
+
+    def forward_mode():
+        return torch.func.jvp(lambda A: room["tril_matmul"](A, B), (A,), (B,))[1]
+
+    if "_functorch" in name:
+        with pytest.raises(NotImplementedError, match="forward mode needs a torch that says how deep it is nested, as this one does not"):
+            forward_mode()
+    else:
+        assert torch.equal(forward_mode(), part[1] @ part[1])
+
+
+def test_private_names_of_torch_are_used_in_one_place():
+    assert len(PRIVATE) >= 5
+    lines = without_comments(SOURCE.read_text()).splitlines()
+    found = [line for line in lines if re.search(r"\btorch\.(\w+\.)*_[a-z]|\btorch\._C|\bcpp_extension\._", line)]
+    assert not found, "\n".join(found)
+
+
 def test_executed_with_a_build_folder_prepended(model, tmp_path, monkeypatch):
     # An empty folder would mean to build again, so where there is a GPU it is the one that holds the build.
     folder = os.path.dirname(os.path.dirname(model._EXTENSION.__file__)) if HAS_CUDA else str(tmp_path)

@@ -1,0 +1,154 @@
+"""What versions.sh compiles, in the environment that runs it: the C++ binding against torch's headers, or the device code by NVRTC.
+
+python tests/versions.py binding
+python tests/versions.py device [ARCHITECTURE ...]
+"""
+
+import ast
+import ctypes
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent.parent / "model_new.py"
+
+
+def strings():
+    """The file's constant strings by name; torch is not needed for them."""
+    tree = ast.parse(SOURCE.read_text())
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
+    return {node.targets[0].id: node.value.value for node in assigned}
+
+
+def packages(*patterns):
+    return [path for pattern in patterns for path in glob.glob(os.path.join(sysconfig.get_path("purelib"), "nvidia", *pattern.split("/")))]
+
+
+def binding():
+    """main.cpp as load_inline makes it, with the standard that this torch gives, up to the object file."""
+    import inspect
+
+    from torch.utils import cpp_extension
+
+    (standard,) = set(re.findall(r"-std=c\+\+\d\d", inspect.getsource(cpp_extension._write_ninja_file_to_build_library)))
+    parts = strings()
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    headers = [
+        *cpp_extension.include_paths(),
+        *packages("cu*/include", "cuda_runtime/include", "cuda_nvcc/include"),
+        sysconfig.get_path("include"),
+    ]
+    with tempfile.TemporaryDirectory() as room:
+        Path(room, "main.cpp").write_text("\n".join(parts[name] for name in ("_CUDA_TYPES", "_CUDA_LAUNCHERS", "_CPP_BINDING")))
+        command = [compiler, standard, "-O2", "-fPIC", "-Wall", "-Wno-unused-function", "-DTORCH_EXTENSION_NAME=binding"]
+        command += ["-DTORCH_API_INCLUDE_EXTENSION_H", *(f"-isystem{path}" for path in headers), "-c", "main.cpp", "-o", "main.o"]
+        start = time.perf_counter()
+        done = subprocess.run(command, cwd=room, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    print(
+        f"binding, {standard.removeprefix('-std=')}: status {done.returncode}, {time.perf_counter() - start:.0f} s\n{said[:4000]}",
+        flush=True,
+    )
+    return done.returncode == 0 and not said
+
+
+# ---- Device code. ----------------------------------------------------------------------------------------------------
+
+# NVRTC knows no C++ library; CCCL's stands for it. What launches is the host's, and NVRTC cannot know it: it is left out.
+LIBRARY = {
+    "algorithm": "#include <cuda/std/__algorithm_>",
+    "array": "#include <cuda/std/array>",
+    "atomic": "",
+    "cstddef": "#include <cuda/std/cstddef>",
+    "cstdint": "#include <cuda/std/cstdint>",
+    "numeric": "#include <cuda/std/numeric>",
+    "initializer_list": "#include <cuda/std/initializer_list>",
+    "random": "",
+    "type_traits": "#include <cuda/std/type_traits>",
+    "utility": "#include <cuda/std/utility>",
+    "cuda_runtime_api.h": "",
+    "stdint.h": "#include <cuda/std/cstdint>",
+    "stdlib.h": "#include <cuda/std/cstddef>",
+}
+LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy)\b|\bLaunch\b"
+
+
+def device_part(source):
+    """The source without the top-level paragraphs that belong to launching."""
+    kept, paragraph, depth = [], [], 0
+
+    def end():
+        text = "\n".join(paragraph)
+        if re.search(r"__global__|__device__", text) or not re.search(LAUNCHES, re.sub("//.*", "", text)):
+            kept.append(text)
+        paragraph.clear()
+
+    for line in source.splitlines():
+        code = re.sub(r"//.*", "", line)
+        if depth == 0 and (re.match(r"\s*(#|namespace .*\{\s*$|\}\s*$)", code) or not line.strip()):
+            end()
+            kept.append(line)
+            continue
+        paragraph.append(line)
+        depth += code.count("{") + code.count("(") - code.count("}") - code.count(")")
+    end()
+    return re.sub(r"__host__ (?!__device__)", "", "\n".join(kept))
+
+
+def instances(architecture):
+    """The kernels, with their template arguments, that ptxas saw when registers.json was made; the launches that ask for them are cut."""
+    record = json.loads((SOURCE.parent / "benchmarks" / "results" / "registers.json").read_text())
+    rows = [row["kernel"] for row in record["rows"] if row["architecture"] == architecture.replace("compute", "sm")]
+    names = subprocess.run(["c++filt", *rows], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", name).removeprefix("void ") for name in names]
+
+
+def check(nvrtc, status):
+    if status:
+        nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise RuntimeError(nvrtc.nvrtcGetErrorString(status).decode())
+
+
+def device(*architectures):
+    """Every kernel, compiled to PTX by the NVRTC that pip brought."""
+    nvrtc = ctypes.CDLL(packages("cuda_nvrtc/lib/libnvrtc.so.12")[0])
+    parts = strings()
+    order = re.findall(r"_CUDA_\w+", " ".join(re.findall(r"^_CUDA_SOURCES \+?= (\[.*\])$", SOURCE.read_text(), re.M)))
+    order = [name for name in order if "LAUNCH" not in name or "__global__" in parts[name]]
+    source = device_part("\n".join(parts[name] for name in order)).encode()
+    include = [f"-I{path}".encode() for path in packages("cuda_runtime/include", "cuda_cccl/include")]
+    texts = [f"#pragma once\n{text}\nnamespace cuda::std {{}} namespace std {{ using namespace cuda::std; }}" for text in LIBRARY.values()]
+    names = (ctypes.c_char_p * len(LIBRARY))(*(name.encode() for name in LIBRARY))
+    bodies = (ctypes.c_char_p * len(LIBRARY))(*(text.encode() for text in texts))
+    right = True
+    for architecture in architectures or ("compute_80", "compute_90a", "compute_100", "compute_120"):
+        program, start = ctypes.c_void_p(), time.perf_counter()
+        check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"device.cu", len(LIBRARY), bodies, names))
+        kernels = instances(architecture)
+        for name in kernels:
+            check(nvrtc, nvrtc.nvrtcAddNameExpression(program, name.encode()))
+        options = [f"-arch={architecture}".encode(), b"-std=c++17", b"-default-device", b"-diag-suppress=177", *include]
+        options += [b"-D__CUDA_NO_HALF_OPERATORS__", b"-D__CUDA_NO_HALF_CONVERSIONS__", b"-D__CUDA_NO_BFLOAT16_CONVERSIONS__"]
+        status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        size = ctypes.c_size_t()
+        check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+        log = ctypes.create_string_buffer(size.value)
+        check(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
+        seconds = time.perf_counter() - start
+        print(f"device code, {architecture}: {len(kernels)} kernels, status {status}, {seconds:.0f} s", flush=True)
+        print(log.value.decode()[:6000], end="", flush=True)
+        right = right and status == 0 and len(kernels) >= 10
+    return right
+
+
+if __name__ == "__main__":
+    what, *arguments = sys.argv[1:]
+    sys.exit(0 if {"binding": binding, "device": device}[what](*arguments) else 1)
