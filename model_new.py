@@ -1975,6 +1975,68 @@ cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, 
 }
 """
 
+# ---- Sums that are not finite, once more: behind the half-precision kernel. -------------------------------------------
+#
+# Zero times Inf is no term of the sum over k, but the zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is
+# not finite are summed again on the CUDA cores, only the terms that the sum has, by whichever CTAs are free.
+_CUDA_AGAIN = r"""
+// ---- Sums that are not finite: the list of boxes, and the kernel.
+
+// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of what is listed, so that nothing has
+// to be cleared beforehand; and how many parts of boxes have been taken.
+struct NonFinite {
+  uint64_t* word;
+  uint32_t* taken;
+  uint32_t* boxes;      // by number, row by row in each product of the batch
+  uint32_t tag, room;   // the launch's number, not zero; how many boxes C has
+  __device__ void add(uint32_t box) const {
+    uint64_t old = *word, assumed;
+    do {
+      assumed = old;
+      const bool first = old >> 32 != tag;
+      old = atomicCAS(reinterpret_cast<unsigned long long*>(word), assumed, first ? uint64_t(tag) << 32 | 1 : assumed + 1);
+    } while (old != assumed);
+    const bool first = old >> 32 != tag;
+    if (first) *taken = 0;
+    const uint32_t at = first ? 0 : static_cast<uint32_t>(old);
+    if (at < room) boxes[at] = box;
+  }
+  __device__ uint32_t count() const {
+    const uint64_t now = *word;
+    return now >> 32 == tag ? min(static_cast<uint32_t>(now), room) : 0;
+  }
+};
+
+// Where all sums were finite there is nothing to do.
+template <typename T>
+__global__ void __launch_bounds__(Portable<T>::kThreads, 1) sum_again(const __grid_constant__ Product p, const NonFinite list) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(16) unsigned char stage_memory[];
+  auto& memory = *reinterpret_cast<typename Portable<T>::Memory*>(stage_memory);
+  __shared__ uint32_t next;
+  launch_dependent_grids();
+  grid_dependency_wait();
+  constexpr uint32_t kParts = kBlock / kPortableEdge;   // of a box, along an edge
+  const uint32_t count = list.count();
+  for (; count; __syncthreads()) {
+    if (threadIdx.x == 0) next = atomicAdd(list.taken, 1u);
+    __syncthreads();
+    const uint32_t number = next, rows = ceil_div(p.m, kBlock), cols = ceil_div(p.n, kBlock);
+    if (number >= count * kParts * kParts) {   // the last CTA leaves the list empty, for a graph that is launched again
+      if (threadIdx.x == 0 && number == count * kParts * kParts + gridDim.x - 1) *list.word = 0;
+      return;
+    }
+    const uint32_t box = list.boxes[number / (kParts * kParts)], part = number % (kParts * kParts);
+    const int i = box / cols % rows * kParts + part / kParts, j = box % cols * kParts + part % kParts;
+    const int batch = static_cast<int>(box / cols / rows);
+    if (i >= ceil_div(p.m, kPortableEdge) || j > i || batch >= p.batches) continue;
+    if (threadIdx.x == 0) memory.work = portable_work<T>(p, tile_of(p, kPortableEdge, i, j), batch, 0);
+    portable_compute_tile<T>(p, 1, true, memory);
+  }
+#endif
+}
+"""
+
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster
@@ -4129,31 +4191,6 @@ struct CtaTile {
   __device__ bool is_stored() const { return split == splits - 1; }   // by the last of the splits
 };
 
-// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of what is listed, so that nothing has
-// to be cleared beforehand; and how many parts of boxes have been taken.
-struct NonFinite {
-  uint64_t* word;
-  uint32_t* taken;
-  uint32_t* boxes;      // by number, row by row in each product of the batch
-  uint32_t tag, room;   // the launch's number, not zero; how many boxes C has
-  __device__ void add(uint32_t box) const {
-    uint64_t old = *word, assumed;
-    do {
-      assumed = old;
-      const bool first = old >> 32 != tag;
-      old = atomicCAS(reinterpret_cast<unsigned long long*>(word), assumed, first ? uint64_t(tag) << 32 | 1 : assumed + 1);
-    } while (old != assumed);
-    const bool first = old >> 32 != tag;
-    if (first) *taken = 0;
-    const uint32_t at = first ? 0 : static_cast<uint32_t>(old);
-    if (at < room) boxes[at] = box;
-  }
-  __device__ uint32_t count() const {
-    const uint64_t now = *word;
-    return now >> 32 == tag ? min(static_cast<uint32_t>(now), room) : 0;
-  }
-};
-
 struct HalfProduct {
   CUtensorMap x, y;                 // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
   CUtensorMap c;                    // (column, row, batch), or (row, column, batch)
@@ -4668,39 +4705,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_c
   }
   __syncwarp();
   cluster_sync();   // no CTA may end while another still arrives there, or reads its sums
-#endif
-}
-
-// ---- Half precision: sums that are not finite, once more.
-//
-// Zero times Inf is no term of the sum over k, but the zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is
-// not finite are summed again on the CUDA cores, only the terms that the sum has, by whichever CTAs are free. There is nothing to do where
-// all sums were finite.
-template <typename T>
-__global__ void __launch_bounds__(Portable<T>::kThreads, 1) sum_again(const __grid_constant__ Product p, const NonFinite list) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(16) unsigned char stage_memory[];
-  auto& memory = *reinterpret_cast<typename Portable<T>::Memory*>(stage_memory);
-  __shared__ uint32_t next;
-  launch_dependent_grids();
-  grid_dependency_wait();
-  constexpr uint32_t kParts = kBlock / kPortableEdge;   // of a box, along an edge
-  const uint32_t count = list.count();
-  for (; count; __syncthreads()) {
-    if (threadIdx.x == 0) next = atomicAdd(list.taken, 1u);
-    __syncthreads();
-    const uint32_t number = next, rows = ceil_div(p.m, kBlock), cols = ceil_div(p.n, kBlock);
-    if (number >= count * kParts * kParts) {   // the last CTA leaves the list empty, for a graph that is launched again
-      if (threadIdx.x == 0 && number == count * kParts * kParts + gridDim.x - 1) *list.word = 0;
-      return;
-    }
-    const uint32_t box = list.boxes[number / (kParts * kParts)], part = number % (kParts * kParts);
-    const int i = box / cols % rows * kParts + part / kParts, j = box % cols * kParts + part % kParts;
-    const int batch = static_cast<int>(box / cols / rows);
-    if (i >= ceil_div(p.m, kPortableEdge) || j > i || batch >= p.batches) continue;
-    if (threadIdx.x == 0) memory.work = portable_work<T>(p, tile_of(p, kPortableEdge, i, j), batch, 0);
-    portable_compute_tile<T>(p, 1, true, memory);
-  }
 #endif
 }
 
@@ -5376,7 +5380,7 @@ _PATH = _requested_path()
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT]
+_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_AGAIN, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH, _CUDA_LAYOUT]
 _CUDA_SOURCES += [_CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect

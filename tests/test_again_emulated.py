@@ -1,0 +1,235 @@
+"""What is summed a second time, and what is added afterwards, without a GPU; see emulation.py: the boxes of C whose sums are not finite,
+from the list of them, and the corrections of outliers, which are formed apart and added once."""
+
+import emulation
+import pytest
+from helpers import COMPILER, FAMILY, FAMILY_NAMES, host_program
+from test_packing_emulated import CUDA
+
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("again emulated")]
+
+
+def cut(text, begin, end):
+    """The part of a section from `begin` to `end`, which must be there."""
+    assert text.count(begin) == 1 and text.count(end) == 1, (begin, end)
+    return text[text.index(begin) : text.index(end)]
+
+
+# ---- Sums that are not finite. ---------------------------------------------------------------------------------------
+
+AGAIN = r"""
+#define __shared__ static   // one CTA runs after the other
+struct {
+  unsigned x;
+} gridDim;
+inline void grid_dependency_wait() {}
+inline void launch_dependent_grids() {}
+inline uint32_t atomicAdd(uint32_t* at, uint32_t value) { return std::exchange(*at, *at + value); }
+inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
+  return *at == assumed ? std::exchange(*at, value) : *at;
+}
+"""
+
+# Every box on or below the diagonal is listed, in an order of its own and over what the workspace held before; C holds zeros above the
+# diagonal and else NaN. Then a few CTAs sum them again, twice: a graph may be launched again.
+AGAIN_MAIN = r"""
+template <typename T>
+int run_type(char** arguments) {
+  return run_product<T>(arguments, [&](const Product& p) {
+    T* const c = static_cast<T*>(const_cast<void*>(static_cast<const void*>(p.c)));
+    const int blocks = ceil_div(p.m, kBlock);
+    std::vector<uint32_t> boxes(p.batches * blocks * blocks, 0xFFFFFFFFu);
+    uint64_t word = 0x123456789ABCDEFull;
+    uint32_t taken = 77;
+    const NonFinite list = {&word, &taken, boxes.data(), 0xFEDCBA99u, static_cast<uint32_t>(boxes.size())};
+    for (int launch = 0; launch < 2; ++launch) {
+      if (list.count() != 0) fail("what the workspace held before counts");
+      gridDim.x = 3;
+      body = [&] { sum_again<T>(p, list); };
+      for (int cta = 0; cta < 3; ++cta) run_cluster<typename Portable<T>::Memory>(cta, 1, Portable<T>::kThreads);
+      for (int batch = 0; batch < p.batches; ++batch)
+        for (int row = 0; row < p.m; ++row)
+          for (int col = 0; col < p.n; ++col)
+            narrow(col > row ? 0.0f : NAN, c[batch * p.c_batch[0] + row * p.c_row + col * p.c_col]);
+      uint32_t listed = 0;
+      for (int col = blocks - 1; col >= 0; --col)
+        for (int row = col; row < blocks; ++row)
+          for (int batch = 0; batch < p.batches; ++batch) list.add((batch * blocks + row) * blocks + col), ++listed;
+      if (list.count() != listed) fail("the list has lost boxes");
+      for (int cta = 0; cta < 3; ++cta) run_cluster<typename Portable<T>::Memory>(cta, 1, Portable<T>::kThreads);
+      if (word != 0) fail("the list is not left empty");
+    }
+  });
+}
+
+int main(int, char** arguments) {
+  return std::atoi(arguments[13]) == kFloat16 ? run_type<__half>(arguments) : run_type<__nv_bfloat16>(arguments);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def run_again(model, tmp_path_factory):
+    """run_again(contraction, structure, sizes, ...): fails with what the program found wrong."""
+    dynamic = "extern __shared__ __align__(16) unsigned char stage_memory[];"
+    assert model._CUDA_AGAIN.count(dynamic) == 1
+    again = model._CUDA_AGAIN.replace(dynamic, "unsigned char* const stage_memory = current->block->memory;")
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_PORTABLE]
+    parts = [emulation.PRELUDE, *source, AGAIN, again, emulation.PRODUCT, AGAIN_MAIN]
+    return host_program(tmp_path_factory.mktemp("again"), "again", parts, optimise="-Og")
+
+
+@pytest.mark.parametrize("dtype", [2, 3], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("contraction", "structure"), [f for f in FAMILY if f[1] != 0], ids=[n for f, n in zip(FAMILY, FAMILY_NAMES, strict=True) if f[1] != 0]
+)
+def test_boxes_are_summed_again(run_again, contraction, structure, dtype):
+    for N, batches, kind in ((70, 2, 4), (150, 1, 4), (129, 1, 0)):
+        by_rows = (N + dtype) % 2
+        run_again(contraction, structure, N, N, N, batches, by_rows, by_rows, 1 - by_rows, 1, 1, kind, dtype)
+
+
+# ---- Outliers. -------------------------------------------------------------------------------------------------------
+
+# C as the product kernel leaves it: the sums of what the packed blocks hold, in float32. Corrected, it has to meet the contract.
+OUTLIERS_MAIN = r"""
+struct PackedOperand {
+  Packed packed;
+  std::vector<uint8_t> blocks;
+  std::vector<BlockMetadata> metadata;
+  std::vector<uint32_t> by_row, by_col;
+  double held(int row, int col) const {   // of an element, hi and lo
+    const int64_t number = block_index(packed, row / kBlock, col / kBlock);
+    double pair = 0;
+    for (int lo = 0; lo < 2; ++lo) {
+      __half part;
+      std::memcpy(&part, &blocks[number * kBlockBytes + lo * kOperandBytes + swizzled(row % kBlock, col % kBlock)], 2);
+      pair += static_cast<double>(__half2float(part)) * (lo ? metadata[number].head.residual : 1.0f);
+    }
+    return pair * metadata[number].head.unscale;
+  }
+};
+
+int main(int, char** arguments) {
+  const Contraction contraction = static_cast<Contraction>(std::atoi(arguments[1]));
+  const int n = std::atoi(arguments[2]), kind = std::atoi(arguments[3]), blocks = blocks_in(n), count = static_cast<int>(triangle(blocks));
+  uint64_t state = 1;
+  auto uniform = [&] { return static_cast<float>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 40) * 0x1p-24f; };
+  Control control = {};
+  int progress = 0;
+  std::vector<Matrix<float>> matrix;
+  for (int which = 0; which < 2; ++which) matrix.emplace_back(n, n, true, 1, 1);
+  for (int which = 0; which < 2; ++which)
+    for (int row = 0; row < n; ++row)
+      for (int col = 0; col <= row; ++col) {
+        float v = 0.5f + uniform();
+        // Many outliers in one line, that of most k; their terms are each less than half a last bit of the sum of the others
+        const bool lines_are_rows = which == 0 ? contraction != kTN : contraction == kNT;
+        const int line = lines_are_rows ? row : col, k = lines_are_rows ? col : row;
+        if (k % 5 == 0 && kind != 1 - which && line == (lines_are_rows ? n - 3 : 5)) v *= 0x1p-31f;
+        if (k % 5 == 0 && kind == 1 - which) v *= 0x1p14f;
+        matrix[which].at(0, row, col) = v;
+      }
+  PackedOperand operands[2];
+  Product p = {};
+  for (int which = 0; which < 2; ++which) {
+    PackedOperand& o = operands[which];
+    o.blocks.assign(static_cast<size_t>(count) * kBlockBytes, 0xFF), o.metadata.resize(count);
+    o.by_row.resize(blocks * mask_words(blocks)), o.by_col.resize(blocks * mask_words(blocks));
+    Matrix<float>& m = matrix[which];
+    o.packed = {m.begin(), m.row_stride(), m.col_stride(), n, n, 1, blocks, 1, count, o.blocks.data(), o.metadata.data(), o.by_row.data(),
+                o.by_col.data()};
+    Packing packing = {};
+    packing.product.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
+    packing.most_outliers = 1 << 20, packing.x = o.packed;
+    struct Nothing {};
+    body = [&] { pack_blocks<false>(packing); };
+    for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(count); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);
+  }
+  if (control.fallback || control.outliers < n / 8) fail("there are not the outliers that the test is about");
+  Matrix<float> c(n, n, true, 0, 1);
+  p.m = p.n = p.k = n, p.contraction = contraction, p.triangular = 1, p.batches = 1;
+  p.x = matrix[0].begin(), p.x_row = matrix[0].row_stride(), p.x_col = matrix[0].col_stride();
+  p.y = matrix[1].begin(), p.y_row = matrix[1].row_stride(), p.y_col = matrix[1].col_stride();
+  if (contraction == kTN) std::swap(p.x_row, p.x_col);
+  if (contraction == kNT) std::swap(p.y_row, p.y_col);
+  p.c = c.begin(), p.c_row = c.row_stride(), p.c_col = c.col_stride();
+  std::vector<double> exact(n * n), magnitude(n * n);
+  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
+  for (int row = 0; row < n; ++row)
+    for (int col = 0; col < n; ++col) {
+      double sum = 0;
+      for (int k = 0; k < n; ++k) {
+        if (col > row || !on_side(x_side, row, k) || !on_side(y_side, col, k)) continue;
+        const int xr = contraction == kTN ? k : row, xc = contraction == kTN ? row : k, yr = contraction == kNT ? col : k,
+                  yc = contraction == kNT ? k : col;
+        const double term = static_cast<double>(matrix[0].at(0, xr, xc)) * matrix[1].at(0, yr, yc);
+        exact[row * n + col] += term, magnitude[row * n + col] += std::fabs(term);
+        sum += operands[0].held(xr, xc) * operands[1].held(yr, yc);
+      }
+      c.at(0, row, col) = static_cast<float>(sum);
+    }
+  constexpr int kEdge = 64, kThreads = 128;
+  struct Memory {
+    Corrections<kEdge> corrections;
+  };
+  for (int i = 0; i < blocks; ++i)
+    for (int j = 0; j <= i; ++j) {
+      body = [&] {
+        correct_tile<kEdge, kThreads>(p, 0, tile_of(p, kEdge, i, j), operands[0].packed, operands[1].packed,
+                                      reinterpret_cast<Memory*>(current->block->memory)->corrections);
+      };
+      run_cluster<Memory>(0, 1, kThreads);
+    }
+  double worst = 0;
+  for (int e = 0; e < n * n; ++e) {
+    const double error = std::fabs(c.at(0, e / n, e % n) - exact[e]);
+    if (magnitude[e] ? !(error <= 6e-7 * magnitude[e]) : error != 0) {
+      std::printf("element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", e / n, e % n, c.at(0, e / n, e % n), exact[e], magnitude[e]);
+      return 1;
+    }
+    worst = magnitude[e] ? max(worst, error / magnitude[e]) : worst;
+  }
+  std::printf("all holds\n");
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def run_outliers(model, tmp_path_factory):
+    """run_outliers(contraction, N, kind): fails with what the program found wrong."""
+    behind = cut(model._CUDA_BEHIND, "// Whether a block of an operand's line of blocks", "// Corrects the tiles that meet outliers.")
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED, model._CUDA_PACKING]
+    parts = [emulation.PRELUDE, CUDA, "#define __noinline__\n", *source, behind, emulation.PRODUCT, OUTLIERS_MAIN]
+    return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
+
+
+@pytest.mark.parametrize("kind", range(3), ids=["row", "column", "both"])
+@pytest.mark.parametrize("contraction", range(3), ids=["NN", "NT", "TN"])
+def test_many_outliers_in_a_line_are_added_once(run_outliers, contraction, kind):
+    run_outliers(contraction, 330, kind)
+
+
+# ---- Powers of two that are undone. ----------------------------------------------------------------------------------
+
+PROMOTE_MAIN = r"""
+int main() {
+  // The scales of a wide block of denormals (unscale 2^-126, residual 2^-11) against one whose largest element is 2^25
+  for (int swap = 0; swap < 2; ++swap)
+    for (int bit = 0; bit < 20; ++bit) {
+      float sums[64], total[64] = {};
+      for (int u = 0; u < 64; ++u) sums[u] = 0x1p-11f * (1.0f + bit * 0x1p-5f) * (u % 2 ? -1 : 1);
+      swap ? promote(sums, 0x1p10f, 0x1p-137f, 0x1p-137f, total) : promote(sums, 0x1p-137f, 0x1p10f, 0x1p10f, total);
+      for (int u = 0; u < 64; ++u) {
+        const double exact = static_cast<double>(sums[u]) * 0x1p-127;
+        if (std::fabs(total[u] - exact) > 0x1p-150) fail("a sum has lost more than its last bit");
+      }
+    }
+  std::printf("all holds\n");
+}
+"""
+
+
+def test_small_powers_of_two_are_undone_last(model, tmp_path):
+    parts = [emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED, PROMOTE_MAIN]
+    host_program(tmp_path, "promote", parts)()
