@@ -18,7 +18,7 @@ with the reference's, by a clock of its own, and compares those results as well.
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
-An element may be off by so much of (|A||B|)'s, n being the number of terms: float32 1e-6, float64 1e-6 * 2^-29, or twice what the
+An element may be off by so much of (|A||B|)'s, n being the number of terms: float32 1.5e-6, float64 1e-6 * 2^-29, or twice what the
 reference's worst is off by on the same input; float16 and bfloat16 by their rounding and 2^-23 sqrt(n); with --tf32 by 2^-10 and that.
 The kernel keeps the solution's process from reaching the judge's (seccomp, Landlock, no capabilities); what a system lacks of it the
 report names. It is a judge and no sandbox: the process runs as you. docs/judge.md has the rest: bounds, clocks, attacks.
@@ -49,7 +49,7 @@ import types
 import warnings
 from dataclasses import dataclass, field, replace
 
-from guard import LEFT_OPEN, LIBC, guard
+from judge.guard import LEFT_OPEN, LIBC, guard
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
@@ -58,7 +58,7 @@ GUARD = guard(CHILD["judge"], CHILD["others"]) if CHILD else {}
 warnings.filterwarnings("ignore", message=".*NumPy.*")  # torch's, where it is not installed; nothing here needs it
 import torch  # noqa: E402
 
-from measures import *  # noqa: E402, F403
+from judge.measures import *  # noqa: E402, F403
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -1145,7 +1145,11 @@ def judge(run, options, texts):
     with contextlib.ExitStack() as stack:
         stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
-        warden = [sys.executable, "-IS", os.path.join(HERE, "guard.py")]  # ends both groups when the judge has ended, or was killed
+        warden = [
+            sys.executable,
+            "-IS",
+            os.path.join(HERE, "judge", "guard.py"),
+        ]  # ends both groups when the judge has ended
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
         contender = functools.partial(Contender, slab=run.slab, relay=report.relay, warden=warden.stdin.fileno())
         report.progress("loading the reference")

@@ -28,7 +28,7 @@ percentiles stand beside it. The host does not wait between calls, hence these a
 writes nothing in between and gives each call inputs and memory of its own: its times are some 3 to 4 % longer.
 
 How errors are measured: against the product in float64, normwise (Frobenius) and componentwise (the worst |C - truth| / (|A| |B|)),
-on random rows and columns where all of them would be too many. Inputs, exact sums and what an error may be are those of measures.py. A
+on random rows and columns where all of them would be too many. Inputs, exact sums and bounds are those of judge/measures.py. A
 time whose result is not right is reported as a failure.
 
 Each suite writes DIR/<suite>.json after every row. The exit status is 0, or 1 if anything failed, or 2 for bad arguments.
@@ -284,9 +284,7 @@ def _commit():
     commit = _output_of("git", "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return None
-    changed = _output_of(
-        "git", "status", "--porcelain", "--", "model_new.py", "reference_model.py", "check.py", "guard.py", "measures.py", "benchmarks/*.py"
-    )
+    changed = _output_of("git", "status", "--porcelain", "--", "model_new.py", "reference_model.py", "check.py", "judge", "benchmarks/*.py")
     return commit + (" with changes" if changed else "")
 
 

@@ -130,7 +130,7 @@ def dense_error(X, Y, contraction, structure, exact, magnitude):
 def bound_for(X, Y, contraction, structure, exact, magnitude):
     """The error that each element may have.
 
-    float32: componentwise the larger of 1e-6 and twice the dense product's error, which is the contract. float64: the rigorous bound of
+    float32: componentwise the larger of 1.5e-6 and twice the dense product's error, which is the contract. float64: the rigorous bound of
     a sum of products, for the result and the truth. 16-bit types: that of float32 sums, and one rounding at the end.
     """
     terms = X.shape[-2] if contraction == TN else X.shape[-1]

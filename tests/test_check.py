@@ -26,14 +26,13 @@ import pytest
 import torch
 
 import check
-import guard
-import measures
+from judge import guard, measures
 
 ROOT = helpers.ROOT
 CHEATS = sorted((Path(__file__).parent / "cheats").glob("*.py"))
 GUARDS = json.loads(
     subprocess.run(
-        [sys.executable, "-c", "import guard, json, os; print(json.dumps(guard.guard(os.getppid(), [])))"],
+        [sys.executable, "-c", "import json, os; from judge import guard; print(json.dumps(guard.guard(os.getppid(), [])))"],
         **{"cwd": ROOT, "stdout": subprocess.PIPE, "check": True},
     ).stdout
 )
@@ -48,7 +47,7 @@ SEEDS = int(os.environ.get("CHECK_SEEDS", "1"))
 
 FORKS = r"""
 import fcntl, json, os, socket, sys, time, types
-sys.path.insert(0, os.path.dirname(sys.argv[2]))  # guard.py and measures.py lie there
+sys.path.insert(0, os.path.dirname(sys.argv[2]))  # the judge's folder lies there
 import torch, torch.fx.experimental.symbolic_shapes, torch.utils.deterministic  # what a child imports, some by torch.autograd.grad
 
 channel = socket.socket(fileno=int(sys.argv[1]))
@@ -646,7 +645,7 @@ def test_products_that_may_underflow_are_known():
 
 
 @pytest.mark.parametrize(
-    "dtype,floor,most", [(torch.float32, 1e-6, 16 * 10 * 2.0**-24), (torch.float64, 1e-6 * 2.0**-29, 16 * 10 * 2.0**-53)]
+    "dtype,floor,most", [(torch.float32, 1.5e-6, 16 * 10 * 2.0**-24), (torch.float64, 1e-6 * 2.0**-29, 16 * 10 * 2.0**-53)]
 )
 def test_the_reference_loosens_a_bound_only_so_far(dtype, floor, most):
     X, Y = (helpers.normal(100, 100, seed=seed, dtype=dtype) for seed in (1, 2))

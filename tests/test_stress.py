@@ -16,7 +16,6 @@ from test_sizes import WAYS, computed, laid_out, tf32_setting
 
 MACRO, DELAY = "TRIL_MATMUL_STRESS", "STRESS_DELAY();"
 TIMES = 3
-needs_delays = pytest.mark.skipif(f"defined({MACRO})" not in SOURCE.read_text(), reason=f"the CUDA source knows no {MACRO}")
 
 # ---- The delayed build. ----------------------------------------------------------------------------------------------
 
@@ -101,7 +100,6 @@ def operands_of(case):
 
 
 @needs_cuda
-@needs_delays
 @pytest.mark.xdist_group("stress")
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_delays_change_no_bit(model, delayed, monkeypatch, case):
@@ -137,7 +135,6 @@ def wrappers(text):
     return found
 
 
-@needs_delays
 def test_every_wrapper_that_tells_others_something_is_delayed():
     found = wrappers(cuda_sections()["_CUDA_PTX"])
     telling = {name for name, body in found.items() if re.search(TELLING, body)}

@@ -337,7 +337,9 @@ def allowed(dtype, terms, tf32=False):
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
         return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
-    return (root * 2.0**-23, 4 * u) if narrow(dtype) else (1e-6 * (u / 2.0**-24), 16 * root * u)
+    if narrow(dtype):
+        return root * 2.0**-23, 4 * u
+    return 1e-6 * 2.0**-29 if dtype == torch.float64 else 1.5e-6, 16 * root * u
 
 
 @dataclass
