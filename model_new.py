@@ -489,9 +489,18 @@ __device__ inline void store_in_peer(uint32_t at, int value) {
 }
 
 // A barrier of the cluster, and its two halves. Relaxed: it publishes nothing.
-__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive_relaxed() {
+  STRESS_DELAY();
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void cluster_arrive() {
+  STRESS_DELAY();
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait() {
+  STRESS_DELAY();
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // ---- PTX: hints to the compiler.
@@ -566,6 +575,7 @@ struct Pipeline {
 
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
+  STRESS_DELAY();
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(a), "r"(b),
                "r"(c), "r"(d), "r"(barrier)
                : "memory");
@@ -609,22 +619,26 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
 
 // Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of kBytes (4, 8 or 16), all or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
+  STRESS_DELAY();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
 template <int kBytes>
 __device__ inline void cp_async(uint32_t to, const void* from, bool exist) {
+  STRESS_DELAY();
   if constexpr (kBytes == 16)
     cp_async_16(to, from, exist ? 16 : 0);
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(exist ? kBytes : 0) : "memory");
 }
 __device__ inline void cp_async_commit_group() {
+  STRESS_DELAY();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 template <int kPending>
 __device__ inline void cp_async_wait_group() {
+  STRESS_DELAY();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
@@ -658,7 +672,10 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
 }
 
 // What the copy engine writes to global memory, in groups; the issuing thread waits until they have been read.
-__device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ inline void bulk_commit_group() {
+  STRESS_DELAY();
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
 __device__ inline void bulk_wait_group_read() {
   STRESS_DELAY();
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -667,12 +684,14 @@ __device__ inline void bulk_wait_group_read() {
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
 // cluster, and counts on the barrier of each.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  STRESS_DELAY();
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
                    shared_address(to)),
                "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
                : "memory");
 }
 __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  STRESS_DELAY();
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
       "%6;" ::"r"(shared_address(to)),
@@ -683,6 +702,7 @@ __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm vol
 
 // And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
 __device__ inline void tma_store(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
+  STRESS_DELAY();
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
                "r"(at2), "r"(shared_address(from))
                : "memory");
@@ -714,6 +734,7 @@ __device__ inline uint32_t warp_min(uint32_t value) {
 }
 
 __device__ inline int load_acquire(const int* p) {
+  STRESS_DELAY();
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
@@ -726,14 +747,17 @@ __device__ inline int load_relaxed(const int* p) {
 }
 
 __device__ inline uint64_t load_acquire(const uint64_t* p) {
+  STRESS_DELAY();
   uint64_t value;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
 __device__ inline void store_release(uint64_t* p, uint64_t value) {
+  STRESS_DELAY();
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 __device__ inline void add_release(int* p, int value) {
+  STRESS_DELAY();
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
@@ -749,6 +773,7 @@ __device__ inline void warpgroup_reg_dealloc() {
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
 // thing, and there the kernels of a stream run one after the other.
 __device__ inline void grid_dependency_wait() {
+  STRESS_DELAY();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -782,6 +807,7 @@ __device__ inline void warpgroup_commit_batch() {
 }
 template <int kPending>
 __device__ inline void warpgroup_wait() {
+  STRESS_DELAY();
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
@@ -5936,7 +5962,7 @@ def _prepared(function, A, B, structure):
 
 def _call(function, A, B, contraction, structure):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
-    compiling = torch.compiler.is_compiling() or torch._C._is_tracing()  # a graph holds the operator, no function of Python's
+    compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph holds the operator, no function of Python's
     if not compiling and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor):
         C = _product_if_plain(A, B, contraction, structure)
         if C is not None:

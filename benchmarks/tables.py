@@ -408,7 +408,7 @@ PARTS = (  # of model_new.py; how the names of its strings begin; the suites wit
     ("portable kernel; without it no GPU before Ampere", ("_CUDA_PORTABLE",), None),
     ("tf32 kernel; without it, by the mma kernel", ("_CUDA_TF32",), ("forward", "mma", "float32", (512, 1024))),
     ("mma kernel; without it, by the portable one", ("_CUDA_MMA",), ("mma", "portable", "float32", (2048, 4096))),
-    ("half precision; without it, by the mma kernel", ("_CUDA_HALF",), ("forward", "mma", "float16", (2048, 4096))),
+    ("half precision; without it, by the mma kernel", ("_CUDA_HALF", "_CUDA_AGAIN"), ("forward", "mma", "float16", (2048, 4096))),
     (
         "Hopper kernel, packing, what runs behind it; without them, by the mma kernel",
         ("_CUDA_HOPPER", "_CUDA_PACK", "_CUDA_BEHIND"),

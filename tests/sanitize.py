@@ -83,7 +83,7 @@ COPIED = {  # for a tool: what becomes of what, besides
             "if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
             "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
         ),
-        ("apply(&shared.full[s], 1);", "apply(&shared.full[s], 64);"),
+        ("barrier_init(&shared.full[s], 1);", "barrier_init(&shared.full[s], 64);"),
         (
             "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);",
             "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);\n"
@@ -93,7 +93,7 @@ COPIED = {  # for a tool: what becomes of what, besides
             "if (threadIdx.x % 32 == 0) barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
             "barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
         ),
-        ("apply(&shared.tile_empty[u], kTileTakers);", "apply(&shared.tile_empty[u], kTileTakers * 32);"),
+        ("barrier_init(&shared.tile_empty[u], kTileTakers);", "barrier_init(&shared.tile_empty[u], kTileTakers * 32);"),
     ),
 }
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
@@ -109,6 +109,7 @@ HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
 FAMILY = tuple(itertools.product((0, 1, 2), (0, 1, 2)))  # contractions and structures
 NAMED = (
+    "sum_again",
     "portable",
     "tf32",
     "hopper",
