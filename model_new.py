@@ -484,9 +484,6 @@ __device__ inline T load_in_peer(uint32_t at) {   // at: as address_in_peer give
     asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(value) : "r"(at) : "memory");
   return value;
 }
-__device__ inline void store_in_peer(uint32_t at, int value) {
-  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
 
 // A barrier of the cluster, and its two halves. Relaxed: it publishes nothing.
 __device__ inline void cluster_arrive_relaxed() {
@@ -527,10 +524,6 @@ __device__ inline void keep(Word& value) {
 // mbarriers: a phase ends when `count` arrivals and all the bytes that were announced have come.
 __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
-}
-
-__device__ inline void barrier_invalidate(uint64_t* barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
@@ -1814,14 +1807,14 @@ struct Portable {
   };
 };
 
-//   buffers:  | team 0: X, Y | team 1: X, Y | ... | the next stage: team 0: X, Y | ...      X, Y: kDepth rows of kEdge + 4 elements
-//
 template <typename T>
 __device__ inline PortableWorkTile portable_work(const Product& p, const Tile& tile, int batch, int split) {
   return {tile, batch, split, static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
           static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
 }
 
+//   buffers:  | team 0: X, Y | team 1: X, Y | ... | the next stage: team 0: X, Y | ...      X, Y: kDepth rows of kEdge + 4 elements
+//
 // Sums and writes memory.work, a tile or one of its splits, whose CTAs are a cluster. `known`: that a sum will not be finite.
 template <typename T>
 __device__ inline void portable_compute_tile(const Product& p, int splits, bool known, typename Portable<T>::Memory& memory) {
@@ -2016,15 +2009,14 @@ struct NonFinite {
   uint32_t* boxes;      // by number, row by row in each product of the batch
   uint32_t tag, room;   // the launch's number, not zero; how many boxes C has
   __device__ void add(uint32_t box) const {
-    uint64_t old = *word, assumed;
+    const uint64_t none = uint64_t(tag) << 32;
+    uint64_t found = *word, assumed, listed;   // the last: the word as this launch sees it
     do {
-      assumed = old;
-      const bool first = old >> 32 != tag;
-      old = atomicCAS(reinterpret_cast<unsigned long long*>(word), assumed, first ? uint64_t(tag) << 32 | 1 : assumed + 1);
-    } while (old != assumed);
-    const bool first = old >> 32 != tag;
-    if (first) *taken = 0;
-    const uint32_t at = first ? 0 : static_cast<uint32_t>(old);
+      assumed = found, listed = found >> 32 == tag ? found : none;
+      found = atomicCAS(reinterpret_cast<unsigned long long*>(word), assumed, listed + 1);
+    } while (found != assumed);
+    if (listed == none) *taken = 0;
+    const uint32_t at = static_cast<uint32_t>(listed);
     if (at < room) boxes[at] = box;
   }
   __device__ uint32_t count() const {
@@ -3372,10 +3364,10 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
   if (blockIdx.x >= splits && load_relaxed(behind.progress) == kPackingEnded) return;
   grid_dependency_wait();
   const int progress = *behind.progress;
-  // The fallback leaves nothing to correct
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   using TileCorrections = Corrections<Fallback::kEdge>;
   static_assert(sizeof(TileCorrections) <= sizeof(typename Fallback::Memory), "a tile's corrections must fit the fallback's memory");
+  // The fallback leaves nothing to correct
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
     correct_tiles<Fallback::kEdge, Fallback::kThreads>(p, behind, *reinterpret_cast<TileCorrections*>(fallback_memory));
   if (!(progress & kFallback)) return;
@@ -4522,7 +4514,7 @@ __device__ inline void list_boxes(const HalfProduct& h, uint32_t& found, int bat
   }
 }
 
-// Tile by tile.
+// ---- Half precision: consumers: tile by tile.
 
 template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
 __device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
@@ -5406,17 +5398,9 @@ _PATH = _requested_path()
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [
-    _CUDA_LAUNCH,
-    _CUDA_PORTABLE,
-    _CUDA_PORTABLE_LAUNCH,
-    _CUDA_AGAIN,
-    _CUDA_TF32_PLAN,
-    _CUDA_TF32,
-    _CUDA_TF32_LAUNCH,
-    _CUDA_LAYOUT,
-]
-_CUDA_SOURCES += [_CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_AGAIN, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
+_CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF]
+_CUDA_SOURCES += [_CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.

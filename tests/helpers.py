@@ -51,9 +51,9 @@ def load():
     return importlib.import_module("model_new")
 
 
-def module(name):
-    """A script of benchmarks/, loaded."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+def module(name, folder="benchmarks"):
+    """A script of benchmarks/, or of examples/, loaded."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded

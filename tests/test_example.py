@@ -1,6 +1,5 @@
 """examples/train.py converges through tril_matmul, and as it does through tril(matmul)."""
 
-import importlib.util
 import subprocess
 import sys
 
@@ -21,10 +20,7 @@ TOLERANCE = 1e-4
 @pytest.fixture(scope="module")
 def example():
     before = list(sys.path)
-    spec = importlib.util.spec_from_file_location("train_example", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+    yield helpers.module("train", "examples")
     sys.path[:] = before
 
 
@@ -137,10 +133,7 @@ def test_bad_arguments(example, capsys, arguments, message):
 
 @pytest.fixture(scope="module")
 def kernelbench():
-    spec = importlib.util.spec_from_file_location("kernelbench_example", SCRIPT.with_name("kernelbench.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return helpers.module("kernelbench", "examples")
 
 
 @pytest.mark.parametrize("problem", ["lower", "upper", "transposed_a"])
@@ -172,10 +165,7 @@ def test_what_cannot_be_exported_is_said(text, says, kernelbench, tmp_path, caps
 
 @pytest.fixture(scope="module")
 def compiler():
-    spec = importlib.util.spec_from_file_location("compiler_example", SCRIPT.with_name("compiler.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return helpers.module("compiler", "examples")
 
 
 def test_the_compiler_is_that_of_torchs_cuda(compiler, model):
@@ -191,10 +181,7 @@ def test_the_compiler_is_that_of_torchs_cuda(compiler, model):
 
 @pytest.fixture(scope="module")
 def plot():
-    spec = importlib.util.spec_from_file_location("plot_example", SCRIPT.with_name("plot.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return helpers.module("plot", "examples")
 
 
 def test_a_plot_of_what_check_measures(plot, tmp_path, capfd):
