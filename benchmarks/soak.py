@@ -12,6 +12,7 @@ Sections, each under nine minutes:
     graphs   CUDA graphs, forward and backward, launched again and again with new inputs
     streams  operands and results freed and their memory written again while other streams are at work
     large    N = 32768, elements more than 2^31 apart, batches of 10^5
+    search   float32 operands that change at random, and are kept where the error of long sums grew: how near it comes to the bound
     devices  two GPUs: first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP
 
 Every element of every result is compared with the product in float64, on the device, by the bound of benchmark.py's elementwise_bound
@@ -54,7 +55,16 @@ def _load(path):
 benchmark = _load(ROOT / "benchmarks" / "benchmark.py")
 check = benchmark.check
 
-CALLS = {"mixed": 100_000, "threads": 16_000, "memory": 0, "graphs": 10_000, "streams": 20_000, "large": 0, "devices": 8_000}
+CALLS = {
+    "devices": 8_000,
+    "mixed": 100_000,
+    "threads": 16_000,
+    "memory": 0,
+    "graphs": 10_000,
+    "streams": 20_000,
+    "large": 0,
+    "search": 3_000,
+}
 SECONDS = 500.0  # of a section, at most
 SETTLED = 256  # comparisons between two questions to the device
 STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: of a thread, before a new one takes its place
@@ -402,6 +412,18 @@ MEMORY_CALLS = [  # of one or two allocations, and of many: workspaces, copies o
 ]
 
 
+def take_reserve(device, total):
+    """Tensors that fill what torch holds in reserve within its segments, so that each allocation has to ask for more."""
+    torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved(device) / total, device)
+    taken, size = [], 1 << 30
+    while size >= 512:
+        try:
+            taken.append(torch.empty(size, dtype=torch.uint8, device=device))
+        except torch.cuda.OutOfMemoryError:
+            size //= 2
+    return taken
+
+
 def memory(soak):
     """The limit on torch's memory rises in small steps, from none, so that each allocation of the call is once the one that fails."""
     need_gpu(soak)
@@ -422,6 +444,7 @@ def memory(soak):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             allocated = torch.cuda.memory_allocated()
+            taken = take_reserve(soak.device, total)
             torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + limit) / total, soak.device)
             try:
                 results = compute(call, soak.solution, *laid)
@@ -434,6 +457,7 @@ def memory(soak):
                 failures.append(f"{call}, with {limit >> 20} MB: {type(error).__name__}: {error}")
             finally:
                 torch.cuda.set_per_process_memory_fraction(1.0, soak.device)
+                taken.clear()
             del results
             gc.collect()
             if torch.cuda.memory_allocated() > allocated:
@@ -652,6 +676,63 @@ def large(soak):
     return Outcome("N = 32768, elements 2^31 apart, batches of 10^5, all elements", done, len(cases), judge, details={"seconds": timings})
 
 
+# ---- Section: the largest error. -------------------------------------------------------------------------------------
+
+
+def changed(found, N, number, generator):
+    """Values of N places of k, for A and for B, of 24 bits: new ones, some only at every so many k; later some of the best ones change."""
+
+    def pick(*of):
+        return of[int(torch.randint(len(of), (), generator=generator))]
+
+    period = min(N, pick(1, 16, 64, N))
+    new = 1 + torch.randint(2**23, (2, period), generator=generator) * 2.0**-23
+    new = new.repeat(1, -(-N // period))[:, :N] * (torch.arange(N) % pick(1, 1, 4, 16, 64) == 0)
+    if number < 50:
+        return new
+    where = torch.rand(period, generator=generator) < pick(1 / 64, 1 / 8, 1.0)
+    where = where.repeat(-(-N // period))[:N] & (torch.arange(N) >= pick(0, 0, N // 2))
+    return torch.where(where, pick(new, found, found * 2, 1 + (found * pick(3, 5, 7)) % 1), found)
+
+
+def search(soak):
+    """Each row of A is the same, and each column of B: so that one product has the sums of every range of k."""
+    sizes = (300, 1000, 1500, 4096, 8192) if soak.on_gpu else (100, 200)
+    judge, done, planned, details = Judge(soak.device), 0, soak.planned("search") // len(sizes) * len(sizes), {}
+
+    def operands(values):
+        a, b = values.to(soak.device)
+        return a.expand(len(a), -1).tril(), b[:, None].expand(-1, len(b)).tril()
+
+    def error_of(C, exact):
+        return torch.where(exact > 0, (C.double() - exact).abs() / exact, 0.0).max().item()
+
+    def reference(values):
+        A, B = operands(values)
+        return error_of((A @ B).tril(), (A.double() @ B.double()).tril())
+
+    for N in sizes:
+        generator, best, worst = torch.Generator().manual_seed(soak.seed + N), None, 0.0
+        least = check.allowed(torch.float32, N)[0]
+        for number in range(planned // len(sizes)):
+            if soak.late():
+                break
+            values = changed(best, N, number, generator).float()
+            A, B = operands(values)
+            C, exact = soak.solution.ModelNew()(A, B), (A.double() @ B.double()).tril()  # all terms are positive: it is |A| |B|, too
+            error = error_of(C, exact)
+            if not error <= worst:
+                best, worst = values, error
+            judge.compare(
+                f"C of N = {N}, call {number}", C, exact, least * exact, lambda values=values, least=least: 2 * reference(values) / least
+            )
+            done += 1
+        if best is not None:
+            details[f"N = {N}"] = {"error": worst, "reference": reference(best)}
+    judge.settle()
+    return Outcome("float32 operands whose error was made to grow, all sums of them", done, planned, judge, details=details)
+
+
 # ---- Section: two devices. -------------------------------------------------------------------------------------------
 
 FIRST_CALLS = [  # dtype, N, how: each in a process of its own, whose current device is cuda:0
@@ -808,7 +889,8 @@ def devices(soak):
 
 # ---- The record. -----------------------------------------------------------------------------------------------------
 
-SECTIONS = {"mixed": mixed, "threads": threads, "memory": memory, "graphs": graphs, "streams": streams, "large": large, "devices": devices}
+SECTIONS = {"mixed": mixed, "threads": threads, "memory": memory, "graphs": graphs, "streams": streams, "large": large}
+SECTIONS |= {"search": search, "devices": devices}
 
 
 def run_section(name, soak, record, described):

@@ -25,11 +25,11 @@ def test_a_run_on_a_cpu(tmp_path):
     done = subprocess.run([*command, "--out", tmp_path, "--commit", "abc"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "soak.json").read_text())
-    assert [row["section"] for row in record["rows"]] == ["mixed", "threads", "large"] and record["failures"] == []
+    assert [row["section"] for row in record["rows"]] == ["mixed", "threads", "large", "search"] and record["failures"] == []
     for row in record["rows"]:
         assert row["calls"] == row["planned"] > 0 and row["comparisons"] >= row["calls"] and row["wrong"] == 0 and row["commit"] == "abc"
         assert 0 < row["worst_error_of_bound"] <= 1
-    assert done.stdout.count("skipped: ") == len(soak.SECTIONS) - 3
+    assert done.stdout.count("skipped: ") == len(soak.SECTIONS) - 4
 
 
 def test_draws_are_of_every_kind_and_repeat():
