@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import json
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tables.py lies there
@@ -85,15 +86,13 @@ def draw_where(axes, profile, limits):
     }
     longest = max(sum(us for _, us in parts) for parts in bars.values())
     for place, parts in enumerate(bars.values()):
-        left, beside = 0.0, []
-        for part, us in parts:
-            axes.barh(place, us, left=left, height=0.62, color=PART_COLOURS.get(part, OTHER), edgecolor=INK, linewidth=0.3)
-            if us > longest * 0.15:
-                axes.text(left + us / 2, place, f"{part}\n{us:.0f} µs".strip(), ha="center", va="center", color="#0d1117", fontsize=9)
-            else:
-                beside.append(f"{part} {us:.1f} µs")
-            left += us
-        axes.text(left + longest * 0.01, place, "\n".join(beside), va="center", fontsize=8)
+        ends, wide = [0, *accumulate(us for _, us in parts)], [us > longest * 0.15 for _, us in parts]
+        colours = [PART_COLOURS.get(part, OTHER) for part, _ in parts]
+        drawn = axes.barh([place] * len(parts), [us for _, us in parts], 0.62, ends[:-1], color=colours, edgecolor=INK, linewidth=0.3)
+        labels = [f"{part}\n{us:.0f} µs".strip() * inside for (part, us), inside in zip(parts, wide, strict=True)]
+        axes.bar_label(drawn, labels, label_type="center", color="#0d1117", fontsize=9)
+        beside = [f"{part} {us:.1f} µs" for (part, us), inside in zip(parts, wide, strict=True) if not inside]
+        axes.text(ends[-1] + longest * 0.01, place, "\n".join(beside), va="center", fontsize=8)
     axes.set_yticks(range(len(bars)), bars)
     axes.invert_yaxis()
     axes.set_xlim(0, longest * 1.2)

@@ -52,15 +52,14 @@ def tf32(A, B):
     return tf32_allowed()(lambda: torch.tril(torch.matmul(A, B)))
 
 
-def _blocked(A, B):
-    C = torch.zeros_like(A)
-    for k in range(0, A.shape[-1], BLOCK):
-        C[k:, : k + BLOCK].addmm_(A[k:, k : k + BLOCK], B[k : k + BLOCK, : k + BLOCK])
-    return C
-
-
 def blocked(A, B):
-    return functools.partial(_blocked, A, B)
+    def product():
+        C = torch.zeros_like(A)
+        for k in range(0, A.shape[-1], BLOCK):
+            C[k:, : k + BLOCK].addmm_(A[k:, k : k + BLOCK], B[k : k + BLOCK, : k + BLOCK])
+        return C
+
+    return product
 
 
 # cuBLAS's TRMM, by ctypes.
@@ -88,22 +87,7 @@ def strmm(A, B):
         C = torch.empty_like(A)
         handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
         x, y, z = (ctypes.c_void_p(T.data_ptr()) for T in (A, B, C))
-        status = trmm(
-            handle,  # cuBLAS's TRMM, by ctypes.
-            _RIGHT,
-            _UPPER,
-            _NOT_TRANSPOSED,
-            _NON_UNIT,
-            N,
-            N,
-            ctypes.byref(one),
-            x,
-            N,
-            y,
-            N,
-            z,
-            N,
-        )
+        status = trmm(handle, _RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT, N, N, ctypes.byref(one), x, N, y, N, z, N)
         if status:
             raise RuntimeError(f"{name} ended with status {status}")
         return C

@@ -271,12 +271,8 @@ def slower(*records):
     return f"Slower than the reference {slow}.\nFaster than ours: {by_whom}."
 
 
-WANTED_SUITES = {
-    "forward": [],
-    "backward": ["forward and backward"],
-    "batch": [],
-    "mma": ["mma kernel forced"],
-}  # and what labels say of them
+# A suite, and what a label says of it.
+WANTED_SUITES = {"forward": [], "backward": ["forward and backward"], "batch": [], "mma": ["mma kernel forced"]}
 
 
 def product_label(row, suite):
@@ -344,10 +340,8 @@ def read_record(results, suite):
     path, remedy = results / f"{suite}.json", f"run: python benchmarks/benchmark.py --suite {suite}"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TableError(f"{path} is missing; {remedy}") from None
-    except json.JSONDecodeError as wrong:
-        raise TableError(f"{path} is no JSON ({wrong}); {remedy}") from None
+    except (FileNotFoundError, json.JSONDecodeError) as wrong:
+        raise TableError(f"{path} is {'missing' if isinstance(wrong, OSError) else f'no JSON ({wrong})'}; {remedy}") from None
     if not record.get("complete"):
         raise TableError(f"{path} was cut short; {remedy}")
     marked = [row for row in record["rows"] if row.get("within_contract") is False or row.get("different")]
@@ -371,11 +365,10 @@ def table(name, results):
         raise TableError(f"{results / suite}.json has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {suite}")
     if name in SENTENCES:
         return rendered
-    versions = [f"{told} {records[0]['versions'][key]}" for key, told in VERSIONS.items() if records[0]["versions"].get(key)]
-    source = f"from benchmarks/results/{suites[0]}.json" + ", rounded" * ("rounded" in records[0])  # which says why
-    return (
-        rendered + "\n\n" + ", ".join([records[0]["device"], *versions, records[0]["date"], f"commit {records[0]['commit']}", source]) + "."
-    )
+    record, suite = records[0], suites[0]
+    versions = [f"{told} {record['versions'][key]}" for key, told in VERSIONS.items() if record["versions"].get(key)]
+    source = f"from benchmarks/results/{suite}.json" + ", rounded" * ("rounded" in record)  # which says why
+    return rendered + "\n\n" + ", ".join([record["device"], *versions, record["date"], f"commit {record['commit']}", source]) + "."
 
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
