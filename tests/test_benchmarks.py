@@ -330,6 +330,23 @@ def test_a_forced_path_is_not_recorded_as_the_usual_one(suites, monkeypatch, cap
     assert "TRIL_MATMUL_PATH is 'mma'" in capsys.readouterr().err
 
 
+def test_the_forced_suite_has_a_process_of_its_own_and_the_same_arguments(suites, monkeypatch):
+    seen = []
+
+    def run(command, env):
+        seen.append((command, env["TRIL_MATMUL_PATH"]))
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.delenv("TRIL_MATMUL_PATH", raising=False)
+    monkeypatch.setattr(suites.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(suites.subprocess, "run", run)
+    assert suites.main(["--suite", "mma", "--sizes", "64", "200", "--commit", "abc123"]) == 1  # as its process ended
+    ((command, path),) = seen
+    monkeypatch.setenv("TRIL_MATMUL_PATH", path)
+    given = suites.parse_arguments(command[2:])
+    assert (given.suite, given.sizes, given.commit, path) == (["mma"], [64, 200], "abc123", "mma")
+
+
 # ---- tables.py -------------------------------------------------------------------------------------------------------
 
 SIDE = {"median_us": 2728.1, "p10_us": 2720.0, "p90_us": 2741.0, "norm_error": 7.3e-7, "worst_error": 3.9e-6}
