@@ -31,11 +31,9 @@ class Unavailable(Exception):
     """There is no such peer for these operands, or on this machine; the text says why."""
 
 
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
-
-
-# ---- By torch alone. -------------------------------------------------------------------------------------------------
+def _require(there, why):
+    if not there:
+        raise Unavailable(why)
 
 
 @contextlib.contextmanager
@@ -50,31 +48,21 @@ def tf32_allowed():
 
 
 def tf32(A, B):
-    if A.dtype != torch.float32:
-        raise Unavailable("TF32 is a setting for float32 alone")
-
-    def product():
-        with tf32_allowed():
-            return torch.tril(torch.matmul(A, B))
-
-    return product
+    _require(A.dtype == torch.float32, "TF32 is a setting for float32 alone")
+    return tf32_allowed()(lambda: torch.tril(torch.matmul(A, B)))
 
 
 def blocked(A, B):
-    N = A.shape[-1]
-
     def product():
         C = torch.zeros_like(A)
-        for k in range(0, N, BLOCK):
-            e = min(N, k + BLOCK)
-            C[k:, :e].addmm_(A[k:, k:e], B[k:e, :e])
+        for k in range(0, A.shape[-1], BLOCK):
+            C[k:, : k + BLOCK].addmm_(A[k:, k : k + BLOCK], B[k : k + BLOCK, : k + BLOCK])
         return C
 
     return product
 
 
-# ---- cuBLAS's TRMM, by ctypes. ---------------------------------------------------------------------------------------
-
+# cuBLAS's TRMM, by ctypes.
 _RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT = 1, 1, 0, 0  # as cublas_api.h has them
 _TRMM = {torch.float32: ("cublasStrmm_v2", ctypes.c_float), torch.float64: ("cublasDtrmm_v2", ctypes.c_double)}
 
@@ -84,16 +72,13 @@ def _cublas():
     """The cuBLAS that this process has loaded."""
     torch.cuda.current_blas_handle()  # loads it, if nothing else has
     found = re.search(r"\s(/\S*/libcublas\.so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    if found is None:
-        raise Unavailable("torch has loaded no libcublas.so of its own here")
-    return ctypes.CDLL(found.group(1))
+    _require(found, "torch has loaded no libcublas.so of its own here")
+    return ctypes.CDLL(found[1])
 
 
 def strmm(A, B):
-    if A.dtype not in _TRMM:
-        raise Unavailable(f"cuBLAS has no TRMM for {_name(A.dtype)}")
-    if not A.is_cuda:
-        raise Unavailable("cuBLAS needs a CUDA GPU")
+    _require(A.dtype in _TRMM, f"cuBLAS has no TRMM for {str(A.dtype)[6:]}")
+    _require(A.is_cuda, "cuBLAS needs a CUDA GPU")
     name, scalar = _TRMM[A.dtype]
     trmm, one, N = getattr(_cublas(), name), scalar(1), A.shape[-1]
 
@@ -109,8 +94,6 @@ def strmm(A, B):
 
     return product
 
-
-# ---- Triton. ---------------------------------------------------------------------------------------------------------
 
 _CONFIGURATIONS = {  # element size -> rows, columns and k of a tile, warps, stages
     4: ((128, 128, 32, 8, 3), (128, 64, 32, 4, 3), (64, 64, 32, 4, 3), (64, 64, 64, 4, 2)),
@@ -144,14 +127,10 @@ def _tile_order(N, rows, columns, device):
 
 def triton_kernel(A, B):
     N = A.shape[-1]
-    if not A.is_cuda:
-        raise Unavailable("Triton needs a GPU")
-    if triton is None:
-        raise Unavailable("Triton is not installed; it comes with torch's CUDA builds for Linux")
-    if A.element_size() not in _CONFIGURATIONS:
-        raise Unavailable(f"Triton's tensor-core product takes no {_name(A.dtype)}")
-    if N % _MULTIPLE:
-        raise Unavailable(f"this kernel is for N that are multiples of {_MULTIPLE}")
+    _require(A.is_cuda, "Triton needs a GPU")
+    _require(triton is not None, "Triton is not installed; it comes with torch's CUDA builds for Linux")
+    _require(A.element_size() in _CONFIGURATIONS, f"Triton's tensor-core product takes no {str(A.dtype)[6:]}")
+    _require(N % _MULTIPLE == 0, f"this kernel is for N that are multiples of {_MULTIPLE}")
 
     def configured(rows, columns, depth, warps, stages):
         order = _tile_order(N, rows, columns, A.device)
@@ -161,21 +140,16 @@ def triton_kernel(A, B):
             _tile[(len(order),)](A, B, C, order, N, rows, columns, depth, num_warps=warps, num_stages=stages)
             return C
 
+        product.configuration = rows, columns, depth, warps, stages
         return product
 
-    best = None
+    timed = {}
     for configuration in _CONFIGURATIONS[A.element_size()]:
         product = configured(*configuration)
-        try:
-            milliseconds = triton.testing.do_bench(product, warmup=5, rep=25)
-        except triton.OutOfResources:  # a smaller GPU
-            continue
-        if best is None or milliseconds < best[0]:
-            best = milliseconds, product, configuration
-    if best is None:
-        raise Unavailable("none of this kernel's tiles fits this GPU")
-    best[1].configuration = best[2]
-    return best[1]
+        with contextlib.suppress(triton.OutOfResources):  # a smaller GPU
+            timed[product] = triton.testing.do_bench(product, warmup=5, rep=25)
+    _require(timed, "none of this kernel's tiles fits this GPU")
+    return min(timed, key=timed.get)
 
 
 PEERS = {"tf32": tf32, "strmm": strmm, "blocked": blocked, "triton": triton_kernel}

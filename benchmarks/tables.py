@@ -3,22 +3,18 @@
     python benchmarks/tables.py            bring the documents up to date
     python benchmarks/tables.py --check    exit with 1 if one of them is not, and change nothing
 
-A table stands between two marker lines, and all between them is replaced:
-
-    <!-- begin: NAME -->
-    <!-- end: NAME -->
-
-NAME is one of TABLES, which says what record each is made of and by which function, or of SENTENCES: what the text says in numbers is made
-from the records, and from model_new.py's lines, as well. (history.json is the one record kept by hand, while the kernel was made.) A
-marker whose record is missing, cut short or has rows that could not be measured is an error: no table without a record.
+A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and all between them is replaced. NAME is one of
+TABLES, which says what record each is made of and by which columns, or of SENTENCES: what the text says in numbers is made from the
+records, and from model_new.py's headings, as well. (history.json and wanted.json are kept by hand.) A marker whose record is missing, cut
+short or has rows that could not be measured is an error: no table without a record.
 """
 
 import argparse
-import ast
 import json
 import re
 import statistics
 import sys
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +24,7 @@ class TableError(Exception):
     """A table that cannot be made; the message names the file and the remedy."""
 
 
-# ---- Numbers ---------------------------------------------------------------------------------------------------------
+# ---- Cells -----------------------------------------------------------------------------------------------------------
 
 
 def microseconds(value):
@@ -42,18 +38,20 @@ def ratio(value):
 
 def error(value):
     """7.3e-7, without the padding zero of the exponent."""
-    if value == 0:
-        return "0"
-    return re.sub(r"e([-+])0*(\d)", r"e\1\2", f"{value:.1e}").replace("e+", "e")
+    return re.sub(r"e([-+])0*(\d)", r"e\1\2", f"{value:.1e}").replace("e+", "e") if value else "0"
 
 
 def errors(side):
     return f"{error(side['norm_error'])} / {error(side['worst_error'])}"
 
 
+def median(side):
+    return microseconds(side["median_us"])
+
+
 def time_of(side):
     """Median with its spread."""
-    return f"{microseconds(side['median_us'])} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})"
+    return f"{median(side)} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})"
 
 
 FAR = 1.25  # median over 10th percentile, as in check.py (which imports torch; this needs none)
@@ -69,24 +67,6 @@ def quiet_ratio(value, *sides):
     return "–" if any(map(disturbed, sides)) else ratio(value)
 
 
-def markdown(head, rows):
-    """A Markdown table; the first column to the left, the rest to the right."""
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
-
-
-# ---- Tables ----------------------------------------------------------------------------------------------------------
-
-TIMES_HEAD = ["reference, µs", "ours, µs (10 % to 90 %)", "ratio", "reference error: norm / worst", "our error: norm / worst"]
-
-
-def times(row):
-    """The five columns that every comparison has; no ratio where one side was disturbed."""
-    reference, ours = row["reference"], errors(row["ours"]) + ("" if row["within_contract"] else " (not within the contract)")
-    theirs = time_of(reference) if disturbed(reference) else microseconds(reference["median_us"])
-    return [theirs, time_of(row["ours"]), quiet_ratio(row["ratio"], reference, row["ours"]), errors(reference), ours]
-
-
 def rate(row):
     """TFLOP/s of what the mathematics needs."""
     value = row["useful_flop"] / row["ours"]["median_us"] / 1e6
@@ -95,176 +75,57 @@ def rate(row):
 
 def path_of(row):
     """Which kernel computed it, and how many outliers packing kept whole."""
-    name = row["path"] or "not said"
-    return f"{name}, {row['outliers']:,} outliers" if row.get("outliers") else name
+    return (row["path"] or "not said") + (f", {row['outliers']:,} outliers" if row.get("outliers") else "")
 
 
-def of_dtype(row):
-    return "" if row["dtype"] == "float32" else f", {row['dtype']}"
+def shape(row):
+    return str(row.get("shape", row.get("N"))).replace(" x ", "×")
 
 
-def comparison(group, first, label):
-    """The renderer of one group of rows; `label` makes the first column from a row."""
+def with_dtype(row):
+    return shape(row) + (f", {row['dtype']}" if row["dtype"] != "float32" else "")
+
+
+def with_size(name):
+    return lambda row: f"{row[name]} (N = {row['N']})"
+
+
+# ---- Tables: a column is its head, and the name of its value or what makes its cell from a row -------------------------
+
+
+def markdown(head, rows):
+    """A Markdown table; the first column to the left, the rest to the right."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
+def columns(cells, group=None):
+    """The renderer of all rows, or of a group; of none, it makes None."""
 
     def render(rows):
-        rows = [row for row in rows if row.get("group") == group]
-        return markdown([first, *TIMES_HEAD], [[label(row), *times(row)] for row in rows]) if rows else None
+        rows = [row for row in rows if group is None or row["group"] == group]
+        made = [[cell(row) if callable(cell) else row[cell] for cell in cells.values()] for row in rows]
+        return markdown(cells, made) if rows else None
 
     return render
 
 
-def forward(rows):
-    rows = [row for row in rows if row["group"] == "sizes"]
-    head = ["N", "inputs", *TIMES_HEAD[:3], "TFLOP/s", *TIMES_HEAD[3:]]
-    cells = [[row["N"], row["inputs"], *times(row)[:3], rate(row), *times(row)[3:]] for row in rows]
-    return markdown(head, cells) if rows else None
+def of_side(told, *names, absent="–"):
+    """Columns of sides by their names: what `told` makes of a side, or a dash where it was not measured."""
+    return {head: lambda row, side=side: told(row[side]) if side in row else absent for head, side in names}
 
 
-def hard(rows):
-    rows = [row for row in rows if row["group"] == "hard"]
-    head = ["inputs", "path", *TIMES_HEAD]
-    return markdown(head, [[f"{row['inputs']} (N = {row['N']})", path_of(row), *times(row)] for row in rows]) if rows else None
-
-
-def portable(rows):
-    return markdown(["N", "dtype", *TIMES_HEAD], [[row["N"], row["dtype"], *times(row)] for row in rows]) if rows else None
-
-
-def mma(rows):
-    cells = [
-        [row["shape"].replace(" x ", "×"), row["dtype"], row["inputs"] if row["problem"] == "lower" else row["problem"], *times(row)]
-        for row in rows
-    ]
-    return markdown(["N", "dtype", "inputs, or another problem", *TIMES_HEAD], cells) if rows else None
-
-
-PROBLEM_NAMES = {"lower": "lower · lower (15)", "upper": "upper · upper (14)", "transposed_a": "Aᵀ · B (16)"}
-
-
-def problems(rows):
-    cells = [[PROBLEM_NAMES[row["problem"]] + of_dtype(row), row["shape"].replace(" x ", "×"), *times(row)] for row in rows]
-    return markdown(["KernelBench level 1, problem", "size", *TIMES_HEAD], cells) if rows else None
-
-
-def check(rows):
-    """What check.py found. Its times are its own: every call has fresh inputs."""
-    head = ["check.py", "calls judged", "verdict", "forward: reference, µs", "ours, µs", "ratio", "with backward: reference, µs"]
-
-    def side(timing):
-        return [*(microseconds(us) for us in (timing["reference_us"], timing["solution"]["us"])), ratio(timing["ratio"])]
-
-    def judged(row):
-        tf32, forced = row.get("options", {}).get("tf32"), row["path"] != "auto"
-        return f"{row['problem']}, {row['dtype']}" + ", TF32 allowed" * bool(tf32) + f", {row['path']} kernel" * forced
-
-    cells = [
-        [
-            f"{judged(row)} ({'×'.join(map(str, row['dims']))})",
-            row["calls"],
-            row["verdict"],
-            *side(row["timings"]["forward"]),
-            *side(row["timings"]["gradients"]),
-        ]
-        for row in rows
-    ]
-    return markdown([*head, "ours, µs", "ratio"], cells) if rows else None
-
-
-def host(rows):
-    head = ["host time a call, µs", "torch.matmul", "tril(matmul)", "ours", "ours − torch.matmul"]
-    columns = ("torch.matmul", "tril(matmul)", "tril_matmul")
-    cells = [
-        [f"{row['mode']} (N = {row['N']})", *(microseconds(row[c]["median_us"]) for c in columns), f"{row['ours_minus_matmul_us']:.1f}"]
-        for row in rows
-    ]
-    return markdown(head, cells) if rows else None
-
-
-def build(rows):
-    head = ["import", "model_new beyond torch, s", "first call after it, s", "torch itself, s"]
-    cells = []
-    for state, name in (("cold", "cold: the kernels are compiled"), ("warm", "warm: they are there")):
-        of_state = [row for row in rows if row["state"] == state]
-        if of_state:
-            columns = [statistics.median(row[column] for row in of_state) for column in ("import_s", "first_call_s", "torch_s")]
-            cells.append([name, *(f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" for value in columns)])
-    return markdown(head, cells) if cells else None
-
-
-FAMILIES = {  # column -> what a mangled kernel's name holds
-    "portable": "portable_product",
-    "mma, 64 × 64": r"mma_product.*Li64E",
-    "mma, 128 × 128": r"mma_product.*Li128E",
-    "packing": "pack_blocks",
-    "tf32": "tf32_product",
-    "Hopper": "hopper_product",
-    "half precision": "half_product",
-    "behind Hopper": "product_behind",
+SPEED = {
+    "reference, µs": lambda row: (time_of if disturbed(row["reference"]) else median)(row["reference"]),
+    "ours, µs (10 % to 90 %)": lambda row: time_of(row["ours"]),
+    "ratio": lambda row: quiet_ratio(row["ratio"], row["reference"], row["ours"]),
 }
-
-
-def registers(rows):
-    """Registers of a thread, the least and the most of a family's kernels; a dash where they have no body."""
-    cells = []
-    for architecture in dict.fromkeys(row["architecture"] for row in rows):
-        here = [row for row in rows if row["architecture"] == architecture]
-        line = [architecture]
-        for pattern in FAMILIES.values():
-            of_family = [row["registers"] for row in here if re.search(pattern, row["kernel"])]
-            empty = max(of_family, default=0) <= 4  # no kernel, or one without a body there
-            line.append("–" if empty else f"{min(of_family)} to {max(of_family)}" if len(set(of_family)) > 1 else of_family[0])
-        cells.append([*line, sum(row["spilled_bytes"] for row in here)])
-    return markdown(["architecture", *FAMILIES, "bytes spilled"], cells) if cells else None
-
-
-def determinism(rows):
-    head = ["N", "inputs", "path", "runs", "runs that differ"]
-    cells = [[row["N"], row["inputs"], row["path"] or "not said", row["runs"], row["different"]] for row in rows]
-    return markdown(head, cells) if rows else None
-
-
-def limits(rows):
-    """The parts of a product, and what the ratio would be if packing cost a copy, the products what they cost cuBLAS, and nothing more."""
-    parts = ("copy", "float16_product_uniform", "float16_product_normal", "write", "launch")
-    head = ["N", "copy, µs", "float16 product, uniform, µs", "normal, µs", "write, µs", "launch, µs", "ours, uniform, µs (ratio)"]
-    wholes = ("ours", "copy_then_product_uniform", "copy_then_product_normal")
-
-    def whole(row, part):
-        reference, side = row["reference"], row[part]
-        return f"{microseconds(side['median_us'])} ({quiet_ratio(reference['median_us'] / side['median_us'], reference, side)})"
-
-    cells = [[row["N"], *(microseconds(row[part]["median_us"]) for part in parts), *(whole(row, part) for part in wholes)] for row in rows]
-    return markdown([*head, "copy, then product, uniform, µs (ratio)", "normal, µs (ratio)"], cells) if rows else None
-
-
-def profile(rows):
-    """ncu's units, in bytes a second, bytes and nanoseconds, made readable."""
-    scales = {
-        "ns": (1e3, "µs"),
-        "second": (1e-6, "µs"),
-        "byte/s": (1e12, "TB/s"),
-        "byte/second": (1e12, "TB/s"),
-        "byte": (1e6, "MB"),
-        "%": (1, "%"),
-    }
-    names = [key for key in rows[0] if key != "kernel"] if rows else []
-
-    def cell(row, name):
-        if name not in row:
-            return "n/a"
-        value, unit = row[name]
-        scale, shown = scales.get(unit, (1, unit))
-        return f"{value / scale:.3g} {shown}"
-
-    cells = [[row["kernel"], *(cell(row, name) for name in names)] for row in rows]
-    return markdown(["kernel", *(name.replace("_", " ") for name in names)], cells) if rows else None
-
-
-def history(rows):
-    cells = [[row["version"], row["prediction"], row["measured"], row["said"]] for row in rows]
-    return markdown(["version", "predicted, µs", "measured, µs", "what the profiler or the trace said"], cells) if rows else None
-
-
+ERRORS = {
+    "reference error: norm / worst": lambda row: errors(row["reference"]),
+    "our error: norm / worst": lambda row: errors(row["ours"]) + " (not within the contract)" * (not row["within_contract"]),
+}
+TIMES = SPEED | ERRORS
+PROBLEM_NAMES = {"lower": "lower · lower (15)", "upper": "upper · upper (14)", "transposed_a": "Aᵀ · B (16)"}
 PEER_NAMES = {
     "reference": "`tril(matmul)`",
     "tf32": "the same, TF32 allowed",
@@ -276,33 +137,93 @@ PEER_NAMES = {
 PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
 
 
-def peer_label(row):
-    return str(row["N"]) if row["dtype"] == "float32" else f"{row['N']}, {row['dtype']}"
-
-
 def peers(rows):
     """The README's table: times, and the errors of who is not float32 and of ours."""
-    head = [f"{name} (error)" if side in ("tf32", "ours") else name for side, name in PEER_NAMES.items()]
-    cells = []
-    for row in rows:
-        if row["N"] == PEERS_LEFT_OUT:
-            continue
-        times = {side: microseconds(row[side]["median_us"]) if side in row else "–" for side in PEER_NAMES}
-        for side in {"tf32", "ours"} & row.keys():
-            times[side] += f" ({error(row[side]['norm_error'])})"
-        cells.append([peer_label(row), *times.values(), ratio(row["ratio"])])
-    return markdown(["N (times in µs)", *head, "ratio"], cells) if rows else None
+    cells = {"N (times in µs)": with_dtype}
+    for side, name in PEER_NAMES.items():
+        inexact = side in ("tf32", "ours")
+        told = (lambda side: f"{median(side)} ({error(side['norm_error'])})") if inexact else median
+        cells |= of_side(told, (name + " (error)" * inexact, side))
+    cells["ratio"] = lambda row: ratio(row["ratio"])
+    return columns(cells)([row for row in rows if row["N"] != PEERS_LEFT_OUT])
 
 
 def peers_errors(rows):
     """All of the record: times with their spread, errors, and why somebody is not in it."""
-    cells = [
-        [peer_label(row), *(f"{time_of(row[side])}; {errors(row[side])}" if side in row else "–" for side in PEER_NAMES)] for row in rows
-    ]
-    reasons = dict.fromkeys(why for row in rows for why in row["skipped"].values())
-    told = f"\n\n–: {'; '.join(reasons)}." if reasons else ""
-    head = ["N", *(f"{name}, µs; error" for name in PEER_NAMES.values())]
-    return markdown(head, cells) + told if rows else None
+    heads = [(f"{name}, µs; error", side) for side, name in PEER_NAMES.items()]
+    reasons = dict.fromkeys(chain.from_iterable(row["skipped"].values() for row in rows))
+    made = columns({"N": with_dtype, **of_side(lambda side: f"{time_of(side)}; {errors(side)}", *heads)})(rows)
+    return f"{made}\n\n–: {'; '.join(reasons)}." if reasons else made
+
+
+def check(rows):
+    """What check.py found. Its times are its own: every call has fresh inputs."""
+    cells = []
+    for row in rows:
+        tf32, forced = row.get("options", {}).get("tf32"), row["path"] != "auto"
+        judged = f"{row['problem']}, {row['dtype']}" + ", TF32 allowed" * bool(tf32) + f", {row['path']} kernel" * forced
+        cells.append([f"{judged} ({'×'.join(map(str, row['dims']))})", row["calls"], row["verdict"]])
+        for timing in (row["timings"]["forward"], row["timings"]["gradients"]):
+            cells[-1] += [microseconds(timing["reference_us"]), microseconds(timing["solution"]["us"]), ratio(timing["ratio"])]
+    head = ["check.py", "calls judged", "verdict", "forward: reference, µs", "ours, µs", "ratio", "with backward: reference, µs"]
+    return markdown([*head, "ours, µs", "ratio"], cells)
+
+
+def build(rows):
+    def seconds(column, state):
+        value = statistics.median(row[column] for row in rows if row["state"] == state)
+        return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
+
+    names = {"cold": "cold: the kernels are compiled", "warm": "warm: they are there"}
+    cells = [[names[state], *(seconds(column, state) for column in ("import_s", "first_call_s", "torch_s"))] for state in names]
+    return markdown(["import", "model_new beyond torch, s", "first call after it, s", "torch itself, s"], cells)
+
+
+def kernel_of(mangled):
+    """A kernel's own name, the last of those that its mangled name spells behind their lengths."""
+    name, rest = "", re.sub("^_ZN?", "", mangled)
+    while length := re.match(r"\d+", rest):
+        end = length.end() + int(length[0])
+        name, rest = rest[length.end() : end], rest[end:]
+    return name
+
+
+def registers(rows):
+    """Registers of a thread, the least and the most of a kernel's instances that have a body (more than 4); a dash where there is none."""
+    found, spilled = {}, dict.fromkeys((row["architecture"] for row in rows), 0)
+    for row in rows:
+        spilled[row["architecture"]] += row["spilled_bytes"]
+        found.setdefault(kernel_of(row["kernel"]), []).append((row["architecture"], row["registers"]))
+    cells = []
+    for architecture in spilled:
+        of = [{count for where, count in found[kernel] if where == architecture and count > 4} for kernel in sorted(found)]
+        cells.append([architecture, *(" to ".join(map(str, sorted({min(o), max(o)}))) if o else "–" for o in of), spilled[architecture]])
+    return markdown(["architecture", *sorted(found), "bytes spilled"], cells)
+
+
+SCALES = {"ns": (1e3, "µs"), "byte/s": (1e12, "TB/s"), "byte/second": (1e12, "TB/s"), "byte": (1e6, "MB")}  # of ncu's base units
+
+
+def profile(rows):
+    def told(measured):
+        scale, unit = SCALES.get(measured[1], (1, measured[1]))
+        return f"{measured[0] / scale:.3g} {unit}"
+
+    heads = [(name.replace("_", " "), name) for name in rows[0] if name != "kernel"]
+    return columns({"kernel": "kernel", **of_side(told, *heads, absent="n/a")})(rows)
+
+
+def limits(rows):
+    """The parts of a product, and what the ratio would be if packing cost a copy, the products what they cost cuBLAS, and nothing more."""
+    heads = [("copy, µs", "copy"), ("float16 product, uniform, µs", "float16_product_uniform"), ("normal, µs", "float16_product_normal")]
+    cells = {"N": "N", **of_side(median, *heads, ("write, µs", "write"), ("launch, µs", "launch"))}
+    wholes = {"ours, uniform": "ours", "copy, then product, uniform": "copy_then_product_uniform", "normal": "copy_then_product_normal"}
+
+    def whole(row, part):
+        value = row["reference"]["median_us"] / row[part]["median_us"]
+        return f"{median(row[part])} ({quiet_ratio(value, row['reference'], row[part])})"
+
+    return columns(cells | {f"{head}, µs (ratio)": lambda row, part=part: whole(row, part) for head, part in wholes.items()})(rows)
 
 
 # ---- Sentences -------------------------------------------------------------------------------------------------------
@@ -311,8 +232,6 @@ def peers_errors(rows):
 def factor(rows):
     """Where the factor comes from, at 4096 or the largest N there is."""
     rows = [row for row in rows if row["dtype"] == "float32"]
-    if not rows:
-        return None
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
     reference, ours = (flop / row[side]["median_us"] / 1e6 for flop, side in ((dense, "reference"), (useful, "ours")))
@@ -326,170 +245,103 @@ def factor(rows):
 
 def proof(rows):
     """What check.py said in the end, word for word."""
-    if not rows:
-        return None
     told = [f"{check['verdict']:<6} {check['name']}: {check['detail']}" for check in rows[0]["checks"] if check["verdict"] != "note"]
     return "\n".join(["```", *told, *rows[0]["sentence"].replace("; ", ";\n").split("\n"), "```"])
 
 
-def cpu_label(row):
-    return row["shape"].replace(" x ", "×") + ", forward and backward" * row.get("problem", "").endswith("dB")
-
-
 def slower(*records):
     """What is slower than the reference, and who is faster than ours."""
-    cpu, compared, measured = records[-1], records[-2], [row for rows in records[:-2] for row in rows]
+    *measured, compared, cpu = records
 
     def told(row):
         problem, *gradients = row["problem"].split(", ", 1)
         special = [row["dtype"]] * (row["dtype"] != "float32") + [problem] * (problem != "lower")
         why = "; dense: there is no work to leave out" if row["problem"] == "transposed_a" else ""
-        shape = row["shape"].replace(" x ", "×") + " with gradients" * len(gradients)
-        return f"{', '.join([*special, shape])} ({ratio(row['ratio'])}{why})"
+        return f"{', '.join([*special, shape(row) + ' with gradients' * len(gradients)])} ({ratio(row['ratio'])}{why})"
 
-    on_gpu = dict.fromkeys(told(row) for row in measured if row["ratio"] < 1)
-    on_cpu = [told(row) for row in cpu if row["ratio"] < 1]
+    on_gpu, on_cpu = (dict.fromkeys(told(row) for row in rows if row["ratio"] < 1) for rows in (chain(*measured), cpu))
     ahead = []
     for row in compared:
         faster = [side for side in PEER_NAMES if side in row and row[side]["median_us"] < row["ours"]["median_us"] and side != "reference"]
-        if faster:
-            times = ", ".join(f"{PEER_NAMES[side]} {microseconds(row[side]['median_us'])}" for side in faster)
-            ahead.append(f"{peer_label(row)}: {times} (ours {microseconds(row['ours']['median_us'])} µs)")
+        times = ", ".join(f"{PEER_NAMES[side]} {median(row[side])}" for side in faster)
+        ahead += [f"{with_dtype(row)}: {times} (ours {median(row['ours'])} µs)"] * bool(faster)
     small = "on the CPU, where Python's checks and masks cost more than they save in so small a product"
     slow = "; ".join(f"{where}: {', '.join(rows) or 'nothing'}" for where, rows in (("on the GPU", on_gpu), (small, on_cpu)))
     by_whom = "; ".join(ahead) + " ([where ours goes](docs/kernel.md#half-precision))" if ahead else "nobody in the table above"
     return f"Slower than the reference {slow}.\nFaster than ours: {by_whom}."
 
 
-WANTED_SUITES = ("forward", "backward", "batch", "mma")
-HALF, MMA, TF32 = "[half precision](#half-precision)", "[mma kernel](#the-mma-kernel)", "[tf32 kernel](#the-tf32-kernel)"
-WANTED = {  # product_label of a row -> the ratio that was asked for, and what keeps the product from it
-    "4096": (18, "packing 36 µs, and 118 for products of 81 (below)"),
-    "2048": (9, "four launches, 10 µs of packing, 4 to the first stage (below)"),
-    "4096, TF32 allowed": (5, "packing 33 µs before 56 of the product ([TF32's kernel](#float32-out-of-float16))"),
-    "4096, rows of A over 16 decades": (6, "a fallback: the mma kernel's 425 µs, after packing has found it out"),
-    "512, float16": (1, ""),
-    "1024, float16": (1.2, f"one step after the other ({MMA})"),
-    "2048, float16": (2.3, f"a third of a CTA's cycles before the first product ({HALF})"),
-    "4096, float16": (4.5, f"start, zeros and an uneven end ({HALF})"),
-    "8192, float16": (5, ""),
-    "4096, float64": (4, ""),
-    "4096, float16, forward and backward": (4, "three products like the forward one"),
-    "64×512×512": (5.5, f"latencies that twelve warps do not hide ({TF32})"),
-    "16×1024×1024": (7, ""),
-    "8×2048×2048": (10, ""),
-    "1024×128×128": (3, ""),
-    "16×1024×1024, float16": (3, f"memory ({HALF})"),
-    "4096, float16, mma kernel forced": (3, f"the L2, and an uneven end ({MMA})"),
-    "4096, mma kernel forced": (6.5, f"splitting and promoting beside mma.sync ({MMA})"),
-}
+# A suite, and what a label says of it.
+WANTED_SUITES = {"forward": [], "backward": ["forward and backward"], "batch": [], "mma": ["mma kernel forced"]}
 
 
 def product_label(row, suite):
-    """What tells a row of a suite's record from all others of WANTED's suites."""
-    parts = [row["shape"].replace(" x ", "×") + of_dtype(row)]
-    parts += [row["problem"]] * (row["problem"] in ("upper", "transposed_a")) + [row["inputs"]] * (row["inputs"] != "uniform")
-    parts += ["TF32 allowed"] * (row["group"] == "tf32")
-    return ", ".join(parts + {"backward": ["forward and backward"], "mma": ["mma kernel forced"]}.get(suite, []))
+    """What tells a row of a suite's record from all others of WANTED_SUITES."""
+    special = [row["problem"]] * (row["problem"] in ("upper", "transposed_a")) + [row["inputs"]] * (row["inputs"] != "uniform")
+    return ", ".join([with_dtype(row), *special, *["TF32 allowed"] * (row["group"] == "tf32"), *WANTED_SUITES[suite]])
 
 
-def wanted(*records):
+def wanted(asked, *records):
     """What was asked for, what it is, and why it is less."""
     rows = {product_label(row, suite): row for suite, rows in zip(WANTED_SUITES, records, strict=True) for row in rows}
-    cells = []
-    for label, (least, why) in WANTED.items():
-        row = rows.get(label)
-        if row and not disturbed(row["reference"]) and not disturbed(row["ours"]):
-            cells.append([label, ratio(least), ratio(row["ratio"]), "met" if row["ratio"] >= least else why])
+    rows = {label: row for label, row in rows.items() if not disturbed(row["reference"]) and not disturbed(row["ours"])}
+    asked = [(each, rows[each["product"]]["ratio"]) for each in asked if each["product"] in rows]
+    cells = [[each["product"], ratio(each["ratio"]), ratio(is_), "met" if is_ >= each["ratio"] else each["why"]] for each, is_ in asked]
     return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], cells)
 
 
-PARTS = (  # of model_new.py; how the names of its strings begin; the suites with it and without it, and whose times to compare
-    ("portable kernel; without it no GPU before Ampere", ("_CUDA_PORTABLE",), None),
-    ("tf32 kernel; without it, by the mma kernel", ("_CUDA_TF32",), ("forward", "mma", "float32", (512, 1024))),
-    ("mma kernel; without it, by the portable one", ("_CUDA_MMA",), ("mma", "portable", "float32", (2048, 4096))),
-    ("half precision; without it, by the mma kernel", ("_CUDA_HALF", "_CUDA_AGAIN"), ("forward", "mma", "float16", (2048, 4096))),
-    (
-        "Hopper kernel, packing, what runs behind it; without them, by the mma kernel",
-        ("_CUDA_HOPPER", "_CUDA_PACK", "_CUDA_BEHIND"),
-        ("forward", "mma", "float32", (2048, 4096)),
-    ),
-    ("types, schedule, PTX, epilogue, element types, launching, layouts: what they share", ("_CUDA",), None),
-    ("binding", ("_CPP",), None),
-    ("Python: build, operator for CPU and GPU, autograd, public functions, docstrings", ("",), None),
-)
+def parts():
+    """How long the parts of model_new.py are, by its own headings."""
+    lines = (ROOT / "model_new.py").read_text(encoding="utf-8").splitlines()
+    heads = {0: "Docstring"} | {number: head[1] for number, line in enumerate(lines) if (head := re.match(r"# -{4} (.*?)[:.] .*-$", line))}
+    counts = [f"{end - start:,}" for start, end in zip(heads, [*list(heads)[1:], len(lines)], strict=True)]
+    return markdown(["part", "lines"], [*zip(heads.values(), counts, strict=True), ["all", f"{len(lines):,}"]])
 
 
-def parts(*records):
-    """How long the parts of model_new.py are, and what products would take without them."""
-    suites = zip(("forward", "mma", "portable"), records, strict=True)
-    plain = [(suite, row) for suite, rows in suites for row in rows if row["group"] in ("sizes", "dtypes") and row["inputs"] == "uniform"]
-    times = {(suite, row["dtype"], row["N"]): microseconds(row["ours"]["median_us"]) for suite, row in plain}
-    text = (ROOT / "model_new.py").read_text(encoding="utf-8")
-    strings = [node for node in ast.parse(text).body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
-    named = [(node.targets[0].id, node.end_lineno) for node in strings if node.targets[0].id.startswith(("_CUDA_", "_CPP_"))]
-    lines, before = dict.fromkeys((part for part, _, _ in PARTS), 0), ast.parse(text).body[0].end_lineno
-    lines[PARTS[-1][0]] = before
-    for name, end in [*named, ("", len(text.splitlines()))]:  # what stands before a string explains it
-        lines[next(part for part, starts, _ in PARTS if name.startswith(starts))] += end - before
-        before = end
-    cells = []
-    for part, _, compared in PARTS:
-        told = []
-        if compared:
-            with_it, without, dtype, sizes = compared
-            pairs = [(N, times.get((without, dtype, N)), times.get((with_it, dtype, N))) for N in sizes]
-            told = [f"{dtype}, {N}: {slow} instead of {fast} µs" for N, slow, fast in pairs if slow and fast]
-        cells.append([part, f"{lines[part]:,}", "; ".join(told) or "–"])
-    return markdown(["part", "lines", "what products would take"], [*cells, ["all", f"{sum(lines.values()):,}", "–"]])
-
-
+HOST = [("torch.matmul", "torch.matmul"), ("tril(matmul)", "tril(matmul)"), ("ours", "tril_matmul")]
+HISTORY = {"version": "version", "predicted, µs": "prediction", "measured, µs": "measured", "what the profiler or the trace said": "said"}
+PROBLEM = {"inputs, or another problem": lambda row: row["inputs"] if row["problem"] == "lower" else row["problem"]}
+NUMBERED = {"KernelBench level 1, problem": lambda row: with_dtype({**row, "shape": PROBLEM_NAMES[row["problem"]]}), "size": shape}
+SURPLUS = {"ours − torch.matmul": lambda row: f"{row['ours_minus_matmul_us']:.1f}"}
+CPU = {"size": lambda row: shape(row) + ", forward and backward" * row.get("problem", "").endswith("dB")}
+RUNS = {"N": "N", "inputs": "inputs", "path": path_of, "runs": "runs", "runs that differ": "different"}
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
-    "peers": ("peers.json", peers),
-    "peers-errors": ("peers.json", peers_errors),
-    "forward": ("forward.json", forward),
-    "hard": ("forward.json", hard),
-    "dtypes": ("forward.json", comparison("dtypes", "dtype", lambda row: f"{row['dtype']} (N = {row['N']})")),
-    "tf32": ("forward.json", comparison("tf32", "N, TF32 allowed", lambda row: row["N"])),
-    "mma": ("mma.json", mma),
-    "portable": ("portable.json", portable),
-    "batch": ("batch.json", comparison("batch", "batch", lambda row: row["shape"].replace(" x ", "×") + of_dtype(row))),
-    "backward": (
-        "backward.json",
-        comparison("backward", "N, forward and backward", lambda row: row["shape"].replace(" x ", "×") + of_dtype(row)),
-    ),
-    "problems": ("problems.json", problems),
-    "check": ("check.json", check),
-    "host": ("host.json", host),
-    "build": ("build.json", build),
-    "determinism": ("determinism.json", determinism),
-    "registers": ("registers.json", registers),
-    "limits": ("limits.json", limits),
-    "profile": ("profile.json", profile),
-    "history": ("history.json", history),
-    "cpu": ("cpu.json", comparison("cpu", "size", cpu_label)),
+    "peers": ("peers", peers),
+    "peers-errors": ("peers", peers_errors),
+    "forward": ("forward", columns({"N": "N", "inputs": "inputs", **SPEED, "TFLOP/s": rate, **ERRORS}, "sizes")),
+    "hard": ("forward", columns({"inputs": with_size("inputs"), "path": path_of, **TIMES}, "hard")),
+    "dtypes": ("forward", columns({"dtype": with_size("dtype"), **TIMES}, "dtypes")),
+    "tf32": ("forward", columns({"N, TF32 allowed": "N", **TIMES}, "tf32")),
+    "mma": ("mma", columns({"N": shape, "dtype": "dtype", **PROBLEM, **TIMES})),
+    "batch": ("batch", columns({"batch": with_dtype, **TIMES})),
+    "backward": ("backward", columns({"N, forward and backward": with_dtype, **TIMES})),
+    "problems": ("problems", columns({**NUMBERED, **TIMES})),
+    "check": ("check", check),
+    "host": ("host", columns({"host time a call, µs": with_size("mode"), **of_side(median, *HOST), **SURPLUS})),
+    "build": ("build", build),
+    "determinism": ("determinism", columns(RUNS)),
+    "registers": ("registers", registers),
+    "limits": ("limits", limits),
+    "profile": ("profile", profile),
+    "history": ("history", columns(HISTORY)),
+    "cpu": ("cpu", columns({**CPU, **TIMES})),
 }
-
 SENTENCES = {  # name -> records, renderer of their rows
-    "factor": (("peers.json",), factor),
-    "proof": (("check.json",), proof),
-    "parts": (("forward.json", "mma.json", "portable.json"), parts),
-    "wanted": (tuple(f"{suite}.json" for suite in WANTED_SUITES), wanted),
-    "slower": (tuple(f"{suite}.json" for suite in ("forward", "problems", "backward", "batch", "portable", "peers", "cpu")), slower),
+    "factor": (("peers",), factor),
+    "proof": (("check",), proof),
+    "parts": ((), parts),
+    "wanted": (("wanted", *WANTED_SUITES), wanted),
+    "slower": (("forward", "problems", "backward", "batch", "peers", "cpu"), slower),
 }
 
 
-def read_record(results, file):
+def read_record(results, suite):
     """A record that a table may be made from. Raises TableError."""
-    path = results / file
-    suite = file.removesuffix(".json")
-    remedy = f"run: python benchmarks/benchmark.py --suite {suite}"
+    path, remedy = results / f"{suite}.json", f"run: python benchmarks/benchmark.py --suite {suite}"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TableError(f"{path} is missing; {remedy}") from None
-    except json.JSONDecodeError as wrong:
-        raise TableError(f"{path} is no JSON ({wrong}); {remedy}") from None
+    except (FileNotFoundError, json.JSONDecodeError) as wrong:
+        raise TableError(f"{path} is {'missing' if isinstance(wrong, OSError) else f'no JSON ({wrong})'}; {remedy}") from None
     if not record.get("complete"):
         raise TableError(f"{path} was cut short; {remedy}")
     marked = [row for row in record["rows"] if row.get("within_contract") is False or row.get("different")]
@@ -498,37 +350,30 @@ def read_record(results, file):
     return record
 
 
-def source_line(record, file):
-    """Where the numbers come from."""
-    versions = record["versions"]
-    parts = [record["device"], f"torch {versions['torch']}"]
-    parts += [f"CUDA {versions['cuda']}"] if versions.get("cuda") else []
-    parts += [f"driver {versions['driver']}"] if versions.get("driver") else []
-    parts += [f"Triton {versions['triton']}"] if versions.get("triton") else []
-    parts += [f"nvcc {versions['nvcc']}"] if versions.get("nvcc") else []
-    parts += [record["date"], f"commit {record['commit']}", f"from benchmarks/results/{file}"]
-    if "rounded" in record:  # says why
-        parts.append("rounded")
-    return ", ".join(parts) + "."
+VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}
 
 
 def table(name, results):
     """The text between two markers. Raises TableError."""
     if name not in TABLES and name not in SENTENCES:
         raise TableError(f"there is no table '{name}'; accepted: {', '.join([*TABLES, *SENTENCES])}")
-    file, render = TABLES.get(name) or SENTENCES[name]
-    files = file if name in SENTENCES else (file,)
-    records = [read_record(results, file) for file in files]
-    rendered = render(*(record["rows"] for record in records))
-    if rendered is None:
-        file = results / files[0]
-        raise TableError(f"{file} has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {file.stem}")
-    return rendered if name in SENTENCES else f"{rendered}\n\n{source_line(records[0], file)}"
+    suites, render = SENTENCES[name] if name in SENTENCES else ([TABLES[name][0]], TABLES[name][1])
+    records = [read_record(results, suite) for suite in suites]
+    rows = [record["rows"] for record in records]
+    if not all(rows) or not (rendered := render(*rows)):
+        suite = suites[0]
+        raise TableError(f"{results / suite}.json has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {suite}")
+    if name in SENTENCES:
+        return rendered
+    record, suite = records[0], suites[0]
+    versions = [f"{told} {record['versions'][key]}" for key, told in VERSIONS.items() if record["versions"].get(key)]
+    source = f"from benchmarks/results/{suite}.json" + ", rounded" * ("rounded" in record)  # which says why
+    return rendered + "\n\n" + ", ".join([record["device"], *versions, record["date"], f"commit {record['commit']}", source]) + "."
 
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
-MARKER = re.compile(r"<!-- (begin|end): (\S+) -->")
+MARKER = re.compile(r"\s*<!-- (begin|end): (\S+) -->\s*")
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "judge", "history"))]
 
 
@@ -536,56 +381,57 @@ def fill(text, results):
     """The text with every table between its markers made anew. Raises TableError."""
     lines, name = [], None
     for number, line in enumerate(text.split("\n"), 1):
-        marker = MARKER.fullmatch(line.strip())
-        if marker is None:
-            if name is None:
-                lines.append(line)
-            continue
-        kind, marked = marker.groups()
-        if kind == "begin" and name is not None:
+        kind, marked = marker.groups() if (marker := MARKER.fullmatch(line)) else (None, None)
+        if kind == "begin" and name:
             raise TableError(f"line {number} begins the table '{marked}' before <!-- end: {name} -->")
         if kind == "end" and marked != name:
             raise TableError(f"line {number} ends the table '{marked}', but " + (f"'{name}' is open" if name else "none is open"))
-        if kind == "begin":
-            name = marked
-            lines += [line, table(name, results)]
-        else:
-            name = None
+        if kind or not name:
             lines.append(line)
-    if name is not None:
+        if kind == "begin":
+            lines.append(table(marked, results))
+        if kind:
+            name = marked if kind == "begin" else None
+    if name:
         raise TableError(f"the table '{name}' has no <!-- end: {name} -->")
     return "\n".join(lines)
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(
-        description="Write the tables into README.md and docs/*.md from the records of benchmarks/benchmark.py."
-    )
+def bring_up_to_date(files, script, check):
+    """Makes files what they should be, or with `check` only says whether they are. A file's function says whether it is, and returns what
+    writes it. Returns 1 if something is wrong."""
+    wrong = 0
+    for path, made in files.items():
+        try:
+            current, write = made()
+            if check and not current:
+                raise TableError(f"not up to date; run: python benchmarks/{script}")
+            if not current:
+                write()
+            print(f"{path}: {'up to date' if current else 'written'}")
+        except (TableError, FileNotFoundError) as problem:
+            print(f"{path}: {problem}", file=sys.stderr)
+            wrong = 1
+    return wrong
+
+
+def arguments_of(document, arguments, *option, **described):
+    parser = argparse.ArgumentParser(description=document.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the records lie")
-    parser.add_argument("--files", type=Path, nargs="+", default=DOCUMENTS, metavar="FILE")
-    given = parser.parse_args(arguments)
-    wrong = 0
-    for path in given.files:
-        try:
-            text = path.read_text(encoding="utf-8")
-            filled = fill(text, given.results)
-        except FileNotFoundError:
-            print(f"{path} is missing", file=sys.stderr)
-            wrong += 1
-        except TableError as problem:
-            print(f"{path}: {problem}", file=sys.stderr)
-            wrong += 1
-        else:
-            if filled == text:
-                print(f"{path}: up to date")
-            elif given.check:
-                print(f"{path}: not up to date; run: python benchmarks/tables.py", file=sys.stderr)
-                wrong += 1
-            else:
-                path.write_text(filled, encoding="utf-8")
-                print(f"{path}: written")
-    return 1 if wrong else 0
+    parser.add_argument(*option, type=Path, **described)
+    return parser, parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    _, given = arguments_of(__doc__, arguments, "--files", nargs="+", default=DOCUMENTS, metavar="FILE")
+
+    def made(path):
+        text = path.read_text(encoding="utf-8")
+        filled = fill(text, given.results)
+        return filled == text, lambda: path.write_text(filled, encoding="utf-8")
+
+    return bring_up_to_date({path: lambda path=path: made(path) for path in given.files}, "tables.py", given.check)
 
 
 if __name__ == "__main__":

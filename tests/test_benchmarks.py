@@ -150,18 +150,19 @@ def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
     history = json.loads((results / "profile.json").read_text())
     history["rows"] = [{"version": "first", "prediction": "110", "measured": "235", "said": "why"}]
     (results / "history.json").write_text(json.dumps(history))
-    assert {path.stem for path in results.iterdir()} == {*suites.SUITES, "history"}
+    (results / "wanted.json").write_bytes((tables.ROOT / "benchmarks" / "results" / "wanted.json").read_bytes())
+    assert {path.stem for path in results.iterdir()} == {*suites.SUITES, "history", "wanted"}
     page = tmp_path / "page.md"
     page.write_text("".join(f"<!-- begin: {name} -->\n<!-- end: {name} -->\n" for name in [*tables.TABLES, *tables.SENTENCES]))
     arguments = ["--results", str(results), "--files", str(page)]
     assert tables.main(arguments) == 0
     text = page.read_text()
-    for name, (file, _) in tables.TABLES.items():
+    for name, (suite, _) in tables.TABLES.items():
         body = text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip().splitlines()
         columns = body[0].count("|")
         assert len(body) >= 5, f"table {name} is empty"
         assert all(line.count("|") == columns for line in body if line.startswith("|")), f"table {name} is ragged"
-        assert body[-1].endswith(f"commit abc123, from benchmarks/results/{file}.")
+        assert body[-1].endswith(f"commit abc123, from benchmarks/results/{suite}.json.")
     for name in tables.SENTENCES:
         assert text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip(), f"{name} says nothing"
     assert tables.main([*arguments, "--check"]) == 0
@@ -216,14 +217,14 @@ def test_peers_on_a_gpu_compute_the_product(dtype):
 @needs_cuda
 def test_gpu_suites_in_a_shell(tmp_path):
     script = str(ROOT / "benchmarks" / "benchmark.py")
-    names = ["forward", "portable", "backward", "host"]
+    names = ["forward", "mma", "backward", "host"]
     arguments = ["--suite", *names, "--sizes", "64", "200", "--trials", "5", "--out", str(tmp_path), "--commit", "abc123"]
     done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     for suite in names:
         record = json.loads((tmp_path / f"{suite}.json").read_text())
         assert record["complete"] and record["commit"] == "abc123" and record["capability"], record
-    assert {row["path"] for row in json.loads((tmp_path / "portable.json").read_text())["rows"]} == {"portable"}
+    assert {row["path"] for row in json.loads((tmp_path / "mma.json").read_text())["rows"]} == {"mma"}
 
 
 def test_what_ptxas_says(suites):
@@ -323,10 +324,27 @@ def test_bad_arguments(suites, capsys, arguments, message):
 
 
 def test_a_forced_path_is_not_recorded_as_the_usual_one(suites, monkeypatch, capsys):
-    monkeypatch.setenv("TRIL_MATMUL_PATH", "portable")
+    monkeypatch.setenv("TRIL_MATMUL_PATH", "mma")
     with pytest.raises(SystemExit):
         suites.main(["--suite", "cpu"])
-    assert "TRIL_MATMUL_PATH is 'portable'" in capsys.readouterr().err
+    assert "TRIL_MATMUL_PATH is 'mma'" in capsys.readouterr().err
+
+
+def test_the_forced_suite_has_a_process_of_its_own_and_the_same_arguments(suites, monkeypatch):
+    seen = []
+
+    def run(command, env):
+        seen.append((command, env["TRIL_MATMUL_PATH"]))
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.delenv("TRIL_MATMUL_PATH", raising=False)
+    monkeypatch.setattr(suites.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(suites.subprocess, "run", run)
+    assert suites.main(["--suite", "mma", "--sizes", "64", "200", "--commit", "abc123"]) == 1  # as its process ended
+    ((command, path),) = seen
+    monkeypatch.setenv("TRIL_MATMUL_PATH", path)
+    given = suites.parse_arguments(command[2:])
+    assert (given.suite, given.sizes, given.commit, path) == (["mma"], [64, 200], "abc123", "mma")
 
 
 # ---- tables.py -------------------------------------------------------------------------------------------------------
@@ -371,25 +389,40 @@ NOISY = {**SIDE, "median_us": 32.0, "p10_us": 7.4, "p90_us": 62.0}
 
 def test_where_one_side_was_disturbed_no_ratio_is_given(tables):
     row = record_of(4096)["rows"][0]
-    assert tables.times(row)[:3] == ["2,728", "157 (2,720 to 2,741)", "17.4x"]
-    assert tables.times({**row, "reference": NOISY})[:3] == ["32.0 (7.4 to 62.0)", "157 (2,720 to 2,741)", "–"]
-    assert tables.times({**row, "ours": NOISY})[2] == "–"
+    for changed, said in (
+        ({}, ["2,728", "157 (2,720 to 2,741)", "17.4x"]),
+        ({"reference": NOISY}, ["32.0 (7.4 to 62.0)", "157 (2,720 to 2,741)", "–"]),
+        ({"ours": NOISY}, ["2,728", "32.0 (7.4 to 62.0)", "–"]),
+    ):
+        assert [cell(row | changed) for cell in tables.SPEED.values()] == said
 
 
 def test_what_was_wanted_is_met_or_has_its_reason(tables):
-    least, why = tables.WANTED["4096"]
+    asked = [{"product": "4096", "ratio": 18, "why": "packing"}]
     row = {**record_of(4096)["rows"][0], "group": "sizes", "problem": "lower", "dtype": "float32", "inputs": "uniform"}
-    for value, said in ((least, "| met |"), (least - 0.1, f"| {why} |")):
-        assert said in tables.wanted([{**row, "ratio": value}, {**row, "inputs": "normal", "ratio": 99}], [], [], [])
-    assert len(tables.wanted([{**row, "reference": NOISY}], [], [], []).splitlines()) == 2  # the head alone
+    for value, said in ((18, "| met |"), (17.9, "| packing |")):
+        assert said in tables.wanted(asked, [{**row, "ratio": value}, {**row, "inputs": "normal", "ratio": 99}], [], [], [])
+    assert len(tables.wanted(asked, [{**row, "reference": NOISY}], [], [], []).splitlines()) == 2  # the head alone
 
 
 def test_each_line_of_the_file_is_in_one_part(tables):
-    row = {**record_of(4096)["rows"][0], "group": "sizes", "dtype": "float32", "inputs": "uniform", "N": 4096}
-    made = tables.parts([row], [{**row, "ours": row["reference"]}], []).splitlines()
-    counts = [int(line.split("|")[2].replace(",", "")) for line in made[2:]]
-    assert sum(counts[:-1]) == counts[-1] == len((tables.ROOT / "model_new.py").read_text(encoding="utf-8").splitlines())
-    assert min(counts) > 50 and any("float32, 4096: 2,728 instead of 157 µs" in line for line in made)
+    text = (tables.ROOT / "model_new.py").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in tables.parts().splitlines()[2:]]
+    counts = [int(count.replace(",", "")) for _, count in rows]
+    assert sum(counts[:-1]) == counts[-1] == len(text.splitlines()) and min(counts) > 5
+    assert len(rows) == 2 + len(re.findall("^# ----", text, re.MULTILINE)) and "Half precision" in [name for name, _ in rows]
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("_Z14reset_countersPji", "reset_counters"),
+        ("_Z11mma_productIdLi64ELb1ELb1EEv7Producti", "mma_product"),
+        ("_ZN14half_precision12half_productILi0ELi0ELi256ELNS_11CooperationE0EEEvNS_11HalfProductE", "half_product"),
+    ],
+)
+def test_the_name_of_a_kernel(tables, mangled, name):
+    assert tables.kernel_of(mangled) == name
 
 
 def test_markers_are_filled_and_the_rest_stays(tables, page):

@@ -80,9 +80,3 @@ def test_a_figure_without_a_record_or_matplotlib_is_an_error(figures, tmp_path, 
     with pytest.raises(SystemExit) as stop:
         figures.main(["--out", str(tmp_path)])
     assert stop.value.code == 2 and "needs matplotlib" in capsys.readouterr().err
-
-
-def test_labels_are_moved_apart_and_stay_in_order(figures):
-    assert figures.spread([1.0, 5.0], 1.0) == [1.0, 5.0]
-    moved = figures.spread([2.0, 2.0, 2.1, 9.0], 1.0)
-    assert moved == sorted(moved) and all(b - a >= 0.999 for a, b in zip(moved, moved[1:], strict=False))
