@@ -30,9 +30,9 @@ the import initialises CUDA. So processes that are to use a GPU have to be spawn
 Map, top to bottom:
 
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
-                       split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA
-                       cores, any strides), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind the
-                       Hopper kernel, the Hopper kernel (float32, TF32), the half-precision kernel, which kernel computes
+                       split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
+                       any strides), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind
+                       the Hopper kernel, the Hopper kernel (float32, TF32), the half-precision kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -1526,12 +1526,12 @@ static cudaError_t with_type(ElementType type, const F& f) {
 
 # ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
 #
-# Enters: a Product, and a square of C with a range of k. Leaves: the square's sums, in shared memory. Any strides, types and edges.
+# Enters: a Product, and 64 x 64 of C with a range of k. Leaves: their sums, in shared memory. Any strides, types and edges.
 #
-# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. And of
-# float32 as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again, by the CTA
-# that has found it, or behind the half-precision kernel by whichever CTA is free. By itself this is a kernel: of products without any k, of
-# operands that the fallback cannot copy by 16 bytes, and on request.
+# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
+# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again: by the CTA that
+# has found it, or behind the half-precision kernel by whichever CTA is free. By itself this is a kernel, for products without any k and on
+# request, and what computes a fallback whose operands cannot be copied by 16 bytes.
 _CUDA_EXACT = r"""
 // ---- Exact path: k-blocks on their way to shared memory.
 
@@ -1548,8 +1548,8 @@ struct alignas(16) ExactMemory {
   Acc sum[kBlock][kBlock + 4];
 };
 
-// A thread's elements of an operand's k-blocks, every 16th line and every 8th k. Neighbouring threads read along the smaller stride, along k
-// eight of each of four lines: a sector each, and stores that meet no bank conflict.
+// A thread's elements of an operand's k-blocks, every 16th line and every 8th k. Neighbouring threads read along the smaller stride: along
+// k, eight of each of four lines, a sector each, whose stores meet no bank conflict.
 template <typename T, int kLines>
 struct ExactLoader {
   using Acc = AccumulatorOf<T>;
@@ -1586,8 +1586,9 @@ struct ExactLoader {
 
 // ---- Exact path: sums.
 
-// Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1; x and y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds; chains of float32 end with each k-block.
+// Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
+// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds; chains of float32 are as long as a
+// k-block, so that errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
                                    ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
@@ -2244,7 +2245,7 @@ __global__ void __launch_bounds__(kTfThreads, kTfCtasPerSm)
 #endif
 }
 
-// Whether this kernel can compute a product: with a stride of 1 in each operand, and with numbers of k-blocks that can be divided by splits.
+// Whether this kernel can compute a product: a stride of each operand is 1, and Tf32WorkTile::divided is exact for its k-blocks.
 static bool tf32_computes(const Product& p) {
   return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 4000 * kTfBlockK;
 }

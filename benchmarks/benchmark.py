@@ -8,8 +8,7 @@
 Suites, for a CUDA GPU:
 
     forward      N = 64 .. 16384 float32; hard inputs at 4096; other dtypes, and TF32
-    portable     the kernel that older GPUs get (TRIL_MATMUL_PATH=portable)
-    mma          the one that those from Ampere on get (TRIL_MATMUL_PATH=mma)
+    mma          the kernel that GPUs from Ampere on get (TRIL_MATMUL_PATH=mma)
     batch        many products in one call
     backward     forward and both gradients
     problems     lower, upper triangular and A.T @ B
@@ -72,7 +71,6 @@ SAMPLED_LINES = 256  # rows and columns that are compared beyond
 FORWARD_SIZES = (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384)
 HALF_SIZES = (64, 256, 512, 1024, 2048, 4096, 8192)
 TF32_SIZES = (512, 1024, 2048, 4096, 8192)
-PORTABLE_SIZES = (512, 1024, 2048, 4096)
 BACKWARD_SIZES = (1024, 2048, 4096)
 BACKWARD_BATCHES = ((16, 1024), (8, 2048))
 LIMITS_SIZES = (1024, 2048, 4096, 8192)
@@ -455,14 +453,6 @@ def suite_forward(bench, record):
             measure_forward(bench, record, "tf32", "lower", N)
 
 
-def suite_portable(bench, record):
-    """With TRIL_MATMUL_PATH=portable set before the file is imported; see in_forced_process."""
-    print(HEADER)
-    for N in bench.sizes or PORTABLE_SIZES:
-        measure_forward(bench, record, "sizes", "lower", N, path="portable")
-    measure_forward(bench, record, "dtypes", "lower", _special_size(bench), torch.float64, path="portable")
-
-
 def suite_mma(bench, record):
     """With TRIL_MATMUL_PATH=mma set before the file is imported; see in_forced_process."""
     print(HEADER)
@@ -674,7 +664,7 @@ def ptxas_report(sources, flags, architecture):
         raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "x.cu").write_text("\n".join(sources))
-        command = [nvcc, "-std=c++17", *flags, "-DTRIL_MATMUL_MMA", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", "x", "x.cu"]
+        command = [nvcc, "-std=c++17", *flags, f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", "x", "x.cu"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"nvcc ended with status {done.returncode}:\n{done.stderr[-4000:]}")
@@ -895,7 +885,6 @@ GPU_SUITES = {
     "problems": suite_problems,
     "backward": suite_backward,
     "batch": suite_batch,
-    "portable": suite_portable,
     "mma": suite_mma,
     "host": suite_host,
     "determinism": suite_determinism,
@@ -927,7 +916,7 @@ def run_suite(name, bench, folder, commit=None):
     return record.content["failures"]
 
 
-FORCED = ("portable", "mma")  # suites of the path that has their name
+FORCED = ("mma",)  # suites of the path that has their name
 
 
 def in_forced_process(given, name):

@@ -126,10 +126,6 @@ def hard(rows):
     return markdown(head, [[f"{row['inputs']} (N = {row['N']})", path_of(row), *times(row)] for row in rows]) if rows else None
 
 
-def portable(rows):
-    return markdown(["N", "dtype", *TIMES_HEAD], [[row["N"], row["dtype"], *times(row)] for row in rows]) if rows else None
-
-
 def mma(rows):
     cells = [
         [row["shape"].replace(" x ", "×"), row["dtype"], row["inputs"] if row["problem"] == "lower" else row["problem"], *times(row)]
@@ -192,9 +188,8 @@ def build(rows):
 
 
 FAMILIES = {  # column -> what a mangled kernel's name holds
-    "portable": "portable_product",
-    "mma, 64 × 64": r"mma_product.*Li64E",
-    "mma, 128 × 128": r"mma_product.*Li128E",
+    "exact": "exact_product",
+    "mma": "mma_product",
     "packing": "pack_blocks",
     "tf32": "tf32_product",
     "Hopper": "hopper_product",
@@ -405,10 +400,10 @@ def wanted(*records):
 
 
 PARTS = (  # of model_new.py; how the names of its strings begin; the suites with it and without it, and whose times to compare
-    ("portable kernel; without it no GPU before Ampere", ("_CUDA_PORTABLE",), None),
+    ("exact path; without it NaN and Inf would spread", ("_CUDA_EXACT", "_CUDA_AGAIN"), None),
     ("tf32 kernel; without it, by the mma kernel", ("_CUDA_TF32",), ("forward", "mma", "float32", (512, 1024))),
-    ("mma kernel; without it, by the portable one", ("_CUDA_MMA",), ("mma", "portable", "float32", (2048, 4096))),
-    ("half precision; without it, by the mma kernel", ("_CUDA_HALF", "_CUDA_AGAIN"), ("forward", "mma", "float16", (2048, 4096))),
+    ("mma kernel; without it no float64, and Hopper alone", ("_CUDA_MMA",), None),
+    ("half precision; without it, by the mma kernel", ("_CUDA_HALF",), ("forward", "mma", "float16", (2048, 4096))),
     (
         "Hopper kernel, packing, what runs behind it; without them, by the mma kernel",
         ("_CUDA_HOPPER", "_CUDA_PACK", "_CUDA_BEHIND"),
@@ -422,7 +417,7 @@ PARTS = (  # of model_new.py; how the names of its strings begin; the suites wit
 
 def parts(*records):
     """How long the parts of model_new.py are, and what products would take without them."""
-    suites = zip(("forward", "mma", "portable"), records, strict=True)
+    suites = zip(("forward", "mma"), records, strict=True)
     plain = [(suite, row) for suite, rows in suites for row in rows if row["group"] in ("sizes", "dtypes") and row["inputs"] == "uniform"]
     times = {(suite, row["dtype"], row["N"]): microseconds(row["ours"]["median_us"]) for suite, row in plain}
     text = (ROOT / "model_new.py").read_text(encoding="utf-8")
@@ -452,7 +447,6 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "dtypes": ("forward.json", comparison("dtypes", "dtype", lambda row: f"{row['dtype']} (N = {row['N']})")),
     "tf32": ("forward.json", comparison("tf32", "N, TF32 allowed", lambda row: row["N"])),
     "mma": ("mma.json", mma),
-    "portable": ("portable.json", portable),
     "batch": ("batch.json", comparison("batch", "batch", lambda row: row["shape"].replace(" x ", "×") + of_dtype(row))),
     "backward": (
         "backward.json",
@@ -473,9 +467,9 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers.json",), factor),
     "proof": (("check.json",), proof),
-    "parts": (("forward.json", "mma.json", "portable.json"), parts),
+    "parts": (("forward.json", "mma.json"), parts),
     "wanted": (tuple(f"{suite}.json" for suite in WANTED_SUITES), wanted),
-    "slower": (tuple(f"{suite}.json" for suite in ("forward", "problems", "backward", "batch", "portable", "peers", "cpu")), slower),
+    "slower": (tuple(f"{suite}.json" for suite in ("forward", "problems", "backward", "batch", "peers", "cpu")), slower),
 }
 
 

@@ -216,14 +216,14 @@ def test_peers_on_a_gpu_compute_the_product(dtype):
 @needs_cuda
 def test_gpu_suites_in_a_shell(tmp_path):
     script = str(ROOT / "benchmarks" / "benchmark.py")
-    names = ["forward", "portable", "backward", "host"]
+    names = ["forward", "mma", "backward", "host"]
     arguments = ["--suite", *names, "--sizes", "64", "200", "--trials", "5", "--out", str(tmp_path), "--commit", "abc123"]
     done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     for suite in names:
         record = json.loads((tmp_path / f"{suite}.json").read_text())
         assert record["complete"] and record["commit"] == "abc123" and record["capability"], record
-    assert {row["path"] for row in json.loads((tmp_path / "portable.json").read_text())["rows"]} == {"portable"}
+    assert {row["path"] for row in json.loads((tmp_path / "mma.json").read_text())["rows"]} == {"mma"}
 
 
 def test_what_ptxas_says(suites):
@@ -323,10 +323,10 @@ def test_bad_arguments(suites, capsys, arguments, message):
 
 
 def test_a_forced_path_is_not_recorded_as_the_usual_one(suites, monkeypatch, capsys):
-    monkeypatch.setenv("TRIL_MATMUL_PATH", "portable")
+    monkeypatch.setenv("TRIL_MATMUL_PATH", "exact")
     with pytest.raises(SystemExit):
         suites.main(["--suite", "cpu"])
-    assert "TRIL_MATMUL_PATH is 'portable'" in capsys.readouterr().err
+    assert "TRIL_MATMUL_PATH is 'exact'" in capsys.readouterr().err
 
 
 # ---- tables.py -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The exact path without a GPU; see emulation.py. It sums again what is not finite, and by itself it is the referee of the other kernels."""
+"""The exact path without a GPU; see emulation.py. It sums again what is not finite, and is the referee of the other kernels."""
 
 import emulation
 import pytest
