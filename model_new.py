@@ -2354,8 +2354,8 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 #
 # cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
 # float64 operands take one product. A float32 is split in registers into two tf32, of which three products count; they have float32's
-# exponents, so that any block of any matrix can be multiplied so, and what makes sums that are not finite is summed again: see "Element
-# types".
+# exponents, so that any block of any matrix can be multiplied so: see "Element types". A CTA whose sums are not finite sums them again, on
+# the exact path.
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
@@ -2727,7 +2727,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpEdge, warp_col = warp / 2 * S::kWarpEdge;
   const int row = tile.i * kEdge, col = tile.j * kEdge;
   static_assert(sizeof(sum) * S::kThreads <= sizeof(memory.stage), "a CTA's sums must fit its stages");
-  // Of a dense product in one part all terms are there, and what is not finite is right
+  // A dense product of operands that are not split has all terms: what is not finite there is right
   if ((S::kSplit || p.triangular) && __builtin_expect(!all_finite(sum), false)) {
     auto& exact = *reinterpret_cast<ExactMemory<T>*>(memory.stage);
     static_assert(sizeof(exact) <= sizeof(memory.stage) && S::kThreads == kExactThreads, "the exact path sums the CTA's tile");

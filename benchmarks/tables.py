@@ -205,9 +205,9 @@ def registers(rows):
         here = [row for row in rows if row["architecture"] == architecture]
         line = [architecture]
         for pattern in FAMILIES.values():
-            of_family = [row["registers"] for row in here if re.search(pattern, row["kernel"])]
-            empty = max(of_family, default=0) <= 4  # no kernel, or one without a body there
-            line.append("–" if empty else f"{min(of_family)} to {max(of_family)}" if len(set(of_family)) > 1 else of_family[0])
+            of_family = [row["registers"] for row in here if re.search(pattern, row["kernel"]) and row["registers"] > 4]  # it has a body
+            many = len(set(of_family)) > 1
+            line.append("–" if not of_family else f"{min(of_family)} to {max(of_family)}" if many else of_family[0])
         cells.append([*line, sum(row["spilled_bytes"] for row in here)])
     return markdown(["architecture", *FAMILIES, "bytes spilled"], cells) if cells else None
 
