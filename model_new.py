@@ -610,31 +610,23 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
 
 // ---- PTX: copies.
 
-// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of kBytes (4, 8 or 16), all or zeros.
+// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of four, all or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   STRESS_DELAY();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
-template <int kBytes>
-__device__ inline void cp_async(uint32_t to, const void* from, bool exist) {
+__device__ inline void cp_async_4(uint32_t to, const void* from, bool exist) {
   STRESS_DELAY();
-  if constexpr (kBytes == 16)
-    cp_async_16(to, from, exist ? 16 : 0);
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(exist ? kBytes : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exist ? 4 : 0) : "memory");
 }
 __device__ inline void cp_async_commit_group() {
   STRESS_DELAY();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
 }
 template <int kPending>
 __device__ inline void cp_async_wait_group() {
   STRESS_DELAY();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
 }
 
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
@@ -808,7 +800,6 @@ __device__ inline void warpgroup_wait() {
 // four of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define MMA_OF_TYPE(SHAPE, TYPE)                                                                                    \
   asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                                               \
                ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                \
@@ -821,26 +812,22 @@ __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32
   else
     MMA_OF_TYPE("m16n8k16", "bf16");
 #undef MMA_OF_TYPE
-#endif
-}
-// The float64 one. upper, lower: rows g and g + 8, of sums and of A.
-__device__ inline void mma_float64(double* upper, double* lower, double a_upper, double a_lower, double b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+d"(upper[0]), "+d"(upper[1]), "+d"(lower[0]), "+d"(lower[1])
-               : "d"(a_upper), "d"(a_lower), "d"(b));
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(upper[0]), "+d"(upper[1])
-               : "d"(a_upper), "d"(b));
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(lower[0]), "+d"(lower[1])
-               : "d"(a_lower), "d"(b));
-#endif
 }
 template <typename T>
 __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  mma_float64(s, s + 2, __hiloint2double(a[1], a[0]), __hiloint2double(a[3], a[2]), __hiloint2double(b1, b0));
+  const double upper = __hiloint2double(a[1], a[0]), lower = __hiloint2double(a[3], a[2]), b = __hiloint2double(b1, b0);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3])
+               : "d"(upper), "d"(lower), "d"(b));
+#else
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(s[0]), "+d"(s[1])
+               : "d"(upper), "d"(b));
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(s[2]), "+d"(s[3])
+               : "d"(lower), "d"(b));
+#endif
 }
 
 // Four matrices of eight rows of 16 bytes, to registers: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: the 16-bit
@@ -1976,7 +1963,7 @@ struct Tf32Copier {
         cp_async_16(after(to, i), from, 4 * end);
       } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) cp_async<4>(after(to, i) + 4 * e, from + e, e >= begin && e < end);
+        for (int e = 0; e < 4; ++e) cp_async_4(after(to, i) + 4 * e, from + e, e >= begin && e < end);
       }
     }
   }
@@ -2359,13 +2346,6 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
-// For 10.x and 12.x ptxas uses more registers of float64 than three CTAs an SM leave.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kMmaCtasOfDouble = 2;
-#else
-constexpr int kMmaCtasOfDouble = 3;
-#endif
-
 template <typename T>
 struct MmaShape {
   using Acc = AccumulatorOf<T>;
@@ -2377,7 +2357,7 @@ struct MmaShape {
   static constexpr int kWarpEdge = kEdge / 2;   // of C, four warps
   static constexpr int kThreads = 128;
   static constexpr int kTilesM = kWarpEdge / 16, kTilesN = kWarpEdge / 8, kSums = kTilesM * kTilesN * 4;
-  static constexpr int kCtasPerSm = kSplit ? 2 : sizeof(T) == 8 ? kMmaCtasOfDouble : 3;
+  static constexpr int kCtasPerSm = kSplit ? 2 : 3;
   static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
   static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
   static_assert(kSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
