@@ -70,6 +70,12 @@ def test_batches(run, contraction, structure, late):
         run(contraction, structure, (N, N, N), batches=batches, at_once=at_once, late=late)
 
 
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_small_sizes(run, contraction, structure):
+    for number, N in enumerate((1, 2, 31, 63, 65)):
+        run(contraction, structure, (N, N, N), late=number % 2, pad=number % 3, x_by_rows=number % 2, kind=4 * (number == 3))
+
+
 @pytest.mark.parametrize(("contraction", "structure", "N"), [(NN, LOWER, 448), (NT, UPPER, 449), (TN, LOWER, 500), (TN, DENSE, 384)])
 def test_sizes_that_a_gpu_computes_so(run, contraction, structure, N):
     run(contraction, structure, (N, N, N), late=1)
