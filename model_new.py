@@ -1574,8 +1574,8 @@ struct ExactLoader {
 // ---- Exact path: sums.
 
 // Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds; chains of float32 are as long as a
-// k-block, so that errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
+// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds; chains are kChain
+// k-blocks, so that errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
                                    ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
@@ -1588,7 +1588,8 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
   for (int from = begin; from < end; from += kExactRows) {
     ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + from, p.m, k_end}};
     ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
-    Acc sum[2][8] = {};
+    constexpr int kChain = 4;
+    Acc sum[2][8] = {}, chain[2][8] = {};
     __syncthreads();   // whoever used the memory before has done with it
     of_x.load(k_begin), of_y.load(k_begin);
     int stage = 0;
@@ -1598,7 +1599,6 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
       of_x.store(block.x), of_y.store(block.y);
       __syncthreads();   // the k-block is there, and the one before it has been read
       of_x.load(k0 + kBlockK), of_y.load(k0 + kBlockK);
-      Acc chain[2][8] = {};
       auto multiply = [&](auto masked) {
         constexpr bool kMasked = decltype(masked)::value;
         const int thread = fresh_thread_index();
@@ -1620,8 +1620,9 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
         multiply(std::false_type());
       else
         multiply(std::true_type());
+      if ((k0 - k_begin) / kBlockK % kChain == kChain - 1 || k0 + kBlockK >= k_end)
 #pragma unroll
-      for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8];
+        for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
     }
 #pragma unroll
     for (int u = 0; u < 16; ++u) memory.sum[from + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
