@@ -30,9 +30,9 @@ the import initialises CUDA. So processes that are to use a GPU have to be spawn
 Map, top to bottom:
 
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
-                       split-K), element types, packing (float32 as scaled pairs of float16), launching, the portable kernel (any
-                       GPU), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind the
-                       Hopper kernel, the Hopper kernel (float32, TF32), the half-precision kernel, which kernel computes
+                       split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
+                       any strides), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind
+                       the Hopper kernel, the Hopper kernel (float32, TF32), the half-precision kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -86,7 +86,7 @@ _CUDA_TYPES = r"""
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Structure : int { kDense = 0, kLower = 1, kUpper = 2 };
 enum ElementType : int { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
-enum Path : int { kAutomaticPath = 0, kPortablePath = 1, kMmaPath = 2 };   // which kernel computes
+enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2 };   // which kernel computes
 
 [[maybe_unused]] constexpr int64_t kMaxSize = 2147483647 - 1024;   // rows or columns: 32-bit indices, with room for the last tile
 constexpr int kMaxBatchDims = 8;
@@ -124,9 +124,9 @@ struct Control {
   int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
 };
 
-// The kernels, and which is the fastest for a product. The portable one computes any.
-enum Kernel : int { kPortableKernel, kTf32Kernel, kHopperKernel, kHalfKernel, kMmaKernel };
-[[maybe_unused]] constexpr const char* kKernelNames[] = {"portable", "tf32", "hopper", "half", "mma"};
+// The kernels, and which is the fastest for a product. The exact one computes any.
+enum Kernel : int { kExactKernel, kTf32Kernel, kHopperKernel, kHalfKernel, kMmaKernel };
+[[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "hopper", "half", "mma"};
 """
 
 _CUDA_LAUNCHERS = r"""
@@ -245,7 +245,7 @@ __host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end
   return min(min(depth, x == kUpToLine ? row_end : depth), y == kUpToLine ? col_end : depth);
 }
 
-// ---- Schedule: the tiles of the portable, the tf32 and the mma kernel, in elements.
+// ---- Schedule: the tiles of the exact, the tf32 and the mma kernel, in elements.
 
 // Tile rows that a dense product walks through together, so that its tiles meet in the L2 cache; and those of larger tiles, further down.
 [[maybe_unused]] constexpr int kBandRows = 8, kBandTiles = 4;
@@ -610,31 +610,23 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
 
 // ---- PTX: copies.
 
-// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of kBytes (4, 8 or 16), all or zeros.
+// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of four, all or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   STRESS_DELAY();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
-template <int kBytes>
-__device__ inline void cp_async(uint32_t to, const void* from, bool exist) {
+__device__ inline void cp_async_4(uint32_t to, const void* from, bool exist) {
   STRESS_DELAY();
-  if constexpr (kBytes == 16)
-    cp_async_16(to, from, exist ? 16 : 0);
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(exist ? kBytes : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exist ? 4 : 0) : "memory");
 }
 __device__ inline void cp_async_commit_group() {
   STRESS_DELAY();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
 }
 template <int kPending>
 __device__ inline void cp_async_wait_group() {
   STRESS_DELAY();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
 }
 
 // Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
@@ -808,7 +800,6 @@ __device__ inline void warpgroup_wait() {
 // four of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define MMA_OF_TYPE(SHAPE, TYPE)                                                                                    \
   asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                                               \
                ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                \
@@ -821,26 +812,22 @@ __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32
   else
     MMA_OF_TYPE("m16n8k16", "bf16");
 #undef MMA_OF_TYPE
-#endif
-}
-// The float64 one. upper, lower: rows g and g + 8, of sums and of A.
-__device__ inline void mma_float64(double* upper, double* lower, double a_upper, double a_lower, double b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+d"(upper[0]), "+d"(upper[1]), "+d"(lower[0]), "+d"(lower[1])
-               : "d"(a_upper), "d"(a_lower), "d"(b));
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(upper[0]), "+d"(upper[1])
-               : "d"(a_upper), "d"(b));
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(lower[0]), "+d"(lower[1])
-               : "d"(a_lower), "d"(b));
-#endif
 }
 template <typename T>
 __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  mma_float64(s, s + 2, __hiloint2double(a[1], a[0]), __hiloint2double(a[3], a[2]), __hiloint2double(b1, b0));
+  const double upper = __hiloint2double(a[1], a[0]), lower = __hiloint2double(a[3], a[2]), b = __hiloint2double(b1, b0);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3])
+               : "d"(upper), "d"(lower), "d"(b));
+#else
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(s[0]), "+d"(s[1])
+               : "d"(upper), "d"(b));
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(s[2]), "+d"(s[3])
+               : "d"(lower), "d"(b));
+#endif
 }
 
 // Four matrices of eight rows of 16 bytes, to registers: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: the 16-bit
@@ -1013,48 +1000,22 @@ struct OperandView {
 //
 // Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
 // denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and
-// products beyond 2^79 then make sums that are not finite. Those are summed again, scaled by 2^-8, which keeps whatever a float32 can hold
-// below its end; a factor may be denormal now, but what it loses is nothing beside 2^50. What is less than that, or again not finite (it
-// holds a NaN, an Inf or an overflow), is summed without tensor cores.
-[[maybe_unused]] constexpr float kTf32Scale = 0x1p24f, kTf32ScaleOfLarge = 0x1p-8f, kTf32LeastOfLarge = 0x1p50f;
+// products beyond 2^79 then make sums that are not finite. Those are for the exact path.
+constexpr float kTf32Scale = 0x1p24f;
 
-__device__ inline void split_tf32(float v, float scale, uint32_t& large, uint32_t& small) {
-  v *= scale;
+__device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
+  v *= kTf32Scale;
   large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
   small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
 }
 
-// Copies sums to `before`, which is memory: registers are for what is needed often.
-template <int kCount>
-__device__ inline void put_aside(const float (&sum)[kCount], volatile float (&before)[kCount]) {
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) before[u] = sum[u];
-}
-
-// Whether one of a thread's sums is a NaN.
+// Whether all sums are finite, in all threads.
 template <int kCount, typename Acc>
-__device__ inline bool any_nan(const Acc* sum) {
-  bool found = false;
+__device__ inline bool all_finite(const Acc (&sum)[kCount]) {
+  Acc zero[4] = {};   // or a NaN
 #pragma unroll
-  for (int u = 0; u < kCount; ++u) found |= sum[u] != sum[u];
-  return found;
-}
-
-// Whether all sums are finite, in all threads. A sum that has been finite `before` becomes what it was; one that has not must now be no
-// less than `least`.
-template <int kCount>
-__device__ inline bool all_finite(const volatile float* before, float least, float (&sum)[kCount]) {
-  float zero[4] = {};   // or a NaN
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-    float& s = sum[u];
-    if (before) {
-      const float b = before[u];
-      s = fabsf(b) <= 0x1.fffffep127f ? b : fabsf(s) >= least ? s : __int_as_float(0x7FFFFFFF);
-    }
-    zero[u % 4] = fmaf(s, 0.0f, zero[u % 4]);
-  }
-  return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != 0.0f);
+  for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
+  return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0));
 }
 """
 
@@ -1550,446 +1511,166 @@ static cudaError_t with_type(ElementType type, const F& f) {
 }
 """
 
-# ---- The portable kernel: any GPU, any strides, four dtypes; the referee of every faster kernel. ---------------------
+# ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
 #
-# Enters: a Product. Leaves: all of C. One CTA a tile. Its threads form teams: each team sums the whole tile over k-blocks of its own, in
-# registers, and at the end the teams' sums are added in a fixed order. So a thread has more sums, and more to do with each element that it
-# reads, than if all threads shared the tile; and chains of additions are shorter. A team's k-blocks wait in shared memory, k the slow
-# index, the next ones already on their way from global memory. It has a barrier of its own, so that one team multiplies while another
-# waits.
+# Enters: a Product, and 64 x 64 of C with a range of k. Leaves: their sums, in shared memory. Any strides, types and edges.
 #
-# float32 and the 16-bit types are multiplied by fused multiply-adds; float64 too, on the double-precision tensor cores from sm_80 on. From
-# there on it is left with products of few tiles, and with operands that the mma kernel would have to copy.
-#
-# Where an operand has no element (beyond its diagonal or its edge) the k-block holds a zero. Zero times Inf would make a NaN where
-# the sum over k has no such term. So a tile whose sums hold a NaN is summed a second time, leaving out the terms that are not there.
-_CUDA_PORTABLE = r"""
-// ---- Portable kernel: who sums which elements.
+# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
+# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again: by the CTA that
+# has found it, or behind the half-precision kernel by whichever CTA is free. By itself this is a kernel, for products without any k and on
+# request, and what computes a fallback whose operands cannot be copied by 16 bytes.
+_CUDA_EXACT = r"""
+// ---- Exact path: k-blocks on their way to shared memory.
 
-constexpr int kPortableEdge = 32;   // of a tile
+constexpr int kExactThreads = 128, kExactRows = 32;   // of C, with 64 columns, that are summed at a time
 
-// How the threads of one team share a tile: each sums kRows x kCols elements. A warp is 4 x 8 threads whose elements come in groups of four
-// (float32), or 8 x 4 threads whose elements lie as the double-precision tensor cores want them; both ways its reads of a k-block meet no
-// bank conflict.
-template <typename Acc>
-struct Layout;
-
-template <>
-struct Layout<float> {
-  static constexpr int kRows = 4, kCols = 4, kWarpRows = 4 * kRows, kWarpCols = 8 * kCols;
-  __device__ static int row(int lane, int r) { return lane / 8 * 4 + r; }
-  __device__ static int col(int lane, int s) { return lane % 8 * 4 + s; }
-};
-
-template <>
-struct Layout<double> {
-  static constexpr int kRows = 4, kCols = 8, kWarpRows = 8 * kRows, kWarpCols = 4 * kCols;
-  __device__ static int row(int lane, int r) { return lane / 4 + r * 8; }
-  __device__ static int col(int lane, int s) { return lane % 4 * 2 + s / 2 * 8 + s % 2; }
-};
-
-// ---- Portable kernel: k-blocks on their way to shared memory.
-
-// Copies an operand's part of each k-block of a team to shared memory: kPortableEdge lines by kDepth values of k. begin() starts the copy,
-// finish() ends it. Where the GPU can copy elements of this type by itself (sm_80 on, 4 or 8 bytes), all happens in between; elsewhere
-// begin() reads into registers and finish() stores them.
-template <typename T, int kDepth, int kThreads>
-struct StageCopier {
+// Two stages of k-blocks, k the slow index, and the sums. The padding spreads rows over the banks, and keeps them aligned.
+template <typename T>
+struct alignas(16) ExactMemory {
   using Acc = AccumulatorOf<T>;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  static constexpr bool kAsync = sizeof(T) >= 4;
-#else
-  static constexpr bool kAsync = false;
-#endif
-  static constexpr int kPitch = kPortableEdge + 4;   // a row of the k-block; the padding spreads the stores over the banks
+  static constexpr int kBlockK = 64 / sizeof(Acc);
+  struct {
+    Acc x[kBlockK][kExactRows + 4], y[kBlockK][kBlock + 4];
+  } stage[2];
+  Acc sum[kBlock][kBlock + 4];
+};
 
-  // Neighbouring threads read along the direction of the smaller stride. Along k they transpose it: a warp reads 32 bytes, a sector, of
-  // each of several lines, and its stores meet no bank conflict. Along the lines they may copy 16 bytes at a time.
-  enum Way : int { kAlongK, kAlongLines, kBy16Bytes };
-  static constexpr int kRun = kDepth < 32 / int(sizeof(Acc)) ? kDepth : 32 / int(sizeof(Acc)), kRuns = kDepth / kRun;
-  __host__ __device__ static constexpr int width(Way way) { return way == kBy16Bytes ? 16 / int(sizeof(T)) : 1; }
-  __host__ __device__ static constexpr int loads(Way way) { return kPortableEdge * kDepth / kThreads / width(way); }
-  __host__ __device__ static constexpr int steps(Way way) {   // from one of a thread's elements to the next, in lines or in k
-    return way == kAlongK ? kThreads / kDepth : kThreads * width(way) / kPortableEdge;
-  }
-  static constexpr int kLoads = kPortableEdge * kDepth / kThreads;
-  static_assert(kThreads / 32 % kRuns == 0 && kThreads % kPortableEdge == 0 && kLoads * kThreads == kPortableEdge * kDepth,
-                "a thread's elements must lie evenly spaced along the lines or along k");
+// A thread's elements of an operand's k-blocks, every 16th line and every 8th k. Neighbouring threads read along the smaller stride: along
+// k, eight of each of four lines, a sector each, whose stores meet no bank conflict.
+template <typename T, int kLines>
+struct ExactLoader {
+  using Acc = AccumulatorOf<T>;
+  static constexpr int kBlockK = ExactMemory<T>::kBlockK;
+  OperandView<T> view;
+  T held[kBlockK / 8][kLines / 16];
 
-  // The place of thread t's first element in the k-block.
-  __device__ static int line(Way way, int t) {
-    return way == kAlongK ? t % 32 / kRun + t / 32 / kRuns * (32 / kRun) : t % (kPortableEdge / width(way)) * width(way);
-  }
-  __device__ static int k(Way way, int t) { return way == kAlongK ? t % kRun + t / 32 % kRuns * kRun : t / (kPortableEdge / width(way)); }
+  __device__ bool along_k() const { return view.k_stride <= view.line_stride; }
+  __device__ int first_line(int thread) const { return along_k() ? thread / 8 : thread % 16; }   // in a k-block
+  __device__ int first_k(int thread) const { return along_k() ? thread % 8 : thread / 16; }
 
-  int way;         // a Way
-  int clear;       // the k-block nearest to the diagonal that lies wholly in the operand begins here
-  const T* next;   // this thread's first element of the k-block that is to be copied next
-  int offset;      // where in the k-block that is
-  T held[kAsync ? 1 : kLoads];
-
-  __device__ StageCopier(const OperandView<T>& view, int thread, int k0) {
-    const bool aligned =
-        view.line_stride == 1 && view.k_stride * int64_t(sizeof(T)) % 16 == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
-    const Way chosen = view.k_stride <= view.line_stride ? kAlongK : kAsync && aligned ? kBy16Bytes : kAlongLines;
-    const int last_line = view.first_line + kPortableEdge - 1;
-    if (view.side == kFromLine)
-      clear = last_line < view.lines ? last_line : view.depth;
-    else
-      clear = last_line >= view.lines ? -1 : view.side == kUpToLine ? view.first_line + 1 - kDepth : view.depth;
-    const int l = line(chosen, thread), kk = k(chosen, thread);
-    next = view.data + (view.first_line + l) * view.line_stride + (k0 + kk) * view.k_stride;
-    offset = kk * kPitch + l;
-    way = chosen;
-    keep(way), keep(clear), keep(offset);
-  }
-
-  // Copies the thread's elements of a k-block, all or those numbered number .. number + count - 1.
-  template <Way kWay, bool kMasked>
-  __device__ void copy(const OperandView<T>& view, const T* at, uint32_t to, int number = 0, int count = 0) {
-    const int64_t at_step = steps(kWay) * (kWay == kAlongK ? view.line_stride : view.k_stride);
-    constexpr int kToStep = steps(kWay) * (kWay == kAlongK ? 1 : kPitch) * int(sizeof(Acc));
+  // Reads the k-block at k0, with zeros for what does not exist.
+  __device__ void load(int k0) {
+    const int thread = fresh_thread_index(), line = view.first_line + first_line(thread), k = k0 + first_k(thread);
+    const T* at = view.data + line * view.line_stride + k * view.k_stride;
 #pragma unroll
-    for (int i = 0; i < loads(kWay); ++i, at = next_address(at, at_step)) {
-      const bool exists = !kMasked || static_cast<uint32_t>(i - number) < static_cast<uint32_t>(count);
-      if constexpr (kAsync) {
-        cp_async<width(kWay) * int(sizeof(T))>(to + i * kToStep, at, exists);
-      } else {
-        const T value = *(exists ? at : view.data);   // an address that may be read in any case, so that no load waits behind a branch
-        held[i] = exists ? value : T();
+    for (int a = 0; a < kBlockK / 8; ++a, at = next_address(at, 8 * view.k_stride)) {
+      const T* from = at;
+#pragma unroll
+      for (int b = 0; b < kLines / 16; ++b, from = next_address(from, 16 * view.line_stride)) {
+        const bool exists = line + 16 * b < view.lines && k + 8 * a < view.depth && on_side(view.side, line + 16 * b, k + 8 * a);
+        held[a][b] = exists ? *from : T();
       }
     }
   }
-
-  // Copies a k-block of which only a part exists. Such k-blocks are few: what they need shall take no registers elsewhere.
-  template <Way kWay>
-  __device__ void copy_existing(const OperandView<T>& view, int k0, Acc* buffer) {
-    const int t = static_cast<uint32_t>(fresh_thread_index()) % kThreads, l = line(kWay, t), kk = k(kWay, t);
-    const int this_line = view.first_line + l, this_k = k0 + kk;
-    const bool up_to_line = view.side == kUpToLine, from_line = view.side == kFromLine;
-    int from, to, at;   // along the direction in which the elements are numbered
-    if (kWay == kAlongK)
-      at = this_line, from = up_to_line ? this_k : 0,
-      to = this_k >= view.depth ? 0
-           : from_line           ? min(view.lines, this_k + 1)
-                                 : view.lines;
-    else
-      at = this_k, from = from_line ? this_line : 0,
-      to = this_line >= view.lines ? 0
-           : up_to_line             ? min(view.depth, this_line + 1)
-                                    : view.depth;
-    const int number = ceil_div(max(from - at, 0), steps(kWay)), count = max(ceil_div(max(to - at, 0), steps(kWay)) - number, 0);
-    copy<kWay, true>(view, view.data + this_line * view.line_stride + this_k * view.k_stride, shared_address(buffer + kk * kPitch + l),
-                     number, count);
-  }
-
-  // The k-block at k0; the one after it will be at k0 + kStep.
-  template <int kStep>
-  __device__ void begin(const OperandView<T>& view, int k0, Acc* buffer) {
-    const T* const at = next;
-    next += kStep * view.k_stride;
-    const uint32_t to = shared_address(buffer + offset);
-    const bool inside = k0 + kDepth <= view.depth && (view.side == kFromLine ? k0 >= clear : k0 <= clear);
-    if constexpr (kAsync)
-      if (inside && way == kBy16Bytes) return copy<kBy16Bytes, false>(view, at, to);
-    if (inside && way == kAlongK)
-      copy<kAlongK, false>(view, at, to);
-    else if (inside)
-      copy<kAlongLines, false>(view, at, to);
-    else if (way == kAlongK)
-      copy_existing<kAlongK>(view, k0, buffer);
-    else
-      copy_existing<kAlongLines>(view, k0, buffer);
-  }
-
-  __device__ void finish(Acc* buffer) {
-    if constexpr (!kAsync) {
-      Acc* const to = buffer + offset;
-      const int to_step = way == kAlongK ? steps(kAlongK) : steps(kAlongLines) * kPitch;
+  __device__ void store(Acc (&block)[kBlockK][kLines + 4]) const {
+    const int thread = fresh_thread_index(), line = first_line(thread), k = first_k(thread);
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i) to[i * to_step] = widen(held[i]);
-    }
+    for (int a = 0; a < kBlockK / 8; ++a)
+#pragma unroll
+      for (int b = 0; b < kLines / 16; ++b) block[k + 8 * a][line + 16 * b] = widen(held[a][b]);
   }
 };
 
-// ---- Portable kernel: multiplying a k-block.
+// ---- Exact path: sums.
 
-// sum += (this thread's rows of X) * (its columns of Y) over kDepth values of k, in ascending order. x and y point to the warp's
-// first line at the first k.
-template <typename L, int kDepth, int kPitch>
-__device__ inline void multiply(const float* x, const float* y, int lane, float (&sum)[L::kRows][L::kCols]) {
-#pragma unroll 8
-  for (int k = 0; k < kDepth; ++k) {
-    float a[L::kRows], b[L::kCols];
-    *reinterpret_cast<float4*>(a) = *reinterpret_cast<const float4*>(x + k * kPitch + L::row(lane, 0));
-    *reinterpret_cast<float4*>(b) = *reinterpret_cast<const float4*>(y + k * kPitch + L::col(lane, 0));
-#pragma unroll
-    for (int r = 0; r < L::kRows; ++r)
-#pragma unroll
-      for (int s = 0; s < L::kCols; ++s) sum[r][s] = fmaf(a[r], b[s], sum[r][s]);
-  }
-}
-
-// The same in float64. The tensor cores' multiply-adds are fused and round as IEEE says; a lane holds line lane / 4 (and 8 on) at
-// k = lane % 4, and two neighbouring sums.
-template <typename L, int kDepth, int kPitch>
-__device__ inline void multiply(const double* x, const double* y, int lane, double (&sum)[L::kRows][L::kCols]) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#pragma unroll
-  for (int k = 0; k < kDepth; k += 4) {
-    double a[L::kRows], b[L::kCols / 2];
-#pragma unroll
-    for (int r = 0; r < L::kRows; ++r) a[r] = x[(k + lane % 4) * kPitch + r * 8 + lane / 4];
-#pragma unroll
-    for (int s = 0; s < L::kCols / 2; ++s) b[s] = y[(k + lane % 4) * kPitch + s * 8 + lane / 4];
-#pragma unroll
-    for (int r = 0; r < L::kRows; r += 2)
-#pragma unroll
-      for (int s = 0; s < L::kCols; s += 2) mma_float64(&sum[r][s], &sum[r + 1][s], a[r], a[r + 1], b[s / 2]);
-  }
-#else
-  for (int k = 0; k < kDepth; ++k) {
-#pragma unroll
-    for (int r = 0; r < L::kRows; ++r)
-#pragma unroll
-      for (int s = 0; s < L::kCols; ++s) sum[r][s] = fma(x[k * kPitch + L::row(lane, r)], y[k * kPitch + L::col(lane, s)], sum[r][s]);
-  }
-#endif
-}
-
-// The same, leaving out each term that one of the operands does not have: (m, n) is the warp's first element, k0 the first k.
-template <typename L, int kDepth, int kPitch, typename Acc>
-__device__ inline void multiply_masked(const Acc* x, const Acc* y, Side x_side, Side y_side, int m, int n, int k0,
-                                       Acc (&sum)[L::kRows][L::kCols]) {
-  const int lane = static_cast<uint32_t>(fresh_thread_index()) % 32;
-#pragma unroll 1
-  for (int k = 0; k < kDepth; ++k)
-#pragma unroll
-    for (int r = 0; r < L::kRows; ++r) {
-      const int row = L::row(lane, r);
-      const Acc a = x[k * kPitch + row];
-#pragma unroll
-      for (int s = 0; s < L::kCols; ++s) {
-        const int col = L::col(lane, s);
-        if (on_side(x_side, m + row, k0 + k) && on_side(y_side, n + col, k0 + k)) sum[r][s] = fma(a, y[k * kPitch + col], sum[r][s]);
-      }
-    }
-}
-
-// ---- Portable kernel: the kernel.
-
-// What a CTA computes.
-struct PortableWorkTile {
-  Tile tile;
-  int batch;           // which product of the batch
-  int split;           // which split of the tile's k
-  const void *x, *y;   // of that product
-};
-
-// The sizes of the kernel.
+// Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
+// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds; chains are kChain
+// k-blocks, so that errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
 template <typename T>
-struct Portable {
+__device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
+                                   ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
   using Acc = AccumulatorOf<T>;
-  using L = Layout<Acc>;
-  static constexpr int kEdge = kPortableEdge, kThreads = 256, kStages = 3;
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000)
-  static constexpr int kCtasPerSm = 1;   // with two, some would spill there
-#else
-  static constexpr int kCtasPerSm = sizeof(T) == 4 ? 2 : 1;   // while one waits the other multiplies
-#endif
-  static constexpr int kTeamThreads = kEdge / L::kWarpRows * (kEdge / L::kWarpCols) * 32, kTeams = kThreads / kTeamThreads;
-  static constexpr int kDepth = 8192 / (kTeams * kEdge * static_cast<int>(sizeof(Acc)));   // of a team's k-block
-  using Copier = StageCopier<T, kDepth, kTeamThreads>;
-  static constexpr int kBufferElements = kDepth * Copier::kPitch;
-  struct Memory {
-    alignas(16) Acc buffers[kStages * kTeams * 2 * kBufferElements];
-    PortableWorkTile work;   // and not in registers, because the loop over the k-blocks rarely needs it
-  };
-};
-
-template <typename T>
-__device__ inline PortableWorkTile portable_work(const Product& p, const Tile& tile, int batch, int split) {
-  return {tile, batch, split, static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
-          static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)};
-}
-
-//   buffers:  | team 0: X, Y | team 1: X, Y | ... | the next stage: team 0: X, Y | ...      X, Y: kDepth rows of kEdge + 4 elements
-//
-// Sums and writes memory.work, a tile or one of its splits, whose CTAs are a cluster. `known`: that a sum will not be finite.
-template <typename T>
-__device__ inline void portable_compute_tile(const Product& p, int splits, bool known, typename Portable<T>::Memory& memory) {
-  using P = Portable<T>;
-  using L = typename P::L;
-  using Acc = typename P::Acc;
-  using Copier = typename P::Copier;
-  constexpr int kEdge = P::kEdge, kDepth = P::kDepth, kStep = P::kTeams * kDepth, kPitch = Copier::kPitch, kStages = P::kStages;
-  __syncthreads();
-  const PortableWorkTile& work = memory.work;
-  Acc* const buffers = memory.buffers;
-  const int team = threadIdx.x / P::kTeamThreads, in_team = threadIdx.x % P::kTeamThreads, warp = in_team / 32,
-            lane = threadIdx.x % 32;
-  auto buffer_x = [&](int stage) { return buffers + 2 * (stage * P::kTeams + team) * P::kBufferElements; };
-  auto buffer_y = [&](int stage) { return buffer_x(stage) + P::kBufferElements; };
-
+  constexpr int kBlockK = ExactMemory<T>::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  auto view_x = [&] { return OperandView<T>{static_cast<const T*>(work.x), p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k}; };
-  auto view_y = [&] { return OperandView<T>{static_cast<const T*>(work.y), p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k}; };
-
-  constexpr int kWarpsDown = kEdge / L::kWarpRows;
-  const int warp_row = warp % kWarpsDown * L::kWarpRows, warp_col = warp / kWarpsDown * L::kWarpCols;
-  auto first_row = [&] { return work.tile.i * kEdge + warp_row; };
-  auto first_col = [&] { return work.tile.j * kEdge + warp_col; };
-  // The k-blocks in which the warp's part of the tile has terms; in the blocks on the diagonals half of them have none.
-  int terms_from = max(x_side == kFromLine ? first_row() : 0, y_side == kFromLine ? first_col() : 0) - kDepth;
-  int terms_to = min(x_side == kUpToLine ? first_row() + L::kWarpRows : p.k, y_side == kUpToLine ? first_col() + L::kWarpCols : p.k);
-
-  Acc sum[L::kRows][L::kCols];
-  const int all_steps = ceil_div(work.tile.k_end - work.tile.k_begin, kStep);
-  const int first_step = all_steps / splits * work.split + min(work.split, all_steps % splits);   // the first splits may have one more
-  int k_blocks_of_team = all_steps / splits + (work.split < all_steps % splits);   // each takes every kTeams-th
-  const int k_begin = work.tile.k_begin + first_step * kStep + team * kDepth;
-  keep(terms_from), keep(terms_to), keep(k_blocks_of_team);
-  // Asynchronous copies run kStages - 1 k-blocks ahead; those through registers one k-block, which is what the registers hold.
-  constexpr int kAhead = Copier::kAsync ? kStages - 1 : 1;
-  for (bool careful = known;; careful = true) {
-    Copier copier_x(view_x(), in_team, k_begin), copier_y(view_y(), in_team, k_begin);
-#pragma unroll
-    for (int r = 0; r < L::kRows; ++r)
-#pragma unroll
-      for (int s = 0; s < L::kCols; ++s) sum[r][s] = 0;
-    int stage = 0, k0 = k_begin - kAhead * kStep;   // of k-block `number`
+  auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
+  auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
 #pragma unroll 1
-    for (int number = -kAhead; number < k_blocks_of_team; ++number, k0 += kStep) {
-      // Wait for the stage
-      if (number >= 0) {
-        copier_x.finish(buffer_x(stage));
-        copier_y.finish(buffer_y(stage));
-        cp_async_wait_group<kAhead - 1>();
-        named_barrier_sync<P::kTeamThreads>(team);   // the k-block is there, and the one before it is done with
-      }
-      const int k_next = k0 + kAhead * kStep, stage_next = stage + kAhead < kStages ? stage + kAhead : stage + kAhead - kStages;
-      // Start the copies of a later stage
-      if (number + kAhead < k_blocks_of_team) {
-        copier_x.template begin<kStep>(view_x(), k_next, buffer_x(stage_next));
-        copier_y.template begin<kStep>(view_y(), k_next, buffer_y(stage_next));
-      }
-      cp_async_commit_group();
-      // Multiply
-      if (number >= 0 && k0 > terms_from && k0 < terms_to) {
-        const Acc *x_of_warp = buffer_x(stage) + warp_row, *y_of_warp = buffer_y(stage) + warp_col;
-        if (careful && !(has_all(x_side, first_row(), L::kWarpRows, k0, kDepth) && has_all(y_side, first_col(), L::kWarpCols, k0, kDepth)))
-          multiply_masked<L, kDepth, kPitch>(x_of_warp, y_of_warp, x_side, y_side, first_row(), first_col(), k0, sum);
-        else
-          multiply<L, kDepth, kPitch>(x_of_warp, y_of_warp, lane, sum);
-      }
-      // While the first k-blocks are on their way.
-      if (number == -1 && !careful && p.triangular && work.tile.i != work.tile.j && work.split == splits - 1)
-        write_zeros<kEdge, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, work.batch), work.tile.j * kEdge,
-                                  work.tile.i * kEdge, 0, kEdge, threadIdx.x, P::kThreads);
-      stage = stage + 1 < kStages ? stage + 1 : 0;
+  for (int from = begin; from < end; from += kExactRows) {
+    ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + from, p.m, k_end}};
+    ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
+    constexpr int kChain = 4;
+    Acc sum[2][8] = {}, chain[2][8] = {};
+    __syncthreads();   // whoever used the memory before has done with it
+    of_x.load(k_begin), of_y.load(k_begin);
+    int stage = 0;
+#pragma unroll 1
+    for (int k0 = k_begin; k0 < k_end; k0 += kBlockK, stage ^= 1) {
+      auto& block = memory.stage[stage];
+      of_x.store(block.x), of_y.store(block.y);
+      __syncthreads();   // the k-block is there, and the one before it has been read
+      of_x.load(k0 + kBlockK), of_y.load(k0 + kBlockK);
+      auto multiply = [&](auto masked) {
+        constexpr bool kMasked = decltype(masked)::value;
+        const int thread = fresh_thread_index();
+#pragma unroll(kMasked ? 1 : 4)
+        for (int k = 0; k < kBlockK; ++k) {
+          Acc a[2], b[8];
+#pragma unroll
+          for (int r = 0; r < 2; ++r) a[r] = block.x[k][row_of(thread, r)];
+#pragma unroll
+          for (int c = 0; c < 8; ++c) b[c] = block.y[k][col_of(thread, c)];
+#pragma unroll
+          for (int u = 0; u < 16; ++u) {
+            const int r = u / 8, c = u % 8, m = row + from + row_of(thread, r), n = col + col_of(thread, c);
+            if (!kMasked || (on_side(x_side, m, k0 + k) && on_side(y_side, n, k0 + k))) chain[r][c] = fma(a[r], b[c], chain[r][c]);
+          }
+        }
+      };
+      if (has_all(x_side, row + from, kExactRows, k0, kBlockK) && has_all(y_side, col, kBlock, k0, kBlockK))
+        multiply(std::false_type());
+      else
+        multiply(std::true_type());
+      if ((k0 - k_begin) / kBlockK % kChain == kChain - 1 || k0 + kBlockK >= k_end)
+#pragma unroll
+        for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
     }
-    // A term that the product does not have, zero times Inf, can only have made a NaN. Then the tile is summed again, with care.
-    if (careful || !p.triangular || !__syncthreads_or(any_nan<L::kRows * L::kCols>(&sum[0][0]))) break;
+#pragma unroll
+    for (int u = 0; u < 16; ++u) memory.sum[from + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
   }
+  __syncthreads();
+}
 
-  // The teams' sums, added one after the other.
-  constexpr int kElements = L::kRows * L::kCols;
-  static_assert(kElements * P::kTeamThreads * sizeof(Acc) <= sizeof(memory.buffers), "a team's sums must fit the buffers");
-  Acc* const flat = &sum[0][0];
-#pragma unroll 1
-  for (int other = 1; other < P::kTeams; ++other) {
-    __syncthreads();
-    if (team == other)
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) buffers[e * P::kTeamThreads + in_team] = flat[e];
-    __syncthreads();
-    if (team == 0)
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) flat[e] += buffers[e * P::kTeamThreads + in_team];
-  }
-
-  // The splits of the CTAs of a cluster, likewise.
-  add_splits<kElements, P::kTeamThreads>(flat, buffers, in_team, team == 0, work.split, splits);
-
-  // The first team of the first split writes the tile, neighbours together where it can.
-  constexpr int kGroup = sizeof(Acc) == 4 ? 4 : 2;
-  struct alignas(kGroup * sizeof(T)) Group {
-    T v[kGroup];
-  };
-  const int row = first_row(), col = first_col();
-  T* const corner = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, work.batch) + row * p.c_row + col * p.c_col;
-  const bool whole =
-      (work.tile.i + 1) * kEdge <= p.m && (work.tile.j + 1) * kEdge <= p.n && !(p.triangular && work.tile.i == work.tile.j);
-  if (team != 0 || work.split != 0) return;
-  if (whole && p.c_col == 1 && p.c_row % kGroup == 0 && reinterpret_cast<uintptr_t>(corner) % sizeof(Group) == 0) {
-#pragma unroll
-    for (int r = 0; r < L::kRows; ++r)
-#pragma unroll
-      for (int s = 0; s < L::kCols; s += kGroup) {
-        Group group;
-#pragma unroll
-        for (int g = 0; g < kGroup; ++g) narrow(sum[r][s + g], group.v[g]);
-        *reinterpret_cast<Group*>(corner + L::row(lane, r) * p.c_row + L::col(lane, s)) = group;
-      }
-  } else if (whole && sizeof(Acc) == 4 && p.c_row == 1 && p.c_col % kGroup == 0 &&
-             reinterpret_cast<uintptr_t>(corner) % sizeof(Group) == 0) {   // four neighbours in a column, which a thread has but in float64
-#pragma unroll
-    for (int r = 0; r < L::kRows; r += kGroup)
-#pragma unroll
-      for (int s = 0; s < L::kCols; ++s) {
-        Group group;
-#pragma unroll
-        for (int g = 0; g < kGroup; ++g) narrow(sum[r + g][s], group.v[g]);
-        *reinterpret_cast<Group*>(corner + L::row(lane, r) + L::col(lane, s) * p.c_col) = group;
-      }
-  } else {
-#pragma unroll
-    for (int r = 0; r < L::kRows; ++r)
-#pragma unroll
-      for (int s = 0; s < L::kCols; ++s) {
-        const int m = row + L::row(lane, r), n = col + L::col(lane, s);
-        if (m < p.m && n < p.n)
-          narrow(p.triangular && n > m ? Acc(0) : sum[r][s], corner[L::row(lane, r) * p.c_row + L::col(lane, s) * p.c_col]);
-      }
+// Sums and writes rows begin .. end - 1 of a tile of one product of the batch.
+template <typename T>
+__device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int end, int batch, ExactMemory<T>& memory) {
+  const int row = tile.i * kBlock, col = tile.j * kBlock, rows = end - begin;
+  sum_exactly<T>(p, static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
+                 static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch), row, col, tile.k_begin, tile.k_end, memory, begin, end);
+  T* const c = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch);
+  for (int e = threadIdx.x; e < rows * kBlock; e += kExactThreads) {
+    const bool down = p.c_row == 1;   // neighbours in memory
+    const int r = begin + (down ? e % rows : e / kBlock), s = down ? e / rows : e % kBlock, m = row + r, n = col + s;
+    if (m < p.m && n < p.n) narrow(p.triangular && n > m ? AccumulatorOf<T>(0) : memory.sum[r][s], c[m * p.c_row + n * p.c_col]);
   }
 }
 
-// Tile `number / splits`, or one of its splits.
+// ---- Exact path: the kernel.
+
+// Tile `number`, and the zeros opposite.
 template <typename T>
-__device__ inline void portable_compute(const Product& p, int splits, int number, typename Portable<T>::Memory& memory) {
-  if (threadIdx.x == 0) {
-    const int batches = static_cast<int>(p.batches), at = number / splits;
-    memory.work = portable_work<T>(p, tile_at(p, kPortableEdge, at / batches), at % batches, number % splits);
-  }
-  portable_compute_tile<T>(p, splits, false, memory);
+__device__ inline void exact_compute(const Product& p, int number, ExactMemory<T>& memory) {
+  const int batches = static_cast<int>(p.batches), batch = number % batches;
+  const Tile tile = tile_at(p, kBlock, number / batches);
+  exact_rows<T>(p, tile, 0, kBlock, batch, memory);
+  if (p.triangular && tile.i != tile.j)
+    write_zeros<kBlock, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock,
+                               threadIdx.x, kExactThreads);
 }
 """
 
-_CUDA_PORTABLE_LAUNCH = r"""
-// ---- Portable kernel: launching.
+_CUDA_EXACT_LAUNCH = r"""
+// ---- Exact path: launching.
 
 template <typename T>
-__global__ void __launch_bounds__(Portable<T>::kThreads, Portable<T>::kCtasPerSm) portable_product(const Product p, int splits) {
-  extern __shared__ __align__(16) unsigned char stage_memory[];
-  portable_compute<T>(p, splits, blockIdx.x, *reinterpret_cast<typename Portable<T>::Memory*>(stage_memory));
+__global__ void __launch_bounds__(kExactThreads, 4) exact_product(const __grid_constant__ Product p) {
+  __shared__ ExactMemory<T> memory;
+  exact_compute<T>(p, blockIdx.x, memory);
 }
 
-// Where tiles are few, several CTAs share the range of k of one, if the GPU has clusters. The limits are measured, on an H200.
-static int portable_splits(const Product& p, int element_bytes, const Gpu& gpu) {
-  if (gpu.capability < 90) return 1;
-  const bool few = 2 * tile_count(p, kPortableEdge) * p.batches <= (element_bytes == 8 ? 1 : 3) * gpu.sms;   // as many as fit at a time
-  const int splits = few && p.k >= 256 ? 2 : 1;
-  // cuBLAS splits long sums of narrow matrices, too, and errors grow with the root of how many terms are added one after the other.
-  if (element_bytes != 4 || p.triangular) return splits;
-  return max(splits, min(8, ceil_div(p.k, 512 * Portable<float>::kTeams)));
-}
-
-cudaError_t launch_portable(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
+cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
   return with_type(type, [&](auto element) {
-    using P = Portable<decltype(element)>;
-    const int splits = portable_splits(p, sizeof(element), gpu);
-    const Launch launch(tile_count(p, P::kEdge) * p.batches * splits, P::kThreads, sizeof(typename P::Memory), splits, false, stream);
-    return launch_kernel<portable_product<decltype(element)>>(launch, p, splits);
+    const Launch launch(tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream);
+    return launch_kernel<exact_product<decltype(element)>>(launch, p);
   });
 }
 """
@@ -2002,7 +1683,7 @@ _CUDA_AGAIN = r"""
 // ---- Sums that are not finite: the list of boxes, and the kernel.
 
 // The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of what is listed, so that nothing has
-// to be cleared beforehand; and how many parts of boxes have been taken.
+// to be cleared beforehand; and how many halves of boxes have been taken.
 struct NonFinite {
   uint64_t* word;
   uint32_t* taken;
@@ -2025,31 +1706,29 @@ struct NonFinite {
   }
 };
 
+constexpr int kAgainCtasPerSm = 2;
+
 // Where all sums were finite there is nothing to do.
 template <typename T>
-__global__ void __launch_bounds__(Portable<T>::kThreads, 1) sum_again(const __grid_constant__ Product p, const NonFinite list) {
+__global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(const __grid_constant__ Product p, const NonFinite list) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(16) unsigned char stage_memory[];
-  auto& memory = *reinterpret_cast<typename Portable<T>::Memory*>(stage_memory);
+  __shared__ ExactMemory<T> memory;
   __shared__ uint32_t next;
   launch_dependent_grids();
   grid_dependency_wait();
-  constexpr uint32_t kParts = kBlock / kPortableEdge;   // of a box, along an edge
-  const uint32_t count = list.count();
-  for (; count; __syncthreads()) {
+  const uint32_t halves = 2 * list.count();   // of boxes: one Inf makes few
+  for (; halves; __syncthreads()) {
     if (threadIdx.x == 0) next = atomicAdd(list.taken, 1u);
     __syncthreads();
     const uint32_t number = next, rows = ceil_div(p.m, kBlock), cols = ceil_div(p.n, kBlock);
-    if (number >= count * kParts * kParts) {   // the last CTA leaves the list empty, for a graph that is launched again
-      if (threadIdx.x == 0 && number == count * kParts * kParts + gridDim.x - 1) *list.word = 0;
+    if (number >= halves) {   // the last CTA leaves the list empty, for a graph that is launched again
+      if (threadIdx.x == 0 && number == halves + gridDim.x - 1) *list.word = 0;
       return;
     }
-    const uint32_t box = list.boxes[number / (kParts * kParts)], part = number % (kParts * kParts);
-    const int i = box / cols % rows * kParts + part / kParts, j = box % cols * kParts + part % kParts;
-    const int batch = static_cast<int>(box / cols / rows);
-    if (i >= ceil_div(p.m, kPortableEdge) || j > i || batch >= p.batches) continue;
-    if (threadIdx.x == 0) memory.work = portable_work<T>(p, tile_of(p, kPortableEdge, i, j), batch, 0);
-    portable_compute_tile<T>(p, 1, true, memory);
+    const uint32_t box = list.boxes[number / 2];
+    const int i = box / cols % rows, j = box % cols, batch = static_cast<int>(box / cols / rows);
+    const int half = number % 2 * kExactRows;
+    if (j <= i && batch < p.batches) exact_rows<T>(p, tile_of(p, kBlock, i, j), half, half + kExactRows, batch, memory);
   }
 #endif
 }
@@ -2285,7 +1964,7 @@ struct Tf32Copier {
         cp_async_16(after(to, i), from, 4 * end);
       } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) cp_async<4>(after(to, i) + 4 * e, from + e, e >= begin && e < end);
+        for (int e = 0; e < 4; ++e) cp_async_4(after(to, i) + 4 * e, from + e, e >= begin && e < end);
       }
     }
   }
@@ -2324,7 +2003,7 @@ __device__ inline uint32_t tf32_begin_of_x(const float* stage_tiles) {
 
 // Reads and splits X: by step, as the tensor cores want it.
 template <bool kAlongK>
-__device__ inline void tf32_read_x(uint32_t at, float scale, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
+__device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float v[2][4];   // by line and k
@@ -2343,7 +2022,7 @@ __device__ inline void tf32_read_x(uint32_t at, float scale, uint32_t (&large)[4
     }
 #pragma unroll
     for (int u = 0; u < 8; ++u)
-      split_tf32(v[u % 2][u / 2], scale, large[2 * h + u / 4][u / 2 % 2 * 2 + u % 2], small[2 * h + u / 4][u / 2 % 2 * 2 + u % 2]);
+      split_tf32(v[u % 2][u / 2], large[2 * h + u / 4][u / 2 % 2 * 2 + u % 2], small[2 * h + u / 4][u / 2 % 2 * 2 + u % 2]);
   }
 }
 
@@ -2364,7 +2043,7 @@ struct Tf32Splitter {
       to = shared_address(split + row * kTfBlockK + (chunk ^ row % 8) * 4);
     }
   }
-  __device__ void split(int stage, float scale) const {
+  __device__ void split(int stage) const {
     float v[4][4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
@@ -2376,7 +2055,7 @@ struct Tf32Splitter {
     for (int u = 0; u < 4; ++u) {
       uint32_t large[4], small[4];
 #pragma unroll
-      for (int w = 0; w < 4; ++w) split_tf32(v[u][w], scale, large[w], small[w]);
+      for (int w = 0; w < 4; ++w) split_tf32(v[u][w], large[w], small[w]);
       const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfBlockK * 4;
       store_shared_four(at, large[0], large[1], large[2], large[3]);
       store_shared_four(at + kTfTileElements * 4, small[0], small[1], small[2], small[3]);
@@ -2401,43 +2080,11 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
   warpgroup_wait<0>();
 }
 
-// The same from k-blocks as they lie in shared memory, without tensor cores; if kMasked, without terms that one of the operands does not
-// have.
-template <bool kMasked, bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_multiply_exactly(const float* tile_x, const float* tile_y, const Tf32Copier<kXAlongK>& of_x,
-                                             const Tf32Copier<kYAlongK>& of_y, int k0, Tf32Sums& sum) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll 1
-  for (int k = 0; k < kTfBlockK; ++k) {
-    float a[2], b[16];
-    bool in_x[2], in_y[16];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = warp * 16 + tf32_row<kXAlongK>(lane / 4, r);
-      a[r] = tile_x[tf32_at<kXAlongK>(row, k)];
-      in_x[r] = !kMasked || on_side(of_x.side, of_x.first_line + row, k0 + k);
-    }
-#pragma unroll
-    for (int c = 0; c < 16; ++c) {
-      const int col = c / 4 * 16 + lane % 4 * 4 + c % 4;
-      b[c] = tile_y[tf32_at<kYAlongK>(col, k)];
-      in_y[c] = !kMasked || on_side(of_y.side, of_y.first_line + col, k0 + k);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int c = 0; c < 16; ++c) {
-        float& s = sum[tf32_sum_at(c / 4, r, c % 4)];
-        if (in_x[r] && in_y[c]) s = fmaf(a[r], b[c], s);
-      }
-  }
-}
-
 // ---- tf32 kernel: summing a split of a tile.
 
-// Sums the k-blocks of a split, each while others are being copied: the elements scaled, or without tensor cores if kExactly.
-template <bool kExactly, bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, float scale, Tf32Memory& memory, Tf32Sums& sum) {
+// Sums the k-blocks of a split, each while others are being copied.
+template <bool kXAlongK, bool kYAlongK>
+__device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, Tf32Memory& memory, Tf32Sums& sum) {
   const int k_begin = work.k_begin, k_blocks = work.k_blocks;
   Tf32Copier<kXAlongK> x(work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kTfBlockMN, p.m, p.k, k_begin);
   Tf32Copier<kYAlongK> y(work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kTfBlockMN, p.n, p.k, k_begin);
@@ -2460,18 +2107,9 @@ __device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, floa
       // Wait for the stage, and split it
       cp_async_wait_group<kTfStages - 1>();
       __syncthreads();   // the k-block is there, and the one before it has been multiplied
-      if constexpr (!kExactly) {
-        splitter.split(stage, scale);
-        tf32_read_x<kXAlongK>(x_at + stage, scale, large, small);
-        fence_proxy_async_shared();
-      } else {
-        const float (&stage_tiles)[2][kTfTileElements] = memory.stage_tiles[stage / kStageBytes];
-        const int k0 = k_begin + number * kTfBlockK;
-        if (x.whole(k0) && y.whole(k0))
-          tf32_multiply_exactly<false>(stage_tiles[0], stage_tiles[1], x, y, k0, sum);
-        else
-          tf32_multiply_exactly<true>(stage_tiles[0], stage_tiles[1], x, y, k0, sum);
-      }
+      splitter.split(stage);
+      tf32_read_x<kXAlongK>(x_at + stage, large, small);
+      fence_proxy_async_shared();
       __syncthreads();   // it has been read, and Y is there split
     }
     // Start the copies of a later stage
@@ -2479,12 +2117,12 @@ __device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, floa
     if (next < k_blocks) x.copy(k_begin + next * kTfBlockK, stage), y.copy(k_begin + next * kTfBlockK, stage);
     cp_async_commit_group();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
-    if (kExactly || number < 0) continue;
+    if (number < 0) continue;
     // Issue wgmma, wait for the sums, promote
     Tf32Sums part;
     tf32_multiply(large, small, y_large, y_small, part);
 #pragma unroll
-    for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (scale * scale), sum[u]);
+    for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (kTf32Scale * kTf32Scale), sum[u]);
   }
 }
 
@@ -2502,24 +2140,26 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
-  tf32_sum<false, kXAlongK, kYAlongK>(p, here, kTf32Scale, memory, sum);
-  if (__builtin_expect(!all_finite(nullptr, 0.0f, sum), false)) {
-    volatile Tf32Sums before;   // in memory: where they are rarely needed, they shall not take registers
-    put_aside(sum, before);
-    tf32_sum<false, kXAlongK, kYAlongK>(p, memory.work, kTf32ScaleOfLarge, memory, sum);
-    if (!all_finite(before, kTf32LeastOfLarge, sum)) {
-      put_aside(sum, before);
-      tf32_sum<true, kXAlongK, kYAlongK>(p, memory.work, 1.0f, memory, sum);
-      all_finite(before, 0.0f, sum);
+  tf32_sum<kXAlongK, kYAlongK>(p, here, memory, sum);
+  const Tf32WorkTile& mine = memory.work;
+  const Tile& tile = mine.tile;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (__builtin_expect(!all_finite(sum), false)) {
+    // Not over memory.sums, where those of other CTAs may have come
+    auto& exact = *reinterpret_cast<ExactMemory<float>*>(memory.stage_tiles);
+    static_assert(sizeof(exact) <= sizeof(memory.stage_tiles) && kTfThreads == kExactThreads, "the exact path sums the CTA's tile");
+    const int k_end = min(tile.k_end, mine.k_begin + mine.k_blocks * kTfBlockK);
+    sum_exactly<float>(p, mine.x, mine.y, tile.i * kTfBlockMN, tile.j * kTfBlockMN, mine.k_begin, k_end, exact);
+#pragma unroll
+    for (int u = 0; u < 32; ++u) {
+      const int r = u / 16, c = u % 16;
+      sum[tf32_sum_at(c / 4, r, c % 4)] = exact.sum[warp * 16 + tf32_row<kXAlongK>(lane / 4, r)][c / 4 * 16 + lane % 4 * 4 + c % 4];
     }
   }
 
   // The sums are written in fragments: number 8 w + u are those that the lanes of warp w have in row u % 2 of their two, and in the four
   // columns from u / 2 * 16 on.
-  const Tf32WorkTile& mine = memory.work;
-  const Tile& tile = mine.tile;
   float* const c = mine.c;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const bool vectorized = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
   auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
     if (p.triangular && tile.i != tile.j)
@@ -2593,11 +2233,14 @@ __global__ void __launch_bounds__(kTfThreads, kTfCtasPerSm)
 #endif
 }
 
-// Whether this kernel is for a product; measured, on an H200. Much smaller ones are too little for its start and end, and somewhat smaller
-// ones gain a tenth at most, for which the portable kernel keeps all 24 bits. Larger ones are for the Hopper kernel.
+// Whether this kernel can compute a product: a stride of each operand is 1, and Tf32WorkTile::divided is exact for its k-blocks.
+static bool tf32_computes(const Product& p) {
+  return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 4000 * kTfBlockK;
+}
+
+// Whether it is for a product of many tiles; measured, on an H200. Larger ones are for the Hopper kernel.
 static bool tf32_serves(const Product& p, const Gpu& gpu) {
-  if (p.x_row != 1 && p.x_col != 1) return false;
-  if (p.y_row != 1 && p.y_col != 1) return false;
+  if (!tf32_computes(p)) return false;
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
   const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
   if (!p.triangular)
@@ -2699,21 +2342,15 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 #
 # cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
 # float64 operands take one product. A float32 is split in registers into two tf32, of which three products count; they have float32's
-# exponents, so that any block of any matrix can be multiplied so, and what makes sums that are not finite is summed again: see "Element
-# types".
+# exponents, so that any block of any matrix can be multiplied so: see "Element types". A CTA whose sums are not finite sums them again, on
+# the exact path.
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
-// For 10.x and 12.x ptxas uses more registers of float64 than three CTAs an SM leave.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kMmaCtasOfDouble = 2;
-#else
-constexpr int kMmaCtasOfDouble = 3;
-#endif
-
-template <typename T, int kEdge>
+template <typename T>
 struct MmaShape {
   using Acc = AccumulatorOf<T>;
+  static constexpr int kEdge = 64;        // of a tile
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
   static constexpr int kRowBytes = 128;   // of k, in a stage, for each line
   static constexpr int kStepsToPromote = 2;
@@ -2721,17 +2358,14 @@ struct MmaShape {
   static constexpr int kWarpEdge = kEdge / 2;   // of C, four warps
   static constexpr int kThreads = 128;
   static constexpr int kTilesM = kWarpEdge / 16, kTilesN = kWarpEdge / 8, kSums = kTilesM * kTilesN * 4;
-  static constexpr int kCtasPerSm = kEdge == 128 || kSplit ? 2 : sizeof(T) == 8 ? kMmaCtasOfDouble : 3;
-  static constexpr int kReadAhead = kEdge == 64;   // steps that a warp has in registers before it multiplies; large tiles leave no room
-  static constexpr int kAttempts = kSplit ? 3 : 2;   // of which the last does without tensor cores
+  static constexpr int kCtasPerSm = kSplit ? 2 : 3;
   static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
   static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
   static_assert(kSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
-  static_assert(kEdge == 64 || sizeof(T) == 2, "large tiles are for 16-bit operands");
 };
 
-template <typename T, int kEdge>
-using MmaSums = typename MmaShape<T, kEdge>::Acc[MmaShape<T, kEdge>::kSums];   // of a thread
+template <typename T>
+using MmaSums = typename MmaShape<T>::Acc[MmaShape<T>::kSums];   // of a thread
 
 // What a CTA computes.
 template <typename T>
@@ -2742,31 +2376,32 @@ struct MmaWorkTile {
   int split, k_begin, k_blocks;   // of the tile's k: this CTA's
 };
 
-//   stage:     | X | Y |      one of kStages; kEdge lines by 128 bytes of k each
+//   stage:     | X | Y |      one of kStages; 64 lines by 128 bytes of k each
 //   K-major:   | line 0: 128 bytes of k | line 1 | ...            chunks of 16 bytes, permuted by the line
-//   MN-major:  | k = 0: kEdge lines | k = 1 | ...                 permuted by k
-template <typename T, int kEdge>
+//   MN-major:  | k = 0: 64 lines | k = 1 | ...                 permuted by k
+template <typename T>
 struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
-  uint8_t stage[MmaShape<T, kEdge>::kStages][MmaShape<T, kEdge>::kStageBytes];
+  uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];
   MmaWorkTile<T> work;
 };
 
 // Where in its part of a stage an element lies. The permutation is such that what is read at once meets no bank conflict: eight rows of 16
 // bytes; or, of MN-major float32 and of float64, eight lines at four k, a word or (half a warp) two at a time.
-template <typename T, int kEdge, bool kKMajor>
+template <typename T, bool kKMajor>
 __device__ constexpr int mma_at(int line, int k) {
+  using S = MmaShape<T>;
   constexpr int kSize = sizeof(T);
-  if (kKMajor) return line * MmaShape<T, kEdge>::kRowBytes + ((k * kSize) ^ (kSize == 8 ? line % 4 * 32 : line % 8 * 16));
-  return k * kEdge * kSize + ((line * kSize) ^ (kSize >= 4 ? k % 4 * 32 : k % 8 * 16));
+  if (kKMajor) return line * S::kRowBytes + ((k * kSize) ^ (kSize == 8 ? line % 4 * 32 : line % 8 * 16));
+  return k * S::kEdge * kSize + ((line * kSize) ^ (kSize >= 4 ? k % 4 * 32 : k % 8 * 16));
 }
 
 // ---- mma kernel: k-blocks on their way to shared memory.
 
 // An operand of which one stride, that along k or that along the lines, is 1. A chunk is 16 bytes of it.
-template <typename T, int kEdge, bool kKMajor>
+template <typename T, bool kKMajor>
 struct MmaCopier {
-  using S = MmaShape<T, kEdge>;
-  static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : kEdge * int(sizeof(T))) / 16;
+  using S = MmaShape<T>;
+  static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : S::kEdge * int(sizeof(T))) / 16;
   static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // of a thread; between them
   static constexpr int kToStep = kFarStep * kInRow * 16;
   static_assert(kFarStep % (kKMajor || sizeof(T) == 2 ? 8 : 4) == 0, "all of a thread's chunks are permuted alike");
@@ -2777,13 +2412,13 @@ struct MmaCopier {
   int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly
 
   __device__ MmaCopier(const OperandView<T>& view, int k0, uint32_t stage) {
-    whole_from = view.side == kFromLine ? view.first_line + kEdge - 1 : 0;
+    whole_from = view.side == kFromLine ? view.first_line + S::kEdge - 1 : 0;
     whole_to = view.side == kUpToLine ? view.first_line + 1 - S::kBlockK : view.depth;
-    whole_to = view.first_line + kEdge <= view.lines ? min(whole_to, view.depth - S::kBlockK) : -1;
+    whole_to = view.first_line + S::kEdge <= view.lines ? min(whole_to, view.depth - S::kBlockK) : -1;
     next = view.data + (kKMajor ? (view.first_line + far()) * view.line_stride + k0 + near()
                                 : (k0 + far()) * view.k_stride + view.first_line + near());
     step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
-    to = stage + (kKMajor ? mma_at<T, kEdge, true>(far(), near()) : mma_at<T, kEdge, false>(near(), far()));
+    to = stage + (kKMajor ? mma_at<T, true>(far(), near()) : mma_at<T, false>(near(), far()));
     keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
   __device__ static int far() { return threadIdx.x / kInRow; }
@@ -2815,7 +2450,7 @@ struct MmaCopier {
     auto end = [&](int i) {   // of the chunk, the elements before this one exist
       return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
     };
-    if (!begins || k0 <= view.first_line - S::kBlockK || k0 >= view.first_line + kEdge) {
+    if (!begins || k0 <= view.first_line - S::kBlockK || k0 >= view.first_line + S::kEdge) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
         cp_async_16(at + i * kToStep, from, end(i) * static_cast<int>(sizeof(T)));
@@ -2841,18 +2476,18 @@ struct MmaCopier {
 
 // What a lane reads of 16 lines and a step of k, 32 bytes of it: four registers, as `mma` wants them of A (kOfX) or of B, there for two
 // tiles of eight columns.
-template <typename T, int kEdge, bool kKMajor, bool kOfX>
+template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
-  static constexpr int kKRow = kEdge * sizeof(T);   // bytes from one k to the next, MN-major
+  static constexpr int kKRow = MmaShape<T>::kEdge * sizeof(T);   // bytes from one k to the next, MN-major
   uint32_t at;   // in the first stage
   __device__ MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
     if (sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor))
-      at = operand + mma_at<T, kEdge, kKMajor>(first_line + lane / 4, lane % 4);
+      at = operand + mma_at<T, kKMajor>(first_line + lane / 4, lane % 4);
     else if (kKMajor)
-      at = operand + mma_at<T, kEdge, true>(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
+      at = operand + mma_at<T, true>(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
     else
-      at = operand + mma_at<T, kEdge, false>(first_line + line_half * 8, k_half * 8 + lane % 8);
+      at = operand + mma_at<T, false>(first_line + line_half * 8, k_half * 8 + lane % 8);
     keep(at);
   }
   // Lines 16 u to 16 u + 15 of the warp's.
@@ -2861,12 +2496,12 @@ struct MmaReader {
     if constexpr (sizeof(T) == 8) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {   // eight lines at a time
-        const float2 two = load_shared_two(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * MmaShape<T, kEdge>::kRowBytes
+        const float2 two = load_shared_two(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * MmaShape<T>::kRowBytes
                                                    : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
       }
     } else if constexpr (kKMajor) {
-      ldmatrix_x4<false>((from ^ step * 32) + u * 16 * MmaShape<T, kEdge>::kRowBytes, w);
+      ldmatrix_x4<false>((from ^ step * 32) + u * 16 * MmaShape<T>::kRowBytes, w);
     } else if constexpr (sizeof(T) == 2) {
       ldmatrix_x4<true>((from ^ u * 32) + step * 16 * kKRow, w);
     } else {
@@ -2882,23 +2517,23 @@ struct MmaReader {
 // ---- mma kernel: multiplying a step of k.
 
 // What a lane reads for one step.
-template <typename T, int kEdge>
+template <typename T>
 struct MmaFragments {
-  uint32_t x[MmaShape<T, kEdge>::kTilesM][4], y[MmaShape<T, kEdge>::kTilesN / 2][4];
+  uint32_t x[MmaShape<T>::kTilesM][4], y[MmaShape<T>::kTilesN / 2][4];
 
   template <typename X, typename Y>
   __device__ void read(const X& x_reader, const Y& y_reader, int stage, int step) {
 #pragma unroll
-    for (int m = 0; m < MmaShape<T, kEdge>::kTilesM; ++m) x_reader.read(stage, m, step, x[m]);
+    for (int m = 0; m < MmaShape<T>::kTilesM; ++m) x_reader.read(stage, m, step, x[m]);
 #pragma unroll
-    for (int n = 0; n < MmaShape<T, kEdge>::kTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
+    for (int n = 0; n < MmaShape<T>::kTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
   }
 };
 
 // sum += X Y.
-template <typename T, int kEdge, typename X, typename Y>
-__device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T, kEdge>& sum) {
-  using S = MmaShape<T, kEdge>;
+template <typename T, typename X, typename Y>
+__device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
+  using S = MmaShape<T>;
 #pragma unroll
   for (int m = 0; m < S::kTilesM; ++m)
 #pragma unroll
@@ -2907,80 +2542,43 @@ __device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T, kEdge>& s
 
 // The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of split operands, in `part`, go no
 // further than two steps, and the small terms of each step come first.
-template <typename T, int kEdge>
-__device__ inline void mma_multiply_step(MmaFragments<T, kEdge>& large, int step, float scale, MmaSums<T, kEdge>& part,
-                                         MmaSums<T, kEdge>& sum) {
-  using S = MmaShape<T, kEdge>;
+template <typename T>
+__device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
+  using S = MmaShape<T>;
   if constexpr (S::kSplit) {
-    MmaFragments<T, kEdge> small;
-    auto split = [scale](auto& large, auto& small) {
+    MmaFragments<T> small;
+    auto split = [](auto& large, auto& small) {
 #pragma unroll
       for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), scale, large[i][e], small[i][e]);
+        for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
     };
     split(large.x, small.x), split(large.y, small.y);
     if (step % S::kStepsToPromote == 0) {
 #pragma unroll
       for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
     }
-    mma_multiply<T, kEdge>(small.x, large.y, part);
-    mma_multiply<T, kEdge>(large.x, small.y, part);
-    mma_multiply<T, kEdge>(large.x, large.y, part);
+    mma_multiply<T>(small.x, large.y, part);
+    mma_multiply<T>(large.x, small.y, part);
+    mma_multiply<T>(large.x, large.y, part);
     if ((step + 1) % S::kStepsToPromote == 0) {
       // Promote
-      const float unscale = 1.0f / (scale * scale);
+      constexpr float kUnscale = 1.0f / (kTf32Scale * kTf32Scale);
 #pragma unroll
-      for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], unscale, sum[u]);
+      for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kUnscale, sum[u]);
     }
   } else {
-    mma_multiply<T, kEdge>(large.x, large.y, sum);
+    mma_multiply<T>(large.x, large.y, sum);
   }
-}
-
-// A k-block without tensor cores, and without the terms that one of the operands does not have. x, y: of this stage; (row, col): the warp's
-// first of C, which are lines line_x and line_y of the stage. Rare.
-template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_multiply_exactly(const uint8_t* x, const uint8_t* y, Side x_side, Side y_side, int row, int col, int line_x,
-                                            int line_y, int k0, MmaSums<T, kEdge>& sum) {
-  using S = MmaShape<T, kEdge>;
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  auto multiply = [&](auto masked) {
-    constexpr bool kMasked = decltype(masked)::value;
-#pragma unroll(kMasked ? 1 : 2)
-    for (int k = 0; k < S::kBlockK; ++k) {
-      typename S::Acc a[2 * S::kTilesM];
-#pragma unroll
-      for (int r = 0; r < 2 * S::kTilesM; ++r)
-        a[r] = widen(*reinterpret_cast<const T*>(x + mma_at<T, kEdge, kXKMajor>(line_x + r * 8 + g, k)));
-#pragma unroll
-      for (int c = 0; c < 2 * S::kTilesN; ++c) {
-        const int line = c / 2 * 8 + 2 * t + c % 2;
-        const auto b = widen(*reinterpret_cast<const T*>(y + mma_at<T, kEdge, kYKMajor>(line_y + line, k)));
-        if (kMasked && !on_side(y_side, col + line, k0 + k)) continue;
-#pragma unroll
-        for (int r = 0; r < 2 * S::kTilesM; ++r) {
-          auto& s = sum[(r / 2 * S::kTilesN + c / 2) * 4 + r % 2 * 2 + c % 2];
-          if (!kMasked || on_side(x_side, row + r * 8 + g, k0 + k)) s = fma(a[r], b, s);
-        }
-      }
-    }
-  };
-  auto inside = [&](Side side, int first) {   // whether the warp's lines have all of these k
-    return side == kUpToLine ? k0 + S::kBlockK - 1 <= first : side == kEverywhere || k0 >= first + S::kWarpEdge - 1;
-  };
-  if (inside(x_side, row) && inside(y_side, col))
-    multiply(std::false_type());
-  else
-    multiply(std::true_type());
 }
 
 // ---- mma kernel: a tile.
 
-// Sums the k-blocks of a CTA, each while later ones are being copied; float32 operands times `scale`.
-template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, float scale, MmaSums<T, kEdge>& sum) {
-  using S = MmaShape<T, kEdge>;
+// Sums the k-blocks of a CTA, each while later ones are being copied.
+template <typename T, bool kXKMajor, bool kYKMajor>
+__device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
+  using S = MmaShape<T>;
+  constexpr int kEdge = S::kEdge;
   const MmaWorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpEdge, warp_col = warp / 2 * S::kWarpEdge;
   const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin;
@@ -2989,10 +2587,10 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   const uint32_t stages = shared_address(memory.stage);
   auto view_x = [&] { return OperandView<T>{work.x, p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k}; };
   auto view_y = [&] { return OperandView<T>{work.y, p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k}; };
-  MmaCopier<T, kEdge, kXKMajor> x(view_x(), k_begin, stages);
-  MmaCopier<T, kEdge, kYKMajor> y(view_y(), k_begin, stages + S::kOperandBytes);
-  const MmaReader<T, kEdge, kXKMajor, true> x_reader(stages, warp_row);
-  const MmaReader<T, kEdge, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
+  MmaCopier<T, kXKMajor> x(view_x(), k_begin, stages);
+  MmaCopier<T, kYKMajor> y(view_y(), k_begin, stages + S::kOperandBytes);
+  const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
+  const MmaReader<T, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
   int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
   int terms_to = end_of_k(x_side, y_side, row + S::kWarpEdge, col + S::kWarpEdge, p.k);
@@ -3007,28 +2605,27 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   }
   cp_async_wait_group<S::kStages - 1>();
   __syncthreads();
-  MmaFragments<T, kEdge> fragments[2];   // of this step, and the next
-  if (S::kReadAhead) fragments[0].read(x_reader, y_reader, 0, 0);
+  MmaFragments<T> fragments[2];   // of this step, and the next
+  fragments[0].read(x_reader, y_reader, 0, 0);
   int stage = 0, k0 = k_begin;
   auto iterate = [&](auto usual) {
     constexpr bool kUsual = decltype(usual)::value;
     const bool multiply = kUsual || (k0 > terms_from && k0 < terms_to);
     const int later = k0 + S::kStages * S::kBlockK;
-    MmaSums<T, kEdge> part;
+    MmaSums<T> part;
     // Multiply, while the next step is read
     if (multiply) {
 #pragma unroll
-      for (int step = 0; step < S::kSteps - S::kReadAhead; ++step) {
-        const int read = step + S::kReadAhead;
-        fragments[read % 2].read(x_reader, y_reader, stage, read);
-        mma_multiply_step<T, kEdge>(fragments[step % 2], step, scale, part, sum);
+      for (int step = 0; step < S::kSteps - 1; ++step) {
+        fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
+        mma_multiply_step<T>(fragments[step % 2], step, part, sum);
       }
     }
     // Wait for the next stage
     cp_async_wait_group<S::kStages - 2>();
     named_barrier_sync<S::kThreads>(0);   // it is there, and this one has been read
     const int next = stage == (S::kStages - 1) * S::kStageBytes ? 0 : stage + S::kStageBytes;
-    if (S::kReadAhead) fragments[0].read(x_reader, y_reader, next, 0);
+    fragments[0].read(x_reader, y_reader, next, 0);
     // Start the copies of a later k-block
     if (later < k_end) {
       x.template copy<kUsual>(view_x(), later, stage);
@@ -3036,7 +2633,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
     }
     cp_async_commit_group();
     // Multiply the last step
-    if (multiply && S::kReadAhead) mma_multiply_step<T, kEdge>(fragments[1], S::kSteps - 1, scale, part, sum);
+    if (multiply) mma_multiply_step<T>(fragments[1], S::kSteps - 1, part, sum);
     stage = next;
   };
   // The usual k-block has terms, and what is copied meanwhile exists wholly. Without branches ptxas finds a better order for it. Warps come
@@ -3051,36 +2648,10 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T, kEdge>& memory, fl
   }
 }
 
-// The same without tensor cores, and without the terms that one of the operands does not have. Rare.
-template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_sum_exactly(const Product& p, MmaMemory<T, kEdge>& memory, MmaSums<T, kEdge>& sum) {
-  using S = MmaShape<T, kEdge>;
-  const MmaWorkTile<T>& work = memory.work;
-  const int warp = threadIdx.x / 32, line_x = warp % 2 * S::kWarpEdge, line_y = warp / 2 * S::kWarpEdge;
-  const OperandView<T> view_x{work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kEdge, p.m, p.k};
-  const OperandView<T> view_y{work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kEdge, p.n, p.k};
-  uint8_t *const at_x = memory.stage[0], *const at_y = at_x + S::kOperandBytes;
-  MmaCopier<T, kEdge, kXKMajor> x(view_x, work.k_begin, shared_address(at_x));
-  MmaCopier<T, kEdge, kYKMajor> y(view_y, work.k_begin, shared_address(at_y));
-#pragma unroll
-  for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
-#pragma unroll 1
-  for (int number = 0, k0 = work.k_begin; number < work.k_blocks; ++number, k0 += S::kBlockK) {
-    x.copy(view_x, k0, 0);
-    y.copy(view_y, k0, 0);
-    cp_async_commit_group();
-    cp_async_wait_group<0>();
-    __syncthreads();
-    mma_multiply_exactly<T, kEdge, kXKMajor, kYKMajor>(at_x, at_y, view_x.side, view_y.side, view_x.first_line + line_x,
-                                                      view_y.first_line + line_y, line_x, line_y, k0, sum);
-    __syncthreads();
-  }
-}
-
 // Writes a warp's sums, whose first element is (row, col) of C. inside: all of them exist.
-template <typename T, int kEdge>
-__device__ inline void mma_write(const Product& p, T* c, int row, int col, bool inside, const MmaSums<T, kEdge>& sum) {
-  using S = MmaShape<T, kEdge>;
+template <typename T>
+__device__ inline void mma_write(const Product& p, T* c, int row, int col, bool inside, const MmaSums<T>& sum) {
+  using S = MmaShape<T>;
   struct alignas(2 * sizeof(T)) Pair {
     T v[2];
   };
@@ -3109,10 +2680,10 @@ __device__ inline void mma_write(const Product& p, T* c, int row, int col, bool 
 }
 
 // Sums and writes tile `number / splits`, or one of its splits, whose CTAs are a cluster.
-template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T, kEdge>& memory) {
-  using S = MmaShape<T, kEdge>;
-  using Acc = typename S::Acc;
+template <typename T, bool kXKMajor, bool kYKMajor>
+__device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T>& memory) {
+  using S = MmaShape<T>;
+  constexpr int kEdge = S::kEdge;
   if (threadIdx.x == 0) {
     // All others wait for this, so it divides only where it has to: splits is 1, 2, 4 or 8
     const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = static_cast<int>(p.batches);
@@ -3130,33 +2701,30 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   }
   __syncthreads();
 
-  MmaSums<T, kEdge> sum;
-  volatile float before[S::kSplit ? S::kSums : 1];   // where they are rarely needed, they shall not take registers
-#pragma unroll 1
-  for (int attempt = 0;; ++attempt) {
-    const bool last = attempt == S::kAttempts - 1;
-    if (last)
-      mma_sum_exactly<T, kEdge, kXKMajor, kYKMajor>(p, memory, sum);
-    else
-      mma_sum<T, kEdge, kXKMajor, kYKMajor>(p, memory, attempt == 0 ? kTf32Scale : kTf32ScaleOfLarge, sum);
-    if constexpr (S::kSplit) {
-      const float least = last ? 0.0f : kTf32LeastOfLarge;   // of a sum that is taken from this attempt
-      if (all_finite(attempt > 0 ? before : nullptr, least, sum) || last) break;
-      put_aside(sum, before);
-    } else {
-      // A term that the product does not have, zero times Inf, can only have made a NaN
-      if (last || !p.triangular || !__syncthreads_or(any_nan<S::kSums>(sum))) break;
-    }
-  }
-
+  MmaSums<T> sum;
+  mma_sum<T, kXKMajor, kYKMajor>(p, memory, sum);
   const MmaWorkTile<T>& work = memory.work;
   const Tile& tile = work.tile;
-  static_assert(kEdge > 64 || sizeof(sum) * S::kThreads <= S::kStages * S::kStageBytes, "a CTA's sums must fit its stages");
-  add_splits<S::kSums, S::kThreads>(sum, reinterpret_cast<Acc*>(memory.stage), threadIdx.x, true, work.split, splits);
+  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpEdge, warp_col = warp / 2 * S::kWarpEdge;
+  const int row = tile.i * kEdge, col = tile.j * kEdge;
+  static_assert(sizeof(sum) * S::kThreads <= sizeof(memory.stage), "a CTA's sums must fit its stages");
+  // A dense product of operands that are not split has all terms: what is not finite there is right
+  if ((S::kSplit || p.triangular) && __builtin_expect(!all_finite(sum), false)) {
+    auto& exact = *reinterpret_cast<ExactMemory<T>*>(memory.stage);
+    static_assert(sizeof(exact) <= sizeof(memory.stage) && S::kThreads == kExactThreads, "the exact path sums the CTA's tile");
+    const int k_end = min(tile.k_end, work.k_begin + work.k_blocks * S::kBlockK), g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    sum_exactly<T>(p, work.x, work.y, row, col, work.k_begin, k_end, exact);
+#pragma unroll
+    for (int r = 0; r < 2 * S::kTilesM; ++r)
+#pragma unroll
+      for (int c = 0; c < 2 * S::kTilesN; ++c)
+        sum[(r / 2 * S::kTilesN + c / 2) * 4 + r % 2 * 2 + c % 2] = exact.sum[warp_row + r * 8 + g][warp_col + c / 2 * 8 + 2 * t + c % 2];
+  }
+
+  add_splits<S::kSums, S::kThreads>(sum, reinterpret_cast<typename S::Acc*>(memory.stage), threadIdx.x, true, work.split, splits);
   if (work.split != 0) return;
-  const int warp = threadIdx.x / 32, row = tile.i * kEdge, col = tile.j * kEdge;
   const bool inside = row + kEdge <= p.m && col + kEdge <= p.n && !(p.triangular && tile.i == tile.j);
-  mma_write<T, kEdge>(p, work.c, row + warp % 2 * S::kWarpEdge, col + warp / 2 * S::kWarpEdge, inside, sum);
+  mma_write<T>(p, work.c, row + warp_row, col + warp_col, inside, sum);
   if (p.triangular && tile.i != tile.j) write_zeros<kEdge, false>(p, work.c, col, row, 0, kEdge, threadIdx.x, S::kThreads);
 }
 """
@@ -3164,58 +2732,34 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 _CUDA_MMA_LAUNCH = r"""
 // ---- mma kernel: launching.
 
-// Large tiles are compiled where two CTAs of them fit into an SM, that is on 10.x and 9.0; on 9.0, which has another kernel for large
-// products, only if TRIL_MATMUL_PATH asks for this one, which defines TRIL_MATMUL_MMA.
-#if defined(TRIL_MATMUL_MMA)
-constexpr bool kMmaOnRequest = true;
-#else
-constexpr bool kMmaOnRequest = false;
-#endif
-__host__ __device__ constexpr bool has_large_mma_tiles(int capability) {
-  return capability / 10 == 10 || (capability == 90 && kMmaOnRequest);
-}
-
-template <typename T, int kEdge, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(MmaShape<T, kEdge>::kThreads, MmaShape<T, kEdge>::kCtasPerSm)
+template <typename T, bool kXKMajor, bool kYKMajor>
+__global__ void __launch_bounds__(MmaShape<T>::kThreads, MmaShape<T>::kCtasPerSm)
     mma_product(const __grid_constant__ Product p, int splits) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (__CUDA_ARCH__ >= 800 && (kEdge == 64 || has_large_mma_tiles(__CUDA_ARCH__ / 10))) {
-    extern __shared__ __align__(256) unsigned char mma_memory[];
-    mma_compute<T, kEdge, kXKMajor, kYKMajor>(p, kEdge == 64 ? splits : 1, blockIdx.x,
-                                              *reinterpret_cast<MmaMemory<T, kEdge>*>(mma_memory));
-  }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(256) unsigned char mma_memory[];
+  mma_compute<T, kXKMajor, kYKMajor>(p, splits, blockIdx.x, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
 #endif
 }
 
-// How a product is cut. `splits`: how many CTAs, a cluster of Hopper or later, share the range of k of each tile.
-struct Cut {
-  int edge, splits;
-};
-
-// Large tiles read least, and many tiles keep every SM busy. Of float32 and float64 small tiles are as fast at every size. Where tiles are
-// few, several CTAs share the range of k of one, if the GPU has clusters. The limits are measured, on an H200.
+// Where tiles are few, several CTAs, a cluster of Hopper or later, share the range of k of one. The limits are measured, on an H200.
 template <typename T>
-static Cut mma_cut_of(const Product& p, const Gpu& gpu) {
-  const bool many = p.k >= 2048 && tile_count(p, 128) * p.batches >= 2 * gpu.sms;
-  if (sizeof(T) == 2 && many && has_large_mma_tiles(gpu.capability)) return {128, 1};
-  const int64_t tiles = tile_count(p, 64) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
+static int mma_splits_of(const Product& p, const Gpu& gpu) {
+  const int64_t tiles = tile_count(p, MmaShape<T>::kEdge) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
   int splits = 1;
   while (gpu.capability >= 90 && splits < 8 && splits * splits * tiles <= most && p.k >= splits * (sizeof(T) == 2 ? 512 : 128)) splits *= 2;
-  return {64, splits};
+  return splits;
 }
 
 template <typename T>
 static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
+  using S = MmaShape<T>;
   const OperandLayout x = layout_of_x(p, 16 / sizeof(T)), y = layout_of_y(p, 16 / sizeof(T));
   Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
   (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
-  const Cut cut = mma_cut_of<T>(p, gpu);
+  const int splits = mma_splits_of<T>(p, gpu);
   return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-    return with_constant(cut.edge == 128, [&](auto large) {
-      constexpr int kEdge = sizeof(T) == 2 && large ? 128 : 64, kBytes = sizeof(MmaMemory<T, kEdge>);
-      const Launch launch(tile_count(p, kEdge) * p.batches * cut.splits, MmaShape<T, kEdge>::kThreads, kBytes, cut.splits, false, stream);
-      return launch_kernel<mma_product<T, kEdge, x_k_major, y_k_major>>(launch, q, cut.splits);
-    });
+    const Launch launch(tile_count(p, S::kEdge) * p.batches * splits, S::kThreads, sizeof(MmaMemory<T>), splits, false, stream);
+    return launch_kernel<mma_product<T, x_k_major, y_k_major>>(launch, q, splits);
   });
 }
 
@@ -3337,20 +2881,23 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
 
 // ---- Behind the Hopper kernel: the kernel.
 
-// What computes a product as the fallback: the mma kernel, of operands that it can read, or the portable one.
+// What computes a product as the fallback: the mma kernel, of operands that it can read, or the exact path.
 template <bool kXKMajor, bool kYKMajor>
 struct MmaFallback {
-  using S = MmaShape<float, 64>;
-  static constexpr int kEdge = 64, kThreads = S::kThreads, kCtasPerSm = S::kCtasPerSm;
-  using Memory = MmaMemory<float, kEdge>;
+  using S = MmaShape<float>;
+  static constexpr int kEdge = S::kEdge, kThreads = S::kThreads, kCtasPerSm = S::kCtasPerSm;
+  using Memory = MmaMemory<float>;
   __device__ static void compute(const Product& p, int splits, int number, Memory& memory) {
-    mma_compute<float, kEdge, kXKMajor, kYKMajor>(p, splits, number, memory);
+    mma_compute<float, kXKMajor, kYKMajor>(p, splits, number, memory);
   }
 };
-struct PortableFallback : Portable<float> {
-  __device__ static void compute(const Product& p, int splits, int number, Memory& memory) {
-    portable_compute<float>(p, splits, number, memory);
-  }
+struct ExactFallback {
+  static constexpr int kEdge = kBlock, kThreads = kExactThreads, kCtasPerSm = 4;
+  union Memory {
+    ExactMemory<float> exact;
+    Corrections<kEdge> corrections;
+  };
+  __device__ static void compute(const Product& p, int, int number, Memory& memory) { exact_compute<float>(p, number, memory.exact); }
 };
 
 // Behind products of the Hopper kernel: computes one as the fallback, or corrects what has outliers, or does nothing. That is so common
@@ -3396,9 +2943,9 @@ static cudaError_t launch_behind_as(const Product& p, const Gpu& gpu, int splits
 
 cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   const OperandLayout x = layout_of_x(p, 4), y = layout_of_y(p, 4);
-  if (!x.readable || !y.readable) return launch_behind_as<PortableFallback>(p, gpu, portable_splits(p, sizeof(float), gpu), behind, stream);
+  if (!x.readable || !y.readable) return launch_behind_as<ExactFallback>(p, gpu, 1, behind, stream);
   return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-    return launch_behind_as<MmaFallback<x_k_major, y_k_major>>(p, gpu, mma_cut_of<float>(p, gpu).splits, behind, stream);
+    return launch_behind_as<MmaFallback<x_k_major, y_k_major>>(p, gpu, mma_splits_of<float>(p, gpu), behind, stream);
   });
 }
 """
@@ -4815,8 +4362,8 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   if (error != cudaSuccess || !p.triangular) return error;
   return with_constant(h.bfloat16, [&](auto is_bfloat16) {
     using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
-    const int64_t parts = tile_count(p, kPortableEdge) * p.batches;
-    const Launch launch(std::min<int64_t>(gpu.sms, parts), Portable<T>::kThreads, sizeof(typename Portable<T>::Memory), 1, true, stream);
+    const int64_t halves = 2 * tile_count(p, kBlock) * p.batches;
+    const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, halves), kExactThreads, 0, 1, true, stream);
     return launch_kernel<sum_again<T>>(launch, p, h.non_finite);
   });
 }
@@ -5021,7 +4568,7 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, bool k
   return error;
 }
 
-// Whether the Hopper kernel is faster than the portable one; measured, on an H200. Than the mma kernel it is faster from here on, too.
+// Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
 static bool hopper_serves(const Product& p) {
   return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
@@ -5033,42 +4580,41 @@ static bool hopper_serves_batch(const Product& p) {
   return p.triangular ? p.n >= 1152 || (p.n >= 768 && all >= 1.25e10) : p.m >= 512 && p.n >= 512 && all >= 8e8;
 }
 
-// Whether the mma kernel is faster than the half-precision one, or than the portable one; measured, on an H200. The portable one computes
-// products of few tiles at once, and reads any strides.
+// Whether the mma kernel is faster than the half-precision one; measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const int64_t tiles = tile_count(p, 64) * p.batches;
   if (p.triangular) return p.k <= 256 || (p.k <= 1152 && tiles <= 4 * gpu.sms);
   return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
 }
-static bool mma_beats_portable(const Product& p, ElementType type, const Gpu& gpu) {
-  if (type == kFloat16 || type == kBFloat16) return true;
-  return tile_count(p, 64) * p.batches >= gpu.sms / 2 * (operands_to_copy(p, type, kMmaKernel) ? 4 : 1);
+
+// Whether so few tiles of float32 that the tf32 kernel is faster than the mma kernel, which may have to copy operands, too.
+static bool few_tiles(const Product& p, const Gpu& gpu) {
+  return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kMmaKernel) ? 4 : 1);
 }
 
 // Which kernel computes a product. docs/kernel.md has the measurement behind each bound ("Which kernel").
 //
 //   asked for    capability    element type         size                      kernel
-//   portable     any           any                  any                       portable
-//   mma          8.0 on        any                  any                       mma
+//   exact        any           any                  any                       exact
+//   mma          any           any                  any                       mma
 //   auto         9.0           float16, bfloat16    small, see mma_beats_half mma
 //   auto         9.0           float16, bfloat16    larger                    half
 //   auto         9.0           float32              hopper_serves_batch       hopper
 //   auto         9.0           float32              small, see tf32_serves    tf32
 //   auto         9.0           float32              large, hopper_serves      hopper
-//   auto         8.0 on        all else             mma_beats_portable        mma
-//   auto         all else                                                     portable
+//   auto         9.0           float32              few_tiles                 tf32, if tf32_computes
+//   auto         all else                                                     mma
 //
-// And portable where there is nothing to sum, k = 0. A part of a 9.0 with fewer than four SMs goes by the lines for 8.0.
+// And exact where there is nothing to sum, k = 0. A part of a 9.0 with fewer than four SMs goes by the last line. GPUs are of 8.0 or later.
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
-  if (path == kPortablePath || p.k == 0) return kPortableKernel;
-  if (path == kMmaPath) return kMmaKernel;
-  if (gpu.capability == 90 && gpu.sms >= 4) {   // two clusters, for two gradients
-    if (type == kFloat16 || type == kBFloat16) return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
-    if (type == kFloat32 && hopper_serves_batch(p)) return kHopperKernel;
-    if (type == kFloat32 && tf32_serves(p, gpu)) return kTf32Kernel;
-    if (type == kFloat32 && hopper_serves(p)) return kHopperKernel;
-  }
-  return gpu.capability >= 80 && mma_beats_portable(p, type, gpu) ? kMmaKernel : kPortableKernel;
+  if (path == kExactPath || p.k == 0) return kExactKernel;
+  if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // two clusters, for two gradients
+  if (type == kFloat16 || type == kBFloat16) return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
+  if (type != kFloat32) return kMmaKernel;
+  if (hopper_serves_batch(p)) return kHopperKernel;
+  if (tf32_serves(p, gpu)) return kTf32Kernel;
+  if (hopper_serves(p)) return kHopperKernel;
+  return few_tiles(p, gpu) && tf32_computes(p) ? kTf32Kernel : kMmaKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
@@ -5084,7 +4630,7 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
 
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream) {
-  if (kernel == kPortableKernel) return launch_portable(product, type, gpu, stream);
+  if (kernel == kExactKernel) return launch_exact(product, type, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
   if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
@@ -5305,7 +4851,7 @@ std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at:
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
   const at::Tensor c = at::empty(shape, x.options());
-  if (c.numel() == 0) return {c, "portable", std::nullopt, std::nullopt};
+  if (c.numel() == 0) return {c, "exact", std::nullopt, std::nullopt};
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
@@ -5380,16 +4926,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. --------------------------------------------------------------------------------------
 
-_AUTOMATIC, _PORTABLE, _MMA = 0, 1, 2
-_PATHS = {"auto": _AUTOMATIC, "portable": _PORTABLE, "mma": _MMA}
+_AUTOMATIC, _EXACT, _MMA = 0, 1, 2
+_PATHS = {"auto": _AUTOMATIC, "exact": _EXACT, "mma": _MMA}
 
 
 def _requested_path():
-    """The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); 'portable', to run every CUDA product on the portable kernel; or 'mma',
-    on the mma kernel, whose tiles for large 16-bit products Hopper has only then."""
+    """The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); 'exact', to run every CUDA product on the exact kernel; or 'mma', on
+    the mma kernel."""
     value = os.environ.get("TRIL_MATMUL_PATH", "auto")
     if value not in _PATHS:
-        raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'portable' or 'mma', but is {value!r}")
+        raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {value!r}")
     return _PATHS[value]
 
 
@@ -5398,7 +4944,7 @@ _PATH = _requested_path()
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_PORTABLE, _CUDA_PORTABLE_LAUNCH, _CUDA_AGAIN, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
+_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
 _CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF]
 _CUDA_SOURCES += [_CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
@@ -5490,7 +5036,7 @@ def _build():
     if not torch.cuda.is_available():
         return None
     capabilities = sorted({torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())})
-    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities] + ["-DTRIL_MATMUL_MMA"] * (_PATH == _MMA)
+    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities]
     # The name holds a digest of all that decides the binary, so an edited file, a new GPU or another Python never meets an old build.
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
     name = f"tril_matmul_{hashlib.sha256(chr(10).join(decisive).encode()).hexdigest()[:16]}"
@@ -6002,9 +5548,9 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'portable', 'tf32', 'half', 'hopper', 'mma', 'fallback', 'hopper, fallback'
+        A dict: 'path', the kernel whose result counts ('cpu', 'exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', 'hopper, fallback'
         where a part of a batch fell back, or 'meta', where nothing is computed); 'fallback', whether there was one: pairs of float16 cannot
-        hold an operand, and the mma kernel, or the portable one, whichever can read the operands, computed the product, or one of the
+        hold an operand, and the mma kernel, or the exact one, whichever can read the operands, computed the product, or one of the
         batch; 'fallback_at', which of the batch, counted over its leading dimensions as one;
         'outliers', how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
 

@@ -294,10 +294,7 @@ inline void copy(uint32_t to, const void* from, int bytes, int all) {
     now();
 }
 void cp_async_16(uint32_t to, const void* from, int existing = 16) { copy(to, from, existing, 16); }
-template <int kBytes>
-void cp_async(uint32_t to, const void* from, bool exist) {
-  copy(to, from, exist ? kBytes : 0, kBytes);
-}
+void cp_async_4(uint32_t to, const void* from, bool exist) { copy(to, from, exist ? 4 : 0, 4); }
 inline void cp_async_commit_group() { current->groups.push_back(current->copies.size()); }
 template <int kPending>
 void cp_async_wait_group() {
@@ -376,27 +373,18 @@ void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     s[u] = static_cast<float>(all);
   }
 }
-inline void mma_float64(double* s, double* s_lower, double upper, double lower, double b) {
-  const int lane = current->x % 32, g = lane / 4, t = lane % 4;
-  auto& brought = warp().brought[warp().meeting.turn % 2];
-  const double own[3] = {upper, lower, b};
-  std::memcpy(brought[lane], own, sizeof(own));
-  meet(warp().meeting, 32);
-  auto number = [&](int of, int which) {
-    double value;
-    std::memcpy(&value, brought[of] + 2 * which, sizeof(value));
-    return value;
-  };
-  for (int u = 0; u < 4; ++u)
-    for (int k = 0; k < 4; ++k) {
-      double& sum = (u < 2 ? s : s_lower)[u % 2];
-      sum = std::fma(number(g * 4 + k, u / 2), number((2 * t + u % 2) * 4 + k, 2), sum);
-    }
-}
 template <typename T>
 void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  auto number = [](uint32_t low, uint32_t high) { return bits_as<double>(static_cast<uint64_t>(high) << 32 | low); };
-  mma_float64(s, s + 2, number(a[0], a[1]), number(a[2], a[3]), number(b0, b1));
+  const int lane = current->x % 32, g = lane / 4, t = lane % 4;
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  std::memcpy(brought[lane], a, sizeof(a));
+  brought[lane][4] = b0, brought[lane][5] = b1;
+  meet(warp().meeting, 32);
+  auto number = [&](int of, int which) {   // of those that a lane brings: rows g and g + 8 of A, column g of B
+    return bits_as<double>(static_cast<uint64_t>(brought[of][2 * which + 1]) << 32 | brought[of][2 * which]);
+  };
+  for (int u = 0; u < 4; ++u)
+    for (int k = 0; k < 4; ++k) s[u] = std::fma(number(g * 4 + k, u / 2), number((2 * t + u % 2) * 4 + k, 2), s[u]);
 }
 
 // sums (+)= A B of 64 x 64 and eight k: truncated operands, as the tensor cores read them, B in rows of 128 bytes with their swizzle. Late,

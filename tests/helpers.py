@@ -43,7 +43,7 @@ def cuda_path(model, hopper="mma"):
     `hopper`, or that of the GPU."""
     if model._PATH != model._AUTOMATIC:
         return next(name for name, path in model._PATHS.items() if path == model._PATH)
-    return hopper if HAS_HOPPER else "mma" if torch.cuda.get_device_capability() >= (8, 0) else "portable"
+    return hopper if HAS_HOPPER else "mma"
 
 
 def load():

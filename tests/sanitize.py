@@ -2,8 +2,8 @@
 
     python tests/sanitize.py                      all four tools, all kernels, eight processes side by side
     python tests/sanitize.py memcheck             some of the tools
-    python tests/sanitize.py initcheck portable   some of the kernels: portable, tf32, hopper, hopper_tf32, half, half_batches,
-                                                  half_large, mma, mma_large
+    python tests/sanitize.py initcheck exact      some of the kernels: exact, tf32, hopper, hopper_tf32, half, half_batches,
+                                                  half_large, mma
     python tests/sanitize.py --parallel 4 --seconds 300 --json pairs.json
 
 Each pair of a tool and a kernel is a process of its own, which may take so many seconds. A table says of each whether it is clean, what was
@@ -12,7 +12,7 @@ found, or that its time was over; --json writes the same to a file, pair by pair
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every pair is clean, 1 if one is not, 2 if it
 cannot run.
 
-The tools look at a copy of the file that takes the half-precision kernel, and the mma kernel's large tiles, at small sizes, too.
+The tools look at a copy of the file that takes the half-precision kernel at small sizes, too.
 
 racecheck (of CUDA 13.0) does not follow all that these kernels do, and looks at a copy of the file that differs in that alone. It follows
 an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of them arrives for
@@ -43,9 +43,8 @@ from pathlib import Path
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 EMPTY = "address_in_peer(base + offsetof(Shared, empty) + 8 * stage"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-EVERY_COPY = (  # which kernel, and which tiles, are for small 16-bit products: large ones would take the tools minutes
+EVERY_COPY = (  # which kernel is for small 16-bit products: large ones would take the tools minutes
     ("return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;", "return mma_beats_half(p, gpu) ? kHalfKernel : kHalfKernel;"),
-    ("const bool many = p.k >= 2048 && tile_count(p, 128) * p.batches >= 2 * gpu.sms;", "const bool many = p.k >= 256;"),
 )
 COPIED = {  # for a tool: what becomes of what, besides
     "racecheck": (
@@ -96,7 +95,7 @@ COPIED = {  # for a tool: what becomes of what, besides
         ("barrier_init(&shared.tile_empty[u], kTileTakers);", "barrier_init(&shared.tile_empty[u], kTileTakers * 32);"),
     ),
 }
-SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
+EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 # Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
 HALF_SIZES = (136, 513)  # tiles of 128 columns; two CTAs share the k of each
@@ -104,13 +103,13 @@ HALF_LONG = (4100, 100, 136)  # K, M, N: four share it
 HALF_SPLIT = 1409  # tiles of 128 columns in splits, which leave sums in the workspace
 HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 columns, of which a cluster computes several, with as few k-blocks as can be
 HALF_LARGE = 3329  # tiles of 256 columns in splits, one row in the last ones
-MMA_SIZES, MMA_LARGE_SIZES = (136, 200), (260, 392)  # tiles of 64, shared by clusters, with an edge that no block divides; tiles of 128
+MMA_SIZES = (136, 200)  # tiles shared by clusters, with an edge that no block divides
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
 FAMILY = tuple(itertools.product((0, 1, 2), (0, 1, 2)))  # contractions and structures
 NAMED = (
     "sum_again",
-    "portable",
+    "exact",
     "tf32",
     "hopper",
     "half",
@@ -128,10 +127,10 @@ def finite(torch, module, X, Y, contraction, structure):
     return torch.isfinite(C).all()
 
 
-def portable(torch, module):
+def exact(torch, module):
     """Every contraction and structure, float32 and float64."""
-    module._PATH = module._PORTABLE
-    for N, dtype in itertools.product(SIZES, (torch.float32, torch.float64)):
+    module._PATH = module._EXACT
+    for N, dtype in itertools.product(EXACT_SIZES, (torch.float32, torch.float64)):
         X, Y = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
 
@@ -218,9 +217,10 @@ def half_large(torch, module):
     print("computed by", module.explain(X[:200, :200], Y[:200, :200])["path"], flush=True)
 
 
-def mma_of(torch, module, sizes, dtypes):
+def mma(torch, module):
+    """Every contraction and structure of all four types, a copy, a batch, and what is summed again."""
     module._PATH = module._MMA
-    for N, dtype in itertools.product(sizes, dtypes):
+    for N, dtype in itertools.product(MMA_SIZES, (torch.float16, torch.bfloat16, torch.float32, torch.float64)):
         X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
         assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
@@ -231,19 +231,8 @@ def mma_of(torch, module, sizes, dtypes):
     print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
-def mma(torch, module):
-    """Every contraction and structure of all four types in small tiles, a copy, a batch, and what is summed again."""
-    mma_of(torch, module, MMA_SIZES, (torch.float16, torch.bfloat16))
-    mma_of(torch, module, (*MMA_SIZES, MMA_LARGE_SIZES[0]), (torch.float32, torch.float64))
-
-
-def mma_large(torch, module):
-    """The same of the 16-bit types in large tiles."""
-    mma_of(torch, module, MMA_LARGE_SIZES, (torch.float16, torch.bfloat16))
-
-
 KERNELS = {
-    "portable": portable,
+    "exact": exact,
     "tf32": tf32,
     "hopper": hopper,
     "hopper_tf32": hopper_tf32,
@@ -251,7 +240,6 @@ KERNELS = {
     "half_batches": half_batches,
     "half_large": half_large,
     "mma": mma,
-    "mma_large": mma_large,
 }
 
 
@@ -282,8 +270,7 @@ def child(tool, kernels):
 
 # ---- The pairs, side by side. ----------------------------------------------------------------------------------------
 
-# On Hopper large tiles of the mma kernel are compiled on this request alone. Which kernel computes is set by hand.
-ENVIRONMENT = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRIL_MATMUL_PATH": "mma"}
+ENVIRONMENT = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def run_child(before, tool, kernels, seconds):

@@ -46,7 +46,7 @@ int run_type(char** arguments) {
       if (list.count() != 0) fail("what the workspace held before counts");
       gridDim.x = 3;
       body = [&] { sum_again<T>(p, list); };
-      for (int cta = 0; cta < 3; ++cta) run_cluster<typename Portable<T>::Memory>(cta, 1, Portable<T>::kThreads);
+      for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
       for (int batch = 0; batch < p.batches; ++batch)
         for (int row = 0; row < p.m; ++row)
           for (int col = 0; col < p.n; ++col)
@@ -56,7 +56,7 @@ int run_type(char** arguments) {
         for (int row = col; row < blocks; ++row)
           for (int batch = 0; batch < p.batches; ++batch) list.add((batch * blocks + row) * blocks + col), ++listed;
       if (list.count() != listed) fail("the list has lost boxes");
-      for (int cta = 0; cta < 3; ++cta) run_cluster<typename Portable<T>::Memory>(cta, 1, Portable<T>::kThreads);
+      for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
       if (word != 0) fail("the list is not left empty");
     }
   });
@@ -71,11 +71,8 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_again(model, tmp_path_factory):
     """run_again(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    dynamic = "extern __shared__ __align__(16) unsigned char stage_memory[];"
-    assert model._CUDA_AGAIN.count(dynamic) == 1
-    again = model._CUDA_AGAIN.replace(dynamic, "unsigned char* const stage_memory = current->block->memory;")
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_PORTABLE]
-    parts = [emulation.PRELUDE, *source, AGAIN, again, emulation.PRODUCT, AGAIN_MAIN]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
+    parts = [emulation.PRELUDE, *source, AGAIN, model._CUDA_AGAIN, emulation.PRODUCT, AGAIN_MAIN]
     return host_program(tmp_path_factory.mktemp("again"), "again", parts, optimise="-Og")
 
 

@@ -170,9 +170,7 @@ def test_an_unknown_problem_to_explain(model):
 @pytest.mark.parametrize("value", ["hopper", "", "AUTO"])
 def test_an_unknown_path(monkeypatch, value):
     monkeypatch.setenv("TRIL_MATMUL_PATH", value)
-    assert (
-        refusal(ValueError, execute) == f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'portable' or 'mma', but is {value!r}"
-    )
+    assert refusal(ValueError, execute) == f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {value!r}"
 
 
 def test_a_cuda_tensor_without_kernels(model, monkeypatch):

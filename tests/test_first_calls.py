@@ -24,8 +24,8 @@ KERNELS = [
     ("mma", "float64", 1024),
     ("hopper", "float32", 1300),
     ("tf32", "float32", 512),
-    ("portable", "float32", 64),
-    ("portable", "float64", 64),
+    ("tf32", "float32", 64),
+    ("mma", "float64", 64),
 ]
 ON_GPU = [(way, *case) for way in WAYS for case in KERNELS if way != "autocast" or "float16" in case[1]]
 ON_CPU = [("backward", "float32"), ("thread backward", "bfloat16"), ("compile", "float64"), ("autocast", "bfloat16"), ("worker", "float16")]

@@ -7,30 +7,23 @@ from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UP
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("mma emulated")]
 
 MAIN = r"""
-template <typename T, int kEdge>
-int run_edge(char** arguments) {
-  const int splits = std::atoi(arguments[15]);
+template <typename T>
+int run_type(char** arguments) {
+  const int splits = std::atoi(arguments[14]);
   return run_product<T>(arguments, [&](const Product& p) {
     const bool x_k_major = p.x_col == 1, y_k_major = p.y_row == 1;
-    auto memory = []() -> MmaMemory<T, kEdge>& { return *reinterpret_cast<MmaMemory<T, kEdge>*>(current->block->memory); };
+    auto memory = []() -> MmaMemory<T>& { return *reinterpret_cast<MmaMemory<T>*>(current->block->memory); };
     int cluster_of;
     body = [&] {
       const int number = cluster_of * splits + current->block->rank;
       if (x_k_major)
-        (y_k_major ? mma_compute<T, kEdge, true, true> : mma_compute<T, kEdge, true, false>)(p, splits, number, memory());
+        (y_k_major ? mma_compute<T, true, true> : mma_compute<T, true, false>)(p, splits, number, memory());
       else
-        (y_k_major ? mma_compute<T, kEdge, false, true> : mma_compute<T, kEdge, false, false>)(p, splits, number, memory());
+        (y_k_major ? mma_compute<T, false, true> : mma_compute<T, false, false>)(p, splits, number, memory());
     };
-    for (cluster_of = 0; cluster_of < tile_count(p, kEdge) * p.batches; ++cluster_of)
-      run_cluster<MmaMemory<T, kEdge>>(cluster_of, splits, MmaShape<T, kEdge>::kThreads);
+    for (cluster_of = 0; cluster_of < tile_count(p, MmaShape<T>::kEdge) * p.batches; ++cluster_of)
+      run_cluster<MmaMemory<T>>(cluster_of, splits, MmaShape<T>::kThreads);
   });
-}
-
-template <typename T>
-int run_type(char** arguments) {
-  if constexpr (sizeof(T) == 2)
-    if (std::atoi(arguments[14]) == 128) return run_edge<T, 128>(arguments);
-  return run_edge<T, 64>(arguments);
 }
 
 int main(int, char** arguments) {
@@ -47,30 +40,24 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
-    """run(dtype, edge, contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_MMA]
+    """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT, model._CUDA_MMA]
     program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN])
 
-    def run(dtype, edge, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0):
+    def run(dtype, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0):
         assert len(set(sizes)) == 1 or structure == DENSE
         pad = -sizes[0] % 8 if len(set(sizes)) == 1 else 0  # rows of a multiple of 16 bytes, as the kernel demands
-        program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype, edge, splits)
+        program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype, splits)
 
     return run
 
 
 @TYPES
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_small_tiles(run, dtype, contraction, structure):
+def test_sizes_and_layouts(run, dtype, contraction, structure):
     layouts = [(1, 1), (0, 0)] if (contraction + structure + dtype) % 2 else [(1, 0), (0, 1)]
     for (N, late), (x_by_rows, y_by_rows) in zip(((70, 0), (132, 1)), layouts, strict=True):
-        run(dtype, 64, contraction, structure, (N, N, N), late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows, c_pad=N % 3)
-
-
-@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=["float16", "bfloat16"])
-@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
-def test_large_tiles(run, dtype, contraction, structure):
-    run(dtype, 128, contraction, structure, (140, 140, 140), late=structure == UPPER)
+        run(dtype, contraction, structure, (N, N, N), late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows, c_pad=N % 3)
 
 
 @TYPES
@@ -78,29 +65,29 @@ def test_large_tiles(run, dtype, contraction, structure):
 def test_splits(run, dtype, splits):
     """The CTAs of a cluster share the k of a tile; the shortest tiles have fewer k-blocks than CTAs."""
     for contraction, structure in ((NN, LOWER), (NT, UPPER), (TN, DENSE)):
-        run(dtype, 64, contraction, structure, (88, 88, 88), splits=splits, late=1)
+        run(dtype, contraction, structure, (88, 88, 88), splits=splits, late=1)
 
 
 @TYPES
 def test_batches(run, dtype):
     for N, contraction, structure in ((33, NN, LOWER), (72, NT, UPPER), (65, TN, DENSE)):
-        run(dtype, 64, contraction, structure, (N, N, N), batches=3, late=1)
+        run(dtype, contraction, structure, (N, N, N), batches=3, late=1)
 
 
 @TYPES
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_rectangles(run, dtype, contraction):
     for late, sizes in enumerate(((72, 136, 200), (200, 64, 8))):
-        run(dtype, 64, contraction, DENSE, sizes, late=late)
+        run(dtype, contraction, DENSE, sizes, late=late)
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4], ids=["large", "large and small", "denormals", "infinity"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_what_is_summed_again_of_float32(run, contraction, structure, kind):
-    run(FLOAT32, 64, contraction, structure, (80, 80, 80), kind=kind, late=1)
+    run(FLOAT32, contraction, structure, (80, 80, 80), kind=kind, late=1)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT64, FLOAT16, BFLOAT16], ids=["float64", "float16", "bfloat16"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_infinity_stays_where_the_sum_has_it(run, dtype, contraction, structure):
-    run(dtype, 64, contraction, structure, (72, 72, 72), kind=4)
+    run(dtype, contraction, structure, (72, 72, 72), kind=4)

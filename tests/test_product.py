@@ -622,7 +622,7 @@ def test_memory_beyond_the_result(model, function):
 
 EXPLAINED = {"lower": LOWER, "upper": UPPER, "transposed_a": DENSE}
 PROBLEM_OF = dict(zip(FUNCTIONS, EXPLAINED, strict=True))  # the problem that a public function computes
-PORTABLE = {"path": "portable", "fallback": False, "fallback_at": [], "outliers": 0}
+PLAIN = {"fallback": False, "fallback_at": [], "outliers": 0}  # what explain tells of a kernel that has no fallback
 
 
 @pytest.fixture
@@ -636,7 +636,7 @@ def automatic(model):
 def test_explain_on_the_cpu(model):
     A = normal(2048, 2048, seed=1)
     for problem in EXPLAINED:
-        assert model.explain(A, A, problem) == {**PORTABLE, "path": "cpu"}
+        assert model.explain(A, A, problem) == {**PLAIN, "path": "cpu"}
 
 
 @needs_hopper
@@ -661,8 +661,9 @@ def test_explain_names_the_tf32_kernel(automatic, problem):
         (A[None].expand(2, 600, 600), B),
         (A[:90, :90].expand(99, 90, 90),) * 2,
     ):
-        assert automatic.explain(*operands, problem) == {**PORTABLE, "path": "tf32"}
-    assert automatic.explain(A, B.repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, ::2], problem) == PORTABLE  # no neighbours
+        assert automatic.explain(*operands, problem) == {**PLAIN, "path": "tf32"}
+    apart = B.repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, ::2]  # no neighbours
+    assert automatic.explain(A, apart, problem) == {**PLAIN, "path": "mma"}
 
 
 @needs_hopper
@@ -781,11 +782,11 @@ def test_many_outliers_make_a_fallback(model, problem, every, fallback):
 @needs_cuda
 @pytest.mark.parametrize("problem", EXPLAINED)
 def test_explain_names_the_kernel(model, problem):
-    small = "mma" if model._PATH == model._MMA else "portable"
-    assert model.explain(*cuda_operands(60), problem) == {**PORTABLE, "path": small}  # one tile, on however small a GPU
+    small = helpers.cuda_path(model, hopper="tf32")
+    assert model.explain(*cuda_operands(60), problem) == {**PLAIN, "path": small}
     for dtype in DTYPES[1:]:
         path = helpers.cuda_path(model, hopper="half" if dtype in HALF_DTYPES else "mma")
-        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == {**PORTABLE, "path": path}
+        assert model.explain(*cuda_operands(2048, dtype=dtype), problem) == {**PLAIN, "path": path}
 
 
 TF32_SETTINGS = {
@@ -888,13 +889,16 @@ def test_gradients_go_by_the_setting_when_they_are_computed(model, restored_prec
 
 
 @needs_cuda
-def test_the_portable_kernel_on_request(model, monkeypatch):
-    monkeypatch.setenv("TRIL_MATMUL_PATH", "portable")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_exact_kernel_on_request(model, monkeypatch, dtype):
+    monkeypatch.setenv("TRIL_MATMUL_PATH", "exact")
     room = helpers.execute()
-    A, B = cuda_operands(2048)
-    for problem, (function, family) in zip(EXPLAINED, FUNCTIONS.items(), strict=True):
-        assert room["explain"](A, B, problem) == PORTABLE
-        assert_product(room[function](A, B), A, B, *family, function)
+    for N, layout, batch in ((1, "contiguous", ()), (70, "steps", (3,)), (257, "transposed", ()), (2048, "contiguous", ())):
+        A, B = (normal(*batch, N, N, seed=seed, dtype=dtype, device="cuda") for seed in (N, N + 1))
+        for problem, (function, (contraction, structure)) in zip(EXPLAINED, FUNCTIONS.items(), strict=True):
+            X, Y = (laid_out(T, layout, structure) for T in (A, B))
+            assert room["explain"](X, Y, problem) == {**PLAIN, "path": "exact"}
+            assert_product(room[function](X, Y), X, Y, contraction, structure, f"{function}, N = {N}, {layout}")
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ void range_of_k(const Product& p, int m0, int m1, int n0, int n1, int& begin, in
   else begin = m0;
 }
 
-// ---- The tiles of the portable, the tf32 and the mma kernel.
+// ---- The tiles of the exact, the tf32 and the mma kernel.
 
 void check_tiles(Contraction contraction, int m, int n, int k, int triangular, int edge) {
   Product p = {};

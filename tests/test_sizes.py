@@ -3,7 +3,7 @@ tile, the last tile of a cluster empty, every number of k-blocks modulo the stag
 
 The sizes are made of the schedule's own constants, read from the CUDA source, so a new size of tiles brings its own. At each size C, dA and
 dB are computed of operands that lie every way, in poisoned memory, and all elements are compared with float64 on the device. On a CPU
-small sizes of the same kind go through the CPU's operator. `TRIL_MATMUL_PATH=mma` and `=portable` send all of them to one kernel.
+small sizes of the same kind go through the CPU's operator. `TRIL_MATMUL_PATH=mma` and `=exact` send all of them to one kernel.
 """
 
 import contextlib
@@ -72,9 +72,10 @@ def cuts():
     """{name: the Cut of a kernel, or of one of its plans}."""
     block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
     half = {columns: constant("_CUDA_HALF", "kStages", kBlockN=columns) for columns in (tile // 2, tile)}
-    mma = {large: constant("_CUDA_MMA_LAUNCH", "kEdge", **{"sizeof(T)": 2, "large": large}) for large in (0, 1)}
-    depth = {size: constant("_CUDA_MMA", "kBlockK", **{"sizeof(T)": size}) for size in (2, 4, 8)}
-    portable = constant("_CUDA_PORTABLE", "kPortableEdge")
+    mma = {
+        size: Cut(*(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kEdge", "kBlockK", "kStages"))) for size in (2, 4, 8)
+    }
+    exact = {size: constant("_CUDA_EXACT", "kBlockK", **{"sizeof(Acc)": size}) for size in (4, 8)}
     tf32 = [constant("_CUDA_TF32_PLAN", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]
     return {
         "half, shared k": Cut(tile // 2, block, half[tile // 2]),
@@ -83,11 +84,11 @@ def cuts():
         "hopper": Cut(tile, block, constant("_CUDA_HOPPER", "kStages", kTf32=0)),
         "hopper, tf32": Cut(tile, block, constant("_CUDA_HOPPER", "kStages", kTf32=1)),
         "tf32": Cut(*tf32),
-        "mma, 16 bits": Cut(mma[0], depth[2], constant("_CUDA_MMA", "kStages")),
-        "mma, large": Cut(mma[1], depth[2], constant("_CUDA_MMA", "kStages")),
-        "mma, float32": Cut(mma[0], depth[4], constant("_CUDA_MMA", "kStages")),
-        "mma, float64": Cut(mma[0], depth[8], constant("_CUDA_MMA", "kStages")),
-        "portable": Cut(portable, portable, constant("_CUDA_PORTABLE", "kStages")),
+        "mma, 16 bits": mma[2],
+        "mma, float32": mma[4],
+        "mma, float64": mma[8],
+        "exact": Cut(block, exact[4], 2),
+        "exact, float64": Cut(block, exact[8], 2),
     }
 
 
@@ -137,16 +138,17 @@ def groups():
             Group("dense, batches", ("half",), dtype, rectangles(cut["half, whole tiles"], tile, 2 * tile, tile), (20,)),
         ]
     found += [
-        Group("portable", ("portable",), SINGLE, sizes(cut["portable"], 0) + sizes(cut["portable"], 320)),
+        Group("tf32, few tiles", ("tf32",), SINGLE, sizes(cut["tf32"], 0) + sizes(cut["tf32"], 320)),
         Group("tf32", ("tf32",), SINGLE, sizes(cut["tf32"], 448) + sizes(cut["tf32"], 640) + sizes(cut["tf32"], 1024)),
         Group("hopper", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile)),
         Group("hopper, large", ("hopper",), SINGLE, [4095, 4096, 4097, 5121, 8193]),
-        Group("portable, batches", ("portable",), SINGLE, classes(cut["portable"]), (2, 3)),
+        Group("tf32, few tiles, batches", ("tf32",), SINGLE, classes(cut["tf32"]), (2, 3)),
         Group("tf32, batches", ("tf32",), SINGLE, sizes(cut["tf32"], 512), (2, 4)),
         Group("tf32, large batches", ("tf32",), SINGLE, sizes(cut["tf32"], 0) + sizes(cut["tf32"], 64), (600,)),
         Group("hopper, batches", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile)[:18], (3,)),
-        Group("portable, dense", ("portable",), SINGLE, rectangles(cut["portable"], 320, 96, 64)),
-        Group("portable, long sums", ("portable",), SINGLE, rectangles(cut["portable"], 9000, 32, 64)),
+        Group("tf32, few tiles, dense", ("tf32",), SINGLE, rectangles(cut["tf32"], 320, 128, 64)),
+        Group("tf32, long sums", ("tf32",), SINGLE, rectangles(cut["tf32"], 9024, 64, 0)),
+        Group("mma, long sums", ("mma",), SINGLE, rectangles(cut["tf32"], 140032, 64, 0)),
         Group("tf32, dense", ("tf32",), SINGLE, rectangles(cut["tf32"], 640, 512, 384) + rectangles(cut["tf32"], 2048, 192, 256)),
         Group("hopper, dense", ("hopper",), SINGLE, rectangles(cut["hopper"], 4 * tile, 5 * tile, 6 * tile)),
         Group("hopper, short sums", ("hopper",), SINGLE, rectangles(cut["hopper"], 0, 10 * tile, 12 * tile)),
@@ -155,23 +157,26 @@ def groups():
         Group("hopper", ("hopper",), SINGLE, sizes(cut["hopper, tf32"], 5 * tile) + sizes(cut["hopper, tf32"], 14 * tile), tf32=True),
         Group("hopper, batches", ("hopper",), SINGLE, sizes(cut["hopper, tf32"], 5 * tile), (3,), tf32=True),
         Group("hopper, dense", ("hopper",), SINGLE, rectangles(cut["hopper, tf32"], 4 * tile, 5 * tile, 6 * tile), tf32=True),
-        Group("portable", ("portable",), DOUBLE, sizes(cut["portable"], 0) + sizes(cut["portable"], 320)),
+        Group("mma, few tiles", ("mma",), DOUBLE, sizes(cut["mma, float64"], 0) + sizes(cut["mma, float64"], 320)),
         Group("mma", ("mma",), DOUBLE, sizes(cut["mma, float64"], 704)),
         Group("mma, all layouts", ("mma",), DOUBLE, sizes(cut["mma, float64"], 1472)),
         Group("mma, batches", ("mma",), DOUBLE, classes(cut["mma, float64"]), (150,)),
-        Group("portable, dense", ("portable",), DOUBLE, rectangles(cut["portable"], 320, 96, 64)),
+        Group("mma, few tiles, dense", ("mma",), DOUBLE, rectangles(cut["mma, float64"], 320, 128, 64)),
         Group("mma, dense", ("mma",), DOUBLE, rectangles(cut["mma, float64"], 256, 640, 768)),
     ]
     return found
 
 
 def forced_groups():
-    """Further sizes, for TRIL_MATMUL_PATH=mma, which alone has large tiles on 9.0, and sends float32 there."""
+    """Further sizes, for TRIL_MATMUL_PATH=mma and =exact."""
     cut = cuts()
-    found = [Group("large tiles", ("mma",), dtype, sizes(cut["mma, large"], 2944)) for dtype in HALVES]
-    found += [Group("large tiles, dense", ("mma",), dtype, rectangles(cut["mma, large"], 2048, 2048, 2176)) for dtype in HALVES]
-    found += [Group("large tiles, batches", ("mma",), dtype, sizes(cut["mma, large"], 2048), (3,)) for dtype in HALVES]
-    return [*found, Group("mma", ("mma",), SINGLE, sizes(cut["mma, float32"], 64) + sizes(cut["mma, float32"], 1024))]
+    found = [Group("mma", ("mma",), SINGLE, sizes(cut["mma, float32"], 64) + sizes(cut["mma, float32"], 1024))]
+    for dtype in (SINGLE, DOUBLE, *HALVES):
+        of_dtype = cut["exact, float64" if dtype == DOUBLE else "exact"]
+        found.append(Group("exact", ("exact",), dtype, sizes(of_dtype, 0) + sizes(of_dtype, 320)))
+        found.append(Group("exact, batches", ("exact",), dtype, classes(of_dtype), (2, 3)))
+        found.append(Group("exact, dense", ("exact",), dtype, rectangles(of_dtype, 320, 128, 64)))
+    return found
 
 
 def small_groups():
@@ -185,7 +190,7 @@ def small_groups():
     return found
 
 
-GPU_GROUPS, CPU_GROUPS = groups(), small_groups()
+GPU_GROUPS, FORCED_GROUPS, CPU_GROUPS = groups(), forced_groups(), small_groups()
 
 # ---- What is computed, and what it should be. ------------------------------------------------------------------------
 
@@ -384,11 +389,12 @@ def test_every_class_of_sizes(model, group):
 
 
 @needs_cuda
-@pytest.mark.parametrize("group", forced_groups(), ids=lambda group: group.label)
-def test_every_class_of_sizes_of_the_mma_kernel(model, group):
-    if model._PATH != model._MMA:
-        pytest.skip("this needs TRIL_MATMUL_PATH=mma")
-    assert check_group(model, group, "cuda") == {"mma"}
+@pytest.mark.parametrize("group", FORCED_GROUPS, ids=lambda group: group.label)
+def test_every_class_of_sizes_of_a_forced_kernel(model, group):
+    (kernel,) = group.kernels
+    if model._PATHS[kernel] != model._PATH:
+        pytest.skip(f"this needs TRIL_MATMUL_PATH={kernel}")
+    assert check_group(model, group, "cuda") == {kernel}
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="the same, and more, runs on the GPU")
@@ -401,7 +407,7 @@ def test_every_kernel_has_a_group(model):
     """Of each kernel that the source names there are sizes, single ones, batches and dense ones."""
     names = set(model_kernels())
     for kind in (lambda g: not g.batches, lambda g: g.batches, lambda g: isinstance(g.shapes[0], tuple)):
-        assert {kernel for group in GPU_GROUPS if kind(group) for kernel in group.kernels} == names
+        assert {kernel for group in (*GPU_GROUPS, *FORCED_GROUPS) if kind(group) for kernel in group.kernels} == names
     assert {(group.dtype, group.tf32) for group in GPU_GROUPS} == {*((d, False) for d in (*HALVES, SINGLE, DOUBLE)), (SINGLE, True)}
 
 

@@ -35,8 +35,8 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_TF32_PLAN, model._CUDA_TF32]
-    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
+    parts = [emulation.PRELUDE, *source, model._CUDA_TF32_PLAN, model._CUDA_TF32, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
 
     def run(contraction, structure, sizes, *, batches=1, at_once=92, late=0, x_by_rows=1, y_by_rows=1, pad=0, kind=0, c_pad=0):
@@ -68,6 +68,12 @@ def test_sizes_and_layouts(run, contraction, structure, late):
 def test_batches(run, contraction, structure, late):
     for N, batches, at_once in ((33, 3, 92), (68, 3, 1), (130, 2, 92)):
         run(contraction, structure, (N, N, N), batches=batches, at_once=at_once, late=late)
+
+
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_small_sizes(run, contraction, structure):
+    for number, N in enumerate((1, 2, 31, 63, 65)):
+        run(contraction, structure, (N, N, N), late=number % 2, pad=number % 3, x_by_rows=number % 2, kind=4 * (number == 3))
 
 
 @pytest.mark.parametrize(("contraction", "structure", "N"), [(NN, LOWER, 448), (NT, UPPER, 449), (TN, LOWER, 500), (TN, DENSE, 384)])

@@ -43,7 +43,7 @@ def calls_of(model, kind):
 
 @needs_hopper
 @pytest.mark.alone
-@pytest.mark.parametrize("kind", ["portable", "half", "hopper"])
+@pytest.mark.parametrize("kind", ["tf32", "half", "hopper"])
 def test_other_threads_go_on_while_a_launch_waits(model, kind):
     """Behind a kernel of a second or so stand more launches than the queue holds: the thread that launches them has to wait."""
     call, count = calls_of(model, kind)
