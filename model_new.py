@@ -5627,7 +5627,7 @@ def _has_kernels(X):
 
 def _product_by_kernels(X, Y, contraction, structure, keep=False, explain=False):
     """C; the name of the kernel that computed it; if `keep`, the workspace in which the operands lie packed, or None; if `explain`, how it
-    went on the Hopper kernel for each of the batch (fallback, outliers), or None. An error that says what to install without kernels."""
+    went on the Hopper kernel for each of the batch (fallback, outliers), or None. Raises RuntimeError where the kernels were not built."""
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"

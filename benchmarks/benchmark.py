@@ -658,7 +658,7 @@ def suite_build(bench, record):
                     record.add(row, f"{state:<10}{row['torch_s']:>18.2f}{row['import_s']:>22.2f}{row['first_call_s']:>16.2f}")
 
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 
 def find_nvcc():
