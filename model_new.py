@@ -5367,19 +5367,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. --------------------------------------------------------------------------------------
 
+# The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2}  # as in the CUDA source
 _AUTOMATIC, _EXACT, _MMA = _PATHS.values()
-
-
-def _requested_path():
-    """The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel."""
-    value = os.environ.get("TRIL_MATMUL_PATH", "auto")
-    if value not in _PATHS:
-        raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {value!r}")
-    return _PATHS[value]
-
-
-_PATH = _requested_path()
+_PATH = _PATHS.get(os.environ.get("TRIL_MATMUL_PATH", "auto"))
+if _PATH is None:
+    raise ValueError(
+        f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {os.environ['TRIL_MATMUL_PATH']!r}"
+    )
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
@@ -5564,18 +5559,7 @@ _KEEPS_WORKSPACES = None not in (_saved_tensors_hooks, _backward_keeps_graph)
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
 _DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the result
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
-
-
-def _autocast_dtype(device_type):
-    """What torch.autocast wants products of that kind of device to be computed in, or None."""
-    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        return torch.get_autocast_dtype(device_type)
-    return None
+_DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 def _check_operand(function, name, T, square):
@@ -5588,7 +5572,8 @@ def _check_operand(function, name, T, square):
             what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
         raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
     if T.dtype not in _DTYPES:
-        raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {_name(T.dtype)}")
+        what = str(T.dtype).removeprefix("torch.")
+        raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {what}")
     if T.dim() < 2:
         shape = "(..., N, N)" if square else "(..., rows, columns)"
         raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape}, but has shape {tuple(T.shape)}")
@@ -5596,11 +5581,11 @@ def _check_operand(function, name, T, square):
         raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(T.shape)}")
 
 
-def _check_operands(function, A, B, structure):
-    """Refuse operands that do not fit each other. Raises TypeError, ValueError or RuntimeError."""
+def _prepared(function, A, B, structure):
+    """The operands in the dtype that autocast wants, their leading dimensions broadcast. Raises TypeError, ValueError or RuntimeError."""
     _check_operand(function, "A", A, structure != _DENSE)
     _check_operand(function, "B", B, structure != _DENSE)
-    a, b = A.shape, B.shape
+    a, b, device = A.shape, B.shape, A.device.type
     if a[-2] != b[-2]:
         what = "number of rows K" if structure == _DENSE else "size N"
         raise ValueError(f"{function}: A and B must have the same {what}, but A has shape {tuple(a)} and B has shape {tuple(b)}")
@@ -5609,10 +5594,17 @@ def _check_operands(function, A, B, structure):
             raise ValueError(f"{function}: the leading dimensions of A and B must broadcast, but are {tuple(a[:-2])} and {tuple(b[:-2])}")
     if A.device != B.device:
         raise RuntimeError(f"{function}: A and B must be on the same device, but A is on {A.device} and B is on {B.device}")
-    if A.dtype != B.dtype and (_autocast_dtype(A.device.type) is None or torch.float64 in (A.dtype, B.dtype)):
-        raise RuntimeError(f"{function}: A and B must have the same dtype, but A is {_name(A.dtype)} and B is {_name(B.dtype)}")
-    if A.device.type not in ("cpu", "cuda", "meta"):
+    cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
+    if A.dtype != B.dtype and not cast:
+        raise RuntimeError(f"{function}: A and B must have the same dtype, but A is {_DTYPES[A.dtype]} and B is {_DTYPES[B.dtype]}")
+    if device not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{function}: A and B must be on a CPU or a CUDA device, but are on {A.device}")
+    if cast:
+        A, B = (T.to(torch.get_autocast_dtype(device)) for T in (A, B))
+    if a[:-2] != b[:-2]:
+        batch = torch.broadcast_shapes(a[:-2], b[:-2])
+        A, B = A.expand(*batch, *a[-2:]), B.expand(*batch, *b[-2:])
+    return A, B
 
 
 # ---- Operator, by our kernels: every GPU of compute capability 8.0 or more. ------------------------------------------
@@ -5780,7 +5772,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
-        if not _TELLS_LEVELS:  # see _refuse_nested_forward_mode
+        if not _TELLS_LEVELS:  # see _call
             raise NotImplementedError("tril_matmul: forward mode needs a torch that says how deep it is nested, as this one does not")
         X, Y = ctx.saved_tensors
         pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
@@ -5863,27 +5855,6 @@ def _shortest_way(X, Y, contraction, structure):
     return (_plain_product if _is_plain(X, Y, contraction, structure) else _Product.apply)(X, Y, contraction, structure)
 
 
-def _refuse_nested_forward_mode(function):
-    """torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong."""
-    if _TELLS_LEVELS and sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
-        raise NotImplementedError(
-            f"{function}: a forward-mode derivative of a forward-mode derivative is not supported;"
-            " use torch.func.hessian, jacrev or any other combination with reverse mode"
-        )
-
-
-def _prepared(function, A, B, structure):
-    """The operands checked, in the dtype that autocast wants, with their leading dimensions broadcast."""
-    _check_operands(function, A, B, structure)
-    dtype = _autocast_dtype(A.device.type)
-    if dtype is not None and A.dtype != torch.float64:
-        A, B = A.to(dtype), B.to(dtype)
-    if A.shape[:-2] != B.shape[:-2]:
-        batch = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-        A, B = A.expand(*batch, *A.shape[-2:]), B.expand(*batch, *B.shape[-2:])
-    return A, B
-
-
 def _call(function, A, B, contraction, structure):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph holds the operator, no function of Python's
@@ -5893,7 +5864,12 @@ def _call(function, A, B, contraction, structure):
     A, B = _prepared(function, A, B, structure)
     if traced:
         return _product_op(A, B, contraction, structure)
-    _refuse_nested_forward_mode(function)
+    # torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong.
+    if _TELLS_LEVELS and sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
+        raise NotImplementedError(
+            f"{function}: a forward-mode derivative of a forward-mode derivative is not supported;"
+            " use torch.func.hessian, jacrev or any other combination with reverse mode"
+        )
     return _shortest_way(A, B, contraction, structure)
 
 
@@ -5980,7 +5956,6 @@ class ModelNew(torch.nn.Module):
     """KernelBench level 1, problem 15: the product of two lower triangular matrices. No parameters."""
 
     def forward(self, A, B):
-        """C = tril(A) @ tril(B); see tril_matmul."""
         return tril_matmul(A, B)
 
 
@@ -5988,7 +5963,6 @@ class UpperModelNew(torch.nn.Module):
     """KernelBench level 1, problem 14: the product of two upper triangular matrices. No parameters."""
 
     def forward(self, A, B):
-        """C = triu(A) @ triu(B); see triu_matmul."""
         return triu_matmul(A, B)
 
 
@@ -5996,7 +5970,6 @@ class TransposedAModelNew(torch.nn.Module):
     """KernelBench level 1, problem 16: A.T @ B. No parameters."""
 
     def forward(self, A, B):
-        """C = A^T @ B; see transposed_a_matmul."""
         return transposed_a_matmul(A, B)
 
 
