@@ -21,11 +21,12 @@ The contract:
   * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else.
   * The same input, with the same strides and alignment, gives bitwise the same result on every run on the same GPU. No input is
     modified. The work runs on the current stream and never synchronises the host.
-  * On a CUDA tensor it is always our kernel that computes. A build or a launch that fails raises an error.
+  * On a GPU of compute capability 8.0 or more it is always our kernel that computes. A build or a launch that fails raises an error.
+    For older GPUs, as for a CPU, torch's own products compute, over the blocks that are not zero; these wait for the GPU.
 
 The file is the source: nothing generates it, and it needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA
-kernels are compiled at import, once; a machine without a GPU compiles nothing and computes on the CPU. To know for which GPUs to compile,
-the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
+kernels are compiled at import, once; a machine without such a GPU compiles nothing. To know for which GPUs to compile, the import
+initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
 
 Map, top to bottom:
 
@@ -34,7 +35,7 @@ Map, top to bottom:
                        any strides), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind
                        the Hopper kernel, the Hopper kernel (float32, TF32), the half-precision kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
-    3  operator        checks of arguments, CPU, CUDA, autograd, the public functions
+    3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, the public functions
     4  KernelBench     ModelNew and its siblings
 
 tril_matmul 1.0, MIT licence (see LICENSE).
@@ -4672,7 +4673,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
 
 # The only C++ that knows torch: it turns two tensors that the operator below has checked into a Product and launches it.
 _CPP_BINDING = r"""
-// ---- Binding: errors and element types.
+// ---- Binding: errors, and what a GPU is.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -4684,14 +4685,14 @@ _CPP_BINDING = r"""
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
-#include <atomic>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
-#include <type_traits>
+#include <vector>
 
 namespace {
+
+using at::Tensor;
 
 // TORCH_CHECK is given one string, never its parts: it would print those to a stream. Some toolchains link the C++ library statically into
 // an extension, and a stream of its own then ends the process instead of telling what is wrong. Exceptions come through.
@@ -4713,48 +4714,47 @@ void check(cudaError_t error, int device) {
 // encodes tensor maps) want one: cudaSetDevice makes it. The guard alone calls that only where another device is current.
 struct OnDevice {
   c10::cuda::CUDAGuard guard;
-  explicit OnDevice(const at::Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device()), x.get_device()); }
+  explicit OnDevice(const Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device()), x.get_device()); }
 };
 
-bool has_kernel(at::ScalarType type) { return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16; }
-
-ElementType element_type(at::ScalarType type) {
-  return type == at::kFloat ? kFloat32 : type == at::kDouble ? kFloat64 : type == at::kHalf ? kFloat16 : kBFloat16;
+// What the launchers want to know of a GPU, asked once.
+const Gpu& gpu_of(const Tensor& x) {
+  static const std::vector<Gpu> gpus = [] {
+    int count = 0, major = 0, minor = 0;
+    check(cudaGetDeviceCount(&count), 0);
+    std::vector<Gpu> found(count);
+    for (int device = 0; device < count; ++device) {
+      check(cudaDeviceGetAttribute(&found[device].sms, cudaDevAttrMultiProcessorCount, device), device);
+      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), device);
+      check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), device);
+      found[device].capability = 10 * major + minor;
+    }
+    return found;
+  }();
+  return gpus.at(x.get_device());
 }
 
 // ---- Binding: tensors described as a Product.
 
-// What the launchers want to know of a GPU, asked once.
-Gpu describe_gpu(int device) {
-  static std::atomic<Gpu> known[64] = {};   // SMs = 0: not asked yet
-  Gpu gpu = device < 64 ? known[device].load() : Gpu{};
-  if (gpu.sms) return gpu;
-  int major = 0, minor = 0;
-  check(cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, device), device);
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), device);
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), device);
-  gpu.capability = 10 * major + minor;
-  if (device < 64) known[device] = gpu;
-  return gpu;
+// The place of a dtype in ElementType; 4 where there is no kernel for it.
+int element_type(at::ScalarType type) {
+  constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+  return static_cast<int>(std::find(std::begin(types), std::end(types), type) - types);
 }
 
 // Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow
 // it. False if more than kMaxBatchDims remain.
-bool describe_batch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, Product& p) {
+bool describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
     const int64_t size = x.size(d);
     if (size == 1) continue;
-    p.batches *= size;
-    const int last = p.batch_dims - 1;
-    if (last >= 0 && p.x_batch[last] == x.stride(d) * size && p.y_batch[last] == y.stride(d) * size &&
-        p.c_batch[last] == c.stride(d) * size) {
-      p.batch_size[last] *= size;
-    } else {
-      if (p.batch_dims == kMaxBatchDims) return false;
-      p.batch_size[p.batch_dims++] = size;
-    }
-    const int at = p.batch_dims - 1;
+    int at = p.batch_dims - 1;
+    const bool merged = at >= 0 && p.x_batch[at] == x.stride(d) * size && p.y_batch[at] == y.stride(d) * size &&
+                        p.c_batch[at] == c.stride(d) * size;
+    if (!merged && ++at == kMaxBatchDims) return false;
+    p.batches *= size, p.batch_dims = at + 1;
+    p.batch_size[at] = merged ? p.batch_size[at] * size : size;
     p.x_batch[at] = x.stride(d), p.y_batch[at] = y.stride(d), p.c_batch[at] = c.stride(d);
   }
   return true;
@@ -4769,21 +4769,24 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
   else
     return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
-bool tf32_allowed() { return is_tf32(&at::Context::float32Precision); }
 
 struct Sizes {   // C is m x n, and k is summed over
   int64_t m, n, k;
-  Sizes(const at::Tensor& x, const at::Tensor& y, int contraction)
+  Sizes(const Tensor& x, const Tensor& y, int contraction)
       : m(x.size(contraction == kTN ? -1 : -2)), n(y.size(contraction == kNT ? -2 : -1)), k(x.size(contraction == kTN ? -2 : -1)) {}
 };
 
-// Describes the contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree
-// (they may be expanded). False if there are too many of those, strided in unrelated ways.
-bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int contraction, int structure, Product& p) {
-  if (!describe_batch(x, y, c, p)) return false;
+// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree (they may be
+// expanded). Operands that have too many of those, strided in unrelated ways, are copied.
+Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
+  Product p;
+  if (!describe_batch(x, y, c, p)) {
+    x = x.contiguous(), y = y.contiguous();
+    TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
+  }
   const Sizes sizes(x, y, contraction);
   p.m = static_cast<int>(sizes.m), p.n = static_cast<int>(sizes.n), p.k = static_cast<int>(sizes.k);
-  p.triangular = structure != kDense, p.tf32 = x.scalar_type() == at::kFloat && tf32_allowed();
+  p.triangular = structure != kDense, p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
   p.y = y.const_data_ptr(), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
@@ -4791,39 +4794,30 @@ bool describe(const at::Tensor& x, const at::Tensor& y, const at::Tensor& c, int
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   if (structure == kUpper) transpose(p);
-  return true;
-}
-
-// The same; operands that have too many are copied.
-Product described(at::Tensor& x, at::Tensor& y, const at::Tensor& c, int contraction, int structure) {
-  Product p;
-  if (describe(x, y, c, contraction, structure, p)) return p;
-  x = x.contiguous(), y = y.contiguous();
-  TORCH_INTERNAL_ASSERT(describe(x, y, c, contraction, structure, p));
   return p;
 }
 
 // A tensor of which every stride but the last, which is 1, is a multiple of eight elements.
-at::Tensor empty_padded(const at::Tensor& like) {
+Tensor empty_padded(const Tensor& like) {
   c10::SmallVector<int64_t, 8> shape(like.sizes().begin(), like.sizes().end());
   shape.back() = (shape.back() + 7) / 8 * 8;
   return at::empty(shape, like.options()).narrow(-1, 0, like.size(-1));
 }
 
 // A copy that is one. What is broadcast stays so.
-at::Tensor padded_copy(const at::Tensor& t) {
-  at::Tensor once = t;
+Tensor padded_copy(const Tensor& t) {
+  Tensor once = t;
   for (int64_t d = 0; d < t.dim() - 2; ++d)
     if (t.stride(d) == 0) once = once.narrow(d, 0, 1);
   return empty_padded(once).copy_(once).expand(t.sizes());
 }
 
-// ---- Binding: products.
+// ---- Binding: products, and gradients of those whose operands are still packed.
 
-at::Tensor new_workspace(int64_t bytes, const at::Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
+Tensor new_workspace(int64_t bytes, const Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
 
 // Whether all that is a tensor of this kind lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
-bool is_memory(const at::Tensor& t) {
+bool is_memory(const Tensor& t) {
   using c10::DispatchKey;
   static const c10::DispatchKeySet keys(
       {DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA});
@@ -4831,18 +4825,25 @@ bool is_memory(const at::Tensor& t) {
 }
 
 // Whether the operands fit each other and the contraction.
-bool fit(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
+bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() &&
-         has_kernel(x.scalar_type()) && x.dim() >= 2 &&
-         y.dim() == x.dim() && x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, x.dim() - 2) && contraction >= kNN &&
-         contraction <= kTN && x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) && structure >= kDense &&
+         element_type(x.scalar_type()) < 4 && x.dim() >= 2 && y.dim() == x.dim() &&
+         x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, y.dim() - 2) && contraction >= kNN && contraction <= kTN &&
+         x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) && structure >= kDense &&
          structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
+}
+
+// Whether the operands fit, and none of torch's modes and transforms looks on. Autograd may.
+bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) {
+  return fit(x, y, contraction, structure) && !x._fw_grad(0).defined() && !y._fw_grad(0).defined() &&
+         c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
+         c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
 // C = the contraction of two CUDA tensors; the kernel that computed it. If `keep`, the workspace that the Hopper kernel left, if it holds
 // the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
-std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at::Tensor>> product(
-    at::Tensor x, at::Tensor y, int contraction, int structure, int path, bool keep, bool explain) {
+std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> product(Tensor x, Tensor y, int contraction, int structure,
+                                                                                      int path, bool keep, bool explain) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
@@ -4850,67 +4851,53 @@ std::tuple<at::Tensor, std::string, std::optional<at::Tensor>, std::optional<at:
   const auto [m, n, k] = Sizes(x, y, contraction);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
-  const at::Tensor c = at::empty(shape, x.options());
-  if (c.numel() == 0) return {c, "exact", std::nullopt, std::nullopt};
+  const Tensor c = at::empty(shape, x.options());
+  if (c.numel() == 0) return {c, kKernelNames[kExactKernel], std::nullopt, std::nullopt};
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
-  Product p = described(x, y, c, contraction, structure);
-  const int device = x.get_device();
-  const Gpu gpu = describe_gpu(device);
-  const ElementType type = element_type(x.scalar_type());
+  Product p = describe(x, y, c, contraction, structure);
+  const Gpu& gpu = gpu_of(x);
+  const auto type = static_cast<ElementType>(element_type(x.scalar_type()));
   const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
-  TORCH_CHECK(kernel != kMmaKernel || gpu.capability >= 80,
-              "tril_matmul: TRIL_MATMUL_PATH is 'mma', whose kernel needs compute capability 8.0 or more, but cuda:" +
-                  std::to_string(device) + " has " + std::to_string(gpu.capability / 10) + "." + std::to_string(gpu.capability % 10));
-  at::Tensor written = c;
+  Tensor written = c;
   if (const int copies = operands_to_copy(p, type, kernel)) {   // of upper triangles p.x is y, and p.y is x: see transpose
     if (copies & (structure == kUpper ? 2 : 1)) x = padded_copy(x);
     if (copies & (structure == kUpper ? 1 : 2)) y = padded_copy(y);
     if (copies & 4) written = empty_padded(c);
-    describe(x, y, written, contraction, structure, p);
+    p = describe(x, y, written, contraction, structure);
   }
-  std::optional<at::Tensor> workspace, controls;   // freed at the end, they go to later work of this stream alone
+  std::optional<Tensor> workspace, controls;   // freed at the end, they go to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = new_workspace(bytes, x);
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
   check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
                        controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()),
-        device);
+        x.get_device());
   if (!written.is_same(c)) c.copy_(written);
   if (!keep || kernel != kHopperKernel || products_at_once(p) != p.batches) workspace.reset();
   return {c, kKernelNames[kernel], workspace, controls};
 }
 
-// ---- Binding: short ways past torch's dispatcher, and gradients.
-
-// Whether the operands fit, are plain CUDA tensors, and none of torch's transforms looks on. Autograd may.
-bool is_plain(const at::Tensor& x, const at::Tensor& y, int contraction, int structure) {
-  return fit(x, y, contraction, structure) && !x._fw_grad(0).defined() && !y._fw_grad(0).defined() &&
-         c10::default_included_set.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
-         c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
-}
-
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for. `first`: they
 // have not been computed from it before.
-std::tuple<std::optional<at::Tensor>, std::optional<at::Tensor>> gradients(at::Tensor g, at::Tensor x, at::Tensor y, at::Tensor kept,
-                                                                           bool first, int structure, bool for_x, bool for_y) {
+std::tuple<std::optional<Tensor>, std::optional<Tensor>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure,
+                                                                   bool for_x, bool for_y) {
   TORCH_CHECK(fit(g, y, kNT, structure) && fit(x, g, kTN, structure), "tril_matmul: the gradient does not fit the operands");
   const OnDevice guard(x);
-  const at::Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
-  const Product product = described(x, y, dx, kNN, structure);
-  Product to_x = described(g, y, dx, kNT, structure), to_y = described(x, g, dy, kTN, structure);
+  const Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
+  const Product product = describe(x, y, dx, kNN, structure);
+  Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   if (!for_x) to_x.c = nullptr;
   if (!for_y) to_y.c = nullptr;
   if (structure == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
-  const int device = x.get_device();
-  const Gpu gpu = describe_gpu(device);
-  const at::Tensor workspace = new_workspace(workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y), x);
+  const Gpu& gpu = gpu_of(x);
+  const Tensor workspace = new_workspace(workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y), x);
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
-  check(cudaStreamIsCapturing(stream, &capture), device);
+  check(cudaStreamIsCapturing(stream, &capture), x.get_device());
   first = first && capture == cudaStreamCaptureStatusNone;
-  check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream), device);
+  check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream), x.get_device());
   return {for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt};
 }
 
@@ -4926,20 +4913,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. --------------------------------------------------------------------------------------
 
-_AUTOMATIC, _EXACT, _MMA = 0, 1, 2
-_PATHS = {"auto": _AUTOMATIC, "exact": _EXACT, "mma": _MMA}
-
-
-def _requested_path():
-    """The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); 'exact', to run every CUDA product on the exact kernel; or 'mma', on
-    the mma kernel."""
-    value = os.environ.get("TRIL_MATMUL_PATH", "auto")
-    if value not in _PATHS:
-        raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {value!r}")
-    return _PATHS[value]
-
-
-_PATH = _requested_path()
+# The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel.
+_PATHS = {"auto": 0, "exact": 1, "mma": 2}  # as in the CUDA source
+_AUTOMATIC, _EXACT, _MMA = _PATHS.values()
+_PATH = _PATHS.get(os.environ.get("TRIL_MATMUL_PATH", "auto"))
+if _PATH is None:
+    raise ValueError(
+        f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {os.environ['TRIL_MATMUL_PATH']!r}"
+    )
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
@@ -4949,39 +4930,26 @@ _CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA
 _CUDA_SOURCES += [_CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
+_OLDEST = (8, 0)  # the least compute capability that has kernels
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
 
 
-def _arch_flag(major, minor):
-    """nvcc's flag for one compute capability; Hopper's tensor-core instructions need the 'a' target."""
-    arch = f"{major}{minor}a" if major == 9 else f"{major}{minor}"
-    return f"-gencode=arch=compute_{arch},code=sm_{arch}"
+def _say(what):
+    print(f"tril_matmul: {what}", file=sys.stderr, flush=True)
 
 
-class _BuildNotice:
-    """Says on stderr that a build begins and how long it took; tells what to do about one that fails, and lets it fail."""
-
-    def __init__(self, targets):
-        self.targets = targets
-
-    def __enter__(self):
-        print(f"tril_matmul: building the CUDA kernels for {self.targets}, once, about {_BUILD_SECONDS} s", file=sys.stderr, flush=True)
-        self.start = time.perf_counter()
-
-    def __exit__(self, kind, error, traceback):
-        seconds = time.perf_counter() - self.start
-        if error is None:
-            print(f"tril_matmul: built in {seconds:.0f} s", file=sys.stderr, flush=True)
-            return
-        print(
-            f"tril_matmul: the build failed after {seconds:.0f} s; the error below holds the compiler's words. It needs nvcc of"
-            f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20) and ninja"
-            " (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder.",
-            file=sys.stderr,
-            flush=True,
-        )
+def _say_how_it_went(start, kind, error, traceback):
+    """At a build's end: how long it took, or what to do about one that failed, whose error goes on."""
+    seconds = time.perf_counter() - start
+    if error is None:
+        return _say(f"built in {seconds:.0f} s")
+    return _say(
+        f"the build failed after {seconds:.0f} s; the error below holds the compiler's words. It needs nvcc of"
+        f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20) and ninja"
+        " (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
+    )
 
 
 def _pip_toolkit(cuda, path):
@@ -5022,30 +4990,36 @@ def _lock(file):
         free = True
     if not free:
         file.seek(0)
-        builder = file.read() or "another process"
-        print(f"tril_matmul: waiting for {builder}, which is building the CUDA kernels ({file.name})", file=sys.stderr, flush=True)
+        _say(f"waiting for {file.read() or 'another process'}, which is building the CUDA kernels ({file.name})")
         fcntl.flock(file, fcntl.LOCK_EX)
     file.truncate(0)
     file.write(f"process {os.getpid()}")
     file.flush()
 
 
+def _capabilities():
+    """The compute capability of each GPU that torch sees, by its index."""
+    return [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+
+
 def _build():
-    """Load the kernels for the GPUs present, compiled if they have not been. Returns the extension module, or None where there is no GPU or
-    no nvcc."""
-    if not torch.cuda.is_available():
+    """Load the kernels for the GPUs present, compiled if they have not been. Returns the extension module, or None where no GPU has kernels
+    or there is no nvcc."""
+    targets = sorted({capability for capability in _capabilities() if capability >= _OLDEST})
+    if not targets:
         return None
-    capabilities = sorted({torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())})
-    flags = _NVCC_FLAGS + [_arch_flag(*c) for c in capabilities]
+    # Hopper's tensor-core instructions need the 'a' target.
+    names = [f"{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]
+    flags = _NVCC_FLAGS + [f"-gencode=arch=compute_{target},code=sm_{target}" for target in names]
     # The name holds a digest of all that decides the binary, so an edited file, a new GPU or another Python never meets an old build.
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
     name = f"tril_matmul_{hashlib.sha256(chr(10).join(decisive).encode()).hexdigest()[:16]}"
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions"))  # as torch has it
-    return _load_build(os.path.join(root, name), name) or _compile(root, name, flags, capabilities)
+    return _load_build(os.path.join(root, name), name) or _compile(root, name, flags, targets)
 
 
-def _compile(root, name, flags, capabilities):
+def _compile(root, name, flags, targets):
     """Compile the kernels and load them, in a folder of their own, which has the build's name once all is there: so a build that was
     killed, or goes on without its Python, is never taken for one."""
     from torch.utils import cpp_extension
@@ -5087,7 +5061,9 @@ def _compile(root, name, flags, capabilities):
             with open(os.path.join(room, "libcudart.so"), "w") as script:
                 script.write(f'INPUT("{library}")\n')
             load["extra_ldflags"] = ["-L."]
-        stack.enter_context(_BuildNotice(", ".join(f"sm_{major}{minor}" for major, minor in capabilities)))
+        architectures = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
+        _say(f"building the CUDA kernels for {architectures}, once, about {_BUILD_SECONDS} s")
+        stack.push(functools.partial(_say_how_it_went, time.perf_counter()))
         module = cpp_extension.load_inline(**load)
         with contextlib.suppress(OSError):  # a process that did not wait was faster
             os.rename(room, folder)
@@ -5129,81 +5105,83 @@ _KEEPS_WORKSPACES = None not in (_saved_tensors_hooks, _backward_keeps_graph)
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
 _DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the result
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_DTYPE_NAMES = "float32, float64, float16 or bfloat16"
+_DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
-
-
-def _autocast_dtype(device_type):
-    """What torch.autocast wants products of that kind of device to be computed in, or None."""
-    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        return torch.get_autocast_dtype(device_type)
-    return None
-
-
-def _check_operand(function, name, tensor, square):
+def _check_operand(function, name, T, square):
     """Refuse what is not a dense floating-point tensor of matrices; the message names the argument and what is accepted."""
-    shape_names = "(..., N, N)" if square else "(..., rows, columns)"
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(tensor).__name__}")
-    if tensor.layout != torch.strided or tensor.is_nested:
-        what = f"has layout {tensor.layout}; use {name}.to_dense()"
-        if tensor.is_nested:
+    if not isinstance(T, torch.Tensor):
+        raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
+    if T.layout != torch.strided or T.is_nested:
+        what = f"has layout {T.layout}; use {name}.to_dense()"
+        if T.is_nested:
             what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
         raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
-    if tensor.dtype not in _DTYPES:
-        raise TypeError(f"{function}: {name} must be {_DTYPE_NAMES}, but is {_name(tensor.dtype)}")
-    if tensor.dim() < 2:
-        raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape_names}, but has shape {tuple(tensor.shape)}")
-    if square and tensor.shape[-1] != tensor.shape[-2]:
-        raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(tensor.shape)}")
+    if T.dtype not in _DTYPES:
+        what = str(T.dtype).removeprefix("torch.")
+        raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {what}")
+    if T.dim() < 2:
+        shape = "(..., N, N)" if square else "(..., rows, columns)"
+        raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape}, but has shape {tuple(T.shape)}")
+    if square and T.shape[-1] != T.shape[-2]:
+        raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(T.shape)}")
 
 
-def _check_operands(function, A, B, structure):
-    """Refuse operands that do not fit each other. Raises TypeError, ValueError or RuntimeError."""
+def _prepared(function, A, B, structure):
+    """The operands in the dtype that autocast wants, their leading dimensions broadcast. Raises TypeError, ValueError or RuntimeError."""
     _check_operand(function, "A", A, structure != _DENSE)
     _check_operand(function, "B", B, structure != _DENSE)
-    if A.shape[-2] != B.shape[-2]:
+    a, b, device = A.shape, B.shape, A.device.type
+    if a[-2] != b[-2]:
         what = "number of rows K" if structure == _DENSE else "size N"
-        raise ValueError(
-            f"{function}: A and B must have the same {what}, but A has shape {tuple(A.shape)} and B has shape {tuple(B.shape)}"
-        )
-    for d in range(-min(A.dim(), B.dim()), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
-        if A.shape[d] != B.shape[d] and 1 not in (A.shape[d], B.shape[d]):
-            raise ValueError(
-                f"{function}: the leading dimensions of A and B must broadcast, but are {tuple(A.shape[:-2])} and {tuple(B.shape[:-2])}"
-            )
+        raise ValueError(f"{function}: A and B must have the same {what}, but A has shape {tuple(a)} and B has shape {tuple(b)}")
+    for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
+        if a[d] != b[d] and 1 not in (a[d], b[d]):
+            raise ValueError(f"{function}: the leading dimensions of A and B must broadcast, but are {tuple(a[:-2])} and {tuple(b[:-2])}")
     if A.device != B.device:
         raise RuntimeError(f"{function}: A and B must be on the same device, but A is on {A.device} and B is on {B.device}")
-    if A.dtype != B.dtype and (_autocast_dtype(A.device.type) is None or torch.float64 in (A.dtype, B.dtype)):
-        raise RuntimeError(f"{function}: A and B must have the same dtype, but A is {_name(A.dtype)} and B is {_name(B.dtype)}")
-    if A.device.type not in ("cpu", "cuda", "meta"):
+    cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
+    if A.dtype != B.dtype and not cast:
+        raise RuntimeError(f"{function}: A and B must have the same dtype, but A is {_DTYPES[A.dtype]} and B is {_DTYPES[B.dtype]}")
+    if device not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{function}: A and B must be on a CPU or a CUDA device, but are on {A.device}")
+    if cast:
+        A, B = (T.to(torch.get_autocast_dtype(device)) for T in (A, B))
+    if a[:-2] != b[:-2]:
+        batch = torch.broadcast_shapes(a[:-2], b[:-2])
+        A, B = A.expand(*batch, *a[-2:]), B.expand(*batch, *b[-2:])
+    return A, B
 
 
-def _result_shape(X, Y, contraction):
-    return (*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1])
+# ---- Operator, by our kernels: every GPU of compute capability 8.0 or more. ------------------------------------------
+
+_GPUS_WITHOUT_KERNELS = {device for device, capability in enumerate(_capabilities()) if capability < _OLDEST}
 
 
-# ---- Operator, CPU: products of masked operands, over blocks that are not zero, by torch's own matrix product. -------
+def _has_kernels(X):
+    """Whether it lies on a GPU that our kernels compute for."""
+    return X.is_cuda and not (_GPUS_WITHOUT_KERNELS and X.get_device() in _GPUS_WITHOUT_KERNELS)
+
+
+def _product_by_kernels(X, Y, contraction, structure, keep=False, explain=False):
+    """C; the name of the kernel that computed it; if `keep`, the workspace in which the operands lie packed, or None; if `explain`, how it
+    went on the Hopper kernel for each of the batch (fallback, outliers), or None. Raises RuntimeError where the kernels were not built."""
+    if _EXTENSION is None:
+        raise RuntimeError(
+            "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
+            f" was found (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to"
+            f" where the toolkit lies, or (from CUDA 13 on) in its place {_PIP_COMMAND}; then import again."
+        )
+    return _EXTENSION.product(X, Y, contraction, structure, _PATH, keep, explain)
+
+
+# ---- Operator, by torch's own products: CPU tensors, and those of older GPUs. ----------------------------------------
 #
-# Each contraction goes once over blocks of its middle index k (i >= k >= j), and every step is a single product of two operands,
-# so that few large calls do the work. KernelBench's static checker looks for such calls: these serve CPU tensors alone. Limits are
-# measured on two cores.
+# KernelBench's static checker looks for such calls: these serve no GPU that has kernels.
 
-_CPU_EDGE = 128  # rows in a block; 96 to 160 measure within 5 % of each other from N = 256 to 1024
-_CPU_DENSE = 240  # the largest N for which one dense product is faster than blocks
-_CPU_MASK = 1024  # the largest N for which a mask is kept: to multiply by one takes a third of what tril takes
-_CPU_PART = 2**18  # elements of a batch that are multiplied together, so that they stay in the caches
-
-
-@functools.lru_cache(maxsize=8)
-def _mask(N, dtype, structure):
-    ones = torch.ones(N, N, dtype=dtype, device="cpu")
-    return ones.tril() if structure == _LOWER else ones.triu()
+_BLOCK = 128  # of the middle index k; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
+_LARGEST_DENSE = 240  # the largest N for which one dense product is faster than blocks
+_CACHED = 2**18  # elements of a batch that are multiplied together, so that they stay in a CPU's caches
 
 
 def _is_finite(*parts):
@@ -5211,77 +5189,49 @@ def _is_finite(*parts):
     return all(math.isfinite(part.sum().item()) for part in parts)
 
 
-def _add_block(X, Y, C, contraction, k, e, exact):
-    """Adds to C what the block k..e-1 of the middle index contributes; X and Y are zero above the diagonal."""
-    x, y = X[..., k:, 0 if contraction == _NT else k : e], Y[..., k : None if contraction == _TN else e, :e]
-    # Zero times Inf would be a NaN that the operator does not have. With a single index no zero comes from above the diagonal.
-    last = slice(k if contraction == _NT else 0, None)
-    first = slice(e - k if contraction == _TN else None)
-    if exact and e - k > 1 and not _is_finite(x[..., first, last], y[..., first, last]):
-        for i in range(k, e):
-            _add_block(X, Y, C, contraction, i, i + 1, True)
-        return
-    c = C[..., k : e if contraction == _TN else None, k if contraction == _NT else 0 : e]
-    x, y = x.mT if contraction == _TN else x, y.mT if contraction == _NT else y
-    c.addmm_(x, y) if c.dim() == 2 else c.baddbmm_(x, y)
+def _add_block(A, B, G, contraction, k, e, exact):
+    """Of the terms A[i, k] B[k, j] G[i, j], i >= k >= j, two are multiplied and added to the third, here with the middle index in k..e-1.
+    The operands are zero above the diagonal. `exact`: not where a zero from there would be multiplied by NaN or Inf."""
+    a, b, g = A[:, k:, k:e], B[:, k:e, :e], G[:, k:, :e]
+    c, x, y = ((g, a, b), (a, g, b.mT), (b, a.mT, g))[contraction]
+    diagonal = (slice(None), slice(k, None), slice(e - k))[contraction]  # the part of x and y that meets zeros from above a diagonal
+    if exact and e - k > 1 and not _is_finite(x[..., diagonal], y[:, diagonal]):
+        middle = (k + e) // 2  # a single index meets none
+        _add_block(A, B, G, contraction, k, middle, True)
+        _add_block(A, B, G, contraction, middle, e, True)
+    else:
+        c.baddbmm_(x, y)
 
 
-def _product_triangular(X, Y, contraction, structure, C=None, x=None, y=None):
-    """The contraction of two triangular matrices or batches of them (..., N, N), in C if that is given; x and y: room for them, masked."""
-    N, cut = X.shape[-1], torch.tril if structure == _LOWER else torch.triu
-    for way in range(N > _CPU_MASK, 3):  # until all is finite, or the last one has been gone
-        if way == 0:  # leaves NaN where NaN or Inf is not to be read
-            mask = _mask(N, X.dtype, structure)
-            x, y = torch.mul(X, mask, out=x), torch.mul(Y, mask, out=y)
-        elif way == 1:
-            x, y = cut(X, out=x), cut(Y, out=y)
-        if N <= _CPU_DENSE and way < 2:
-            C = torch.matmul(x.mT if contraction == _TN else x, y.mT if contraction == _NT else y, out=C)
-        else:
-            C = torch.zeros_like(x, memory_format=torch.contiguous_format) if C is None else C.zero_()
-            blocks = (x, y, C, contraction)
-            if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
-                blocks = (y.mT, x.mT, C.mT, {_NN: _NN, _NT: _TN, _TN: _NT}[contraction])
-            for k in range(0, N, _CPU_EDGE):
-                _add_block(*blocks, k, min(N, k + _CPU_EDGE), way == 2)
-        if way == 2 or _is_finite(C):
-            return C if contraction == _NN else cut(C, out=C)
-
-
-def _product_cpu(X, Y, contraction, structure):
-    """The contraction of two CPU tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
+def _product_by_torch(X, Y, contraction, structure):
+    """The contraction of two tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
+    if torch.is_autocast_enabled(X.device.type):  # it would send the products below to another dtype
+        with torch.autocast(X.device.type, enabled=False):
+            return _product_by_torch(X, Y, contraction, structure)
     if X.dtype in (torch.float16, torch.bfloat16):
-        return _product_cpu(X.float(), Y.float(), contraction, structure).to(X.dtype)
+        return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
     if structure == _DENSE:
         return torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
-    if X.dim() == 2:
-        return _product_triangular(X, Y, contraction, structure)
-    N, C = X.shape[-1], X.new_empty(X.shape)
-    parts = [T.flatten(0, -3).split(max(1, _CPU_PART // max(1, N * N))) for T in (X, Y, C)]
-    room = X.new_empty(2, len(parts[0][0]), N, N)  # the same for all parts: memory that is new costs as much as the mask
-    for x, y, c in zip(*parts, strict=True):
-        _product_triangular(x, y, contraction, structure, c, *room[:, : len(x)])
-    return C
-
-
-# ---- Operator, CUDA: our kernels, always. ----------------------------------------------------------------------------
-
-
-def _kernels():
-    """The extension module, or an error that says what to install."""
-    if _EXTENSION is None:
-        raise RuntimeError(
-            "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
-            f" was found (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to"
-            f" where the toolkit lies, or (from CUDA 13 on) in its place {_PIP_COMMAND}; then import again."
-        )
-    return _EXTENSION
-
-
-def _product_cuda(X, Y, contraction, structure, keep=False, explain=False):
-    """C; the name of the kernel that computed it; if `keep`, the workspace in which the operands lie packed, or None; if `explain`, how it
-    went on the Hopper kernel for each of the batch (fallback, outliers), or None."""
-    return _kernels().product(X, Y, contraction, structure, _PATH, keep, explain)
+    N, cut = X.shape[-1], torch.tril if structure == _LOWER else torch.triu
+    if X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
+        parts = zip(*(T.flatten(0, -3).split(max(1, _CACHED // (N * N))) for T in (X, Y)), strict=True)
+        return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
+    X, Y = cut(X), cut(Y)
+    if N <= _LARGEST_DENSE:
+        C = torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
+        C = C if contraction == _NN else cut(C, out=C)
+        if _is_finite(C):
+            return C
+    for exact in (False, True):
+        C, lower = X.new_zeros(X.shape), contraction
+        x, y, c = (T.reshape(-1, N, N) for T in (X, Y, C))
+        if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
+            x, y, c, lower = y.mT, x.mT, c.mT, (_NN, _TN, _NT)[contraction]
+        for k in range(0, N, _BLOCK):
+            _add_block(*((x, y, c), (c, y, x), (x, c, y))[lower], lower, k, min(N, k + _BLOCK), exact)
+        C = C if contraction == _NN else cut(C, out=C)
+        if exact or _is_finite(C):
+            return C
 
 
 # ---- Operator, as PyTorch knows it. ----------------------------------------------------------------------------------
@@ -5291,16 +5241,13 @@ def _product_cuda(X, Y, contraction, structure, keep=False, explain=False):
 # operator with one formula each serves gradients of every order. Executing this file again, as notebooks do, defines it anew.
 
 
-def _compute(X, Y, contraction, structure):
-    """The contraction of two tensors on a CPU or a GPU whose leading dimensions agree."""
-    if X.is_cuda:
-        return _product_cuda(X, Y, contraction, structure)[0]
-    with torch.autocast("cpu", enabled=False):  # which would send the blocks' own products to another dtype
-        return _product_cpu(X, Y, contraction, structure)
+def _product(X, Y, contraction, structure):
+    """The contraction of two tensors that fit each other, on a GPU or a CPU."""
+    return _product_by_kernels(X, Y, contraction, structure)[0] if _has_kernels(X) else _product_by_torch(X, Y, contraction, structure)
 
 
 _definition = torch.library.custom_op(
-    "tril_matmul::product", _compute, mutates_args=(), schema="(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
+    "tril_matmul::product", _product, mutates_args=(), schema="(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
 )
 
 
@@ -5311,7 +5258,15 @@ def _product_op(X, Y, contraction, structure):
 
 @_definition.register_fake
 def _(X, Y, contraction, structure):
-    return X.new_empty(_result_shape(X, Y, contraction))
+    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
+
+
+# dX and dY from G = dC, each again one of the contractions.
+_GRADIENTS = {
+    _NN: lambda X, Y, G: ((G, Y, _NT), (X, G, _TN)),  # of C = X Y
+    _NT: lambda X, Y, G: ((G, Y, _NN), (G, X, _TN)),  # of C = X Y^T
+    _TN: lambda X, Y, G: ((Y, G, _NT), (X, G, _NN)),  # of C = X^T Y
+}
 
 
 def _save_operands(ctx, inputs, output):
@@ -5321,15 +5276,9 @@ def _save_operands(ctx, inputs, output):
 
 
 def _gradients(product, ctx, G, X, Y):
-    """dX and dY from G = dC, each again one of the contractions: of C = X Y, C = X Y^T or C = X^T Y. None where not asked for."""
-    structure, dX, dY = ctx.structure, None, None
-    if ctx.needs_input_grad[0]:
-        operands = {_NN: (G, Y, _NT), _NT: (G, Y, _NN), _TN: (Y, G, _NT)}[ctx.contraction]
-        dX = product(*operands, structure)
-    if ctx.needs_input_grad[1]:
-        operands = {_NN: (X, G, _TN), _NT: (G, X, _TN), _TN: (X, G, _NN)}[ctx.contraction]
-        dY = product(*operands, structure)
-    return dX, dY, None, None
+    """What a backward returns for the operands, the contraction and the structure, computed by `product`; None where not asked for."""
+    both = zip(_GRADIENTS[ctx.contraction](X, Y, G), ctx.needs_input_grad[:2], strict=True)
+    return *(product(*operands, ctx.structure) if needed else None for operands, needed in both), None, None
 
 
 def _map(product, info, in_dims, X, Y, contraction, structure):
@@ -5351,42 +5300,12 @@ _definition.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ct
 _definition.register_vmap(functools.partial(_map, _product_op))
 
 
-def _keys(T):
-    return _dispatch_keys(T).raw_repr() if _HAS_SHORT_WAYS else None
-
-
-with torch.inference_mode():
-    _CPU_KEYS = {_keys(torch.empty(0, device="cpu"))}  # of a tensor that is nothing but a CPU tensor
-with torch.inference_mode(False):
-    _CPU_KEYS.add(_keys(torch.empty(0, device="cpu")))
-
-
-def _ordinary(X, Y):
-    """Whether these are CPU tensors at which nothing looks but autograd."""
-    return _HAS_SHORT_WAYS and _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS and not _dispatch_modes()
-
-
-def _plain_on_cpu(X, Y, contraction, structure):
-    """Whether these are ordinary CPU tensors that fit each other, and no gradient of any kind and no autocast is asked for."""
-    if X.is_cuda or torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad) or not _ordinary(X, Y):
-        return False
-    x, y = X.shape, Y.shape
-    if min(len(x), len(y)) < 2 or x[:-2] != y[:-2] or x[-2 if contraction == _TN else -1] != y[-1 if contraction == _NT else -2]:
-        return False
-    if structure and not x[-2] == x[-1] == y[-1] or X.dtype != Y.dtype or X.dtype not in _DTYPES:
-        return False
-    derived = _func_levels() or _forward_level() >= 0
-    return not derived and not torch.is_autocast_enabled("cpu")
-
-
 class _Product(torch.autograd.Function):
+    """The operator with a derivative in forward mode, for eager code and torch.func."""
+
     @staticmethod
     def forward(X, Y, contraction, structure):
-        C = _product_if_plain(X, Y, contraction, structure)
-        if C is not None:
-            return C
-        # The operator is for those who look on (tracing, vmap, fake and meta tensors). An ordinary CPU tensor costs less without it.
-        return (_compute if _ordinary(X, Y) else _product_op)(X, Y, contraction, structure)
+        return _product_op(X, Y, contraction, structure)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -5399,15 +5318,12 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
-        if not _TELLS_LEVELS:  # see _refuse_nested_forward_mode
+        if not _TELLS_LEVELS:  # see _call
             raise NotImplementedError("tril_matmul: forward mode needs a torch that says how deep it is nested, as this one does not")
         X, Y = ctx.saved_tensors
-        parts = [
-            _Product.apply(*operands, ctx.contraction, ctx.structure)
-            for operands in ((X_tangent, Y), (X, Y_tangent))
-            if None not in operands
-        ]
-        return sum(parts[1:], parts[0])
+        pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
+        first, *rest = (_Product.apply(*operands, ctx.contraction, ctx.structure) for operands in pairs)
+        return sum(rest, first)
 
     @staticmethod
     def vmap(info, in_dims, X, Y, contraction, structure):
@@ -5415,18 +5331,19 @@ class _Product(torch.autograd.Function):
 
 
 class _PlainProduct(torch.autograd.Function):
-    """_Product for plain CUDA tensors, at which nothing but autograd looks; without setup_context, which would double the host's time."""
+    """_Product for tensors at which nothing but autograd looks; without setup_context, which would double the host's time."""
 
     @staticmethod
     def forward(ctx, X, Y, contraction, structure):
         # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
         # (save_on_cpu) or not at all (checkpoint), to spare memory.
-        keep = contraction == _NN and structure != _DENSE and _KEEPS_WORKSPACES and _saved_tensors_hooks(True) is None
-        C, _, ctx.workspace, _ = _product_cuda(X, Y, contraction, structure, keep=keep)
-        if ctx.workspace is None:
-            _save_operands(ctx, (X, Y, contraction, structure), C)
+        keep = contraction == _NN and structure != _DENSE and _KEEPS_WORKSPACES and _has_kernels(X) and _saved_tensors_hooks(True) is None
+        if keep:
+            C, _, ctx.workspace, _ = _product_by_kernels(X, Y, contraction, structure, keep=True)
         else:
-            ctx.contraction, ctx.structure = contraction, structure
+            C, ctx.workspace = _product(X, Y, contraction, structure), None
+        _save_operands(ctx, (X, Y, contraction, structure), C)
+        if ctx.workspace is not None:
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
             ctx.save_for_backward(X, Y)
         return C
@@ -5449,59 +5366,60 @@ class _PlainProduct(torch.autograd.Function):
         return *_EXTENSION.gradients(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2]), None, None
 
 
-def _product_if_plain(X, Y, contraction, structure):
-    """The product of plain tensors that fit each other, past torch's dispatcher, which costs more than the rest; else None."""
-    if _plain_on_cpu(X, Y, contraction, structure):
-        return _product_cpu(X, Y, contraction, structure)
-    if _EXTENSION is None or not _EXTENSION.is_plain(X, Y, contraction, structure):
-        return None
+# ---- Operator: which way a call goes. --------------------------------------------------------------------------------
+#
+# Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
+
+
+def _keys(T):
+    return _dispatch_keys(T).raw_repr() if _HAS_SHORT_WAYS else None
+
+
+_CPU_KEYS = set()  # of a tensor that is nothing but a CPU tensor
+for _inference in (False, True):
+    with torch.inference_mode(_inference):
+        _CPU_KEYS.add(_keys(torch.empty(0, device="cpu")))
+
+
+def _is_plain(X, Y, contraction, structure):
+    """Whether these are tensors at which nothing looks but autograd; on a GPU with kernels also whether they fit each other."""
+    if _has_kernels(X):
+        return _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
+    unseen = _HAS_SHORT_WAYS and _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS
+    return unseen and not (_dispatch_modes() or _func_levels() or _forward_level() >= 0 or torch.is_autocast_enabled("cpu"))
+
+
+def _plain_product(X, Y, contraction, structure):
+    """The product of plain tensors that fit each other."""
     if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad):
         return _PlainProduct.apply(X, Y, contraction, structure)
-    return _product_cuda(X, Y, contraction, structure)[0]
+    return _product(X, Y, contraction, structure)
 
 
 def _shortest_way(X, Y, contraction, structure):
-    """The product as a backward wants it: nobody has to check its operands again."""
-    C = _product_if_plain(X, Y, contraction, structure)
-    return _Product.apply(X, Y, contraction, structure) if C is None else C
+    """The product of tensors that fit each other, whatever they are."""
+    return (_plain_product if _is_plain(X, Y, contraction, structure) else _Product.apply)(X, Y, contraction, structure)
 
 
-# ---- Operator, public functions: checked, cast and broadcast, then the operator. -------------------------------------
-
-
-def _refuse_nested_forward_mode(function):
-    """torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong."""
+def _call(function, A, B, contraction, structure):
+    """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph holds the operator, no function of Python's
+    on_gpu = not traced and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor) and _has_kernels(A)
+    if on_gpu and _is_plain(A, B, contraction, structure):  # which checks them, too
+        return _plain_product(A, B, contraction, structure)
+    A, B = _prepared(function, A, B, structure)
+    if traced:
+        return _product_op(A, B, contraction, structure)
+    # torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong.
     if _TELLS_LEVELS and sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
         raise NotImplementedError(
             f"{function}: a forward-mode derivative of a forward-mode derivative is not supported;"
             " use torch.func.hessian, jacrev or any other combination with reverse mode"
         )
+    return _shortest_way(A, B, contraction, structure)
 
 
-def _prepared(function, A, B, structure):
-    """The operands checked, in the dtype that autocast wants, with their leading dimensions broadcast."""
-    _check_operands(function, A, B, structure)
-    dtype = _autocast_dtype(A.device.type)
-    if dtype is not None and A.dtype != torch.float64:
-        A, B = A.to(dtype), B.to(dtype)
-    if A.shape[:-2] != B.shape[:-2]:
-        batch = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-        A, B = A.expand(*batch, *A.shape[-2:]), B.expand(*batch, *B.shape[-2:])
-    return A, B
-
-
-def _call(function, A, B, contraction, structure):
-    """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
-    compiling = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph holds the operator, no function of Python's
-    if not compiling and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor):
-        C = _product_if_plain(A, B, contraction, structure)
-        if C is not None:
-            return C
-    A, B = _prepared(function, A, B, structure)
-    if compiling:
-        return _product_op(A, B, contraction, structure)
-    _refuse_nested_forward_mode(function)
-    return _Product.apply(A, B, contraction, structure)
+# ---- Operator, public functions. -------------------------------------------------------------------------------------
 
 
 def tril_matmul(A, B):
@@ -5548,10 +5466,10 @@ def explain(A, B, problem="lower"):
         A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
     Returns:
-        A dict: 'path', the kernel whose result counts ('cpu', 'exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', 'hopper, fallback'
-        where a part of a batch fell back, or 'meta', where nothing is computed); 'fallback', whether there was one: pairs of float16 cannot
-        hold an operand, and the mma kernel, or the exact one, whichever can read the operands, computed the product, or one of the
-        batch; 'fallback_at', which of the batch, counted over its leading dimensions as one;
+        A dict: 'path', the kernel whose result counts ('exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', 'hopper, fallback' where a
+        part of a batch fell back), or, where there is nothing to say and nothing is computed, 'cpu', 'torch' (a GPU before compute
+        capability 8.0) or 'meta'; 'fallback', whether there was one: pairs of float16 cannot hold an operand, and another kernel computed
+        the product, or one of the batch; 'fallback_at', which of the batch, counted over its leading dimensions as one;
         'outliers', how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
 
     Raises:
@@ -5564,9 +5482,9 @@ def explain(A, B, problem="lower"):
         if isinstance(T, torch.Tensor) and type(T) not in (torch.Tensor, torch.nn.Parameter):
             raise TypeError(f"explain: {name} must be a torch.Tensor, and of no subclass, but is {type(T).__name__}")
     A, B = _prepared("explain", A, B, structure)
-    if not A.is_cuda:
-        return {"path": A.device.type, "fallback": False, "fallback_at": [], "outliers": 0}
-    _, path, _, controls = _product_cuda(A, B, contraction, structure, explain=True)
+    path, controls = "torch" if A.is_cuda else A.device.type, None
+    if _has_kernels(A):
+        _, path, _, controls = _product_by_kernels(A, B, contraction, structure, explain=True)
     controls = [] if controls is None else controls.tolist()  # of each: fallback, outliers
     fallback_at = [number for number, control in enumerate(controls) if control[0]]
     if fallback_at:
@@ -5584,7 +5502,6 @@ class ModelNew(torch.nn.Module):
     """KernelBench level 1, problem 15: the product of two lower triangular matrices. No parameters."""
 
     def forward(self, A, B):
-        """C = tril(A) @ tril(B); see tril_matmul."""
         return tril_matmul(A, B)
 
 
@@ -5592,7 +5509,6 @@ class UpperModelNew(torch.nn.Module):
     """KernelBench level 1, problem 14: the product of two upper triangular matrices. No parameters."""
 
     def forward(self, A, B):
-        """C = triu(A) @ triu(B); see triu_matmul."""
         return triu_matmul(A, B)
 
 
@@ -5600,7 +5516,6 @@ class TransposedAModelNew(torch.nn.Module):
     """KernelBench level 1, problem 16: A.T @ B. No parameters."""
 
     def forward(self, A, B):
-        """C = A^T @ B; see transposed_a_matmul."""
         return transposed_a_matmul(A, B)
 
 

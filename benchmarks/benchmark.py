@@ -524,7 +524,7 @@ def suite_check(bench, record):
                 record.fail(f"{name}: {found['sentence']}")
 
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 
 def find_nvcc():

@@ -1,8 +1,8 @@
 """What the tests share: several processes, tests that run alone, a summary of what is skipped, and the module under test.
 
-With pytest-xdist the tests run in one process a core, at most eight; `-n 4` asks for four, `-n 0` for none but the first. Without it, or
-with `-p no:xdist`, they run in one. Tests marked xdist_group run in one process, so that the program they share is compiled once. Tests
-marked alone compare times with a clock: they come last, and nothing runs beside them.
+With pytest-xdist the tests run in one process a core and one more, since they wait a third of the time, at most eight; `-n 4` asks for
+four, `-n 0` for none but the first. Without it, or with `-p no:xdist`, they run in one. Tests marked xdist_group run in one process, so
+that the program they share is compiled once. Tests marked alone compare times with a clock: they come last, and nothing runs beside them.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ def has_cuda():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    processes = min(MOST_PROCESSES, number_of_cores())
+    processes = min(MOST_PROCESSES, number_of_cores() + 1)
     if has_cuda():
         import torch
 
