@@ -2958,7 +2958,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 #
 # CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
-# has a picture and the measurements.
+# follows one k-block through it, docs/limits.md has the measurements.
 _CUDA_HOPPER_TYPES = r"""
 // ---- Hopper and half-precision kernel: the warps of a CTA.
 
@@ -3727,7 +3727,7 @@ __global__ void reset_counters(int* words, int count) {
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
 # to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply and send C's boxes, and a scheduler
 # hands out work tiles, the longest first. Sums are float32 and rounded once. Only tiles longer than a cluster's share of the work need a
-# workspace: they are summed in splits. docs/kernel.md has the measurements.
+# workspace: they are summed in splits. docs/limits.md has the measurements.
 _CUDA_HALF = r"""
 #include <atomic>
 #include <initializer_list>
@@ -4593,7 +4593,7 @@ static bool few_tiles(const Product& p, const Gpu& gpu) {
   return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kMmaKernel) ? 4 : 1);
 }
 
-// Which kernel computes a product. docs/kernel.md has the measurement behind each bound ("Which kernel").
+// Which kernel computes a product. docs/limits.md has the measurement behind each bound ("The bounds between kernels").
 //
 //   asked for    capability    element type         size                      kernel
 //   exact        any           any                  any                       exact
