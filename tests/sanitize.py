@@ -122,7 +122,7 @@ NAMED = (
 
 def finite(torch, module, X, Y, contraction, structure):
     """Computes one contraction, and waits. Whether all of the result is finite."""
-    C = module._compute(X, Y, contraction, structure)
+    C = module._product(X, Y, contraction, structure)
     torch.cuda.synchronize()
     return torch.isfinite(C).all()
 

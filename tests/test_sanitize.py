@@ -1,9 +1,17 @@
 """tests/sanitize.py reads what the tools say, ends what takes too long, and tells which arguments it takes."""
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 import sanitize
+
+
+def test_what_its_kernels_call_exists(model):
+    called = set(re.findall(r"module\.(\w+)", Path(sanitize.__file__).read_text()))
+    assert {"_product", "_PATH", "tril_matmul"} <= called
+    assert not [name for name in called if not hasattr(model, name)]
 
 
 @pytest.mark.parametrize(
