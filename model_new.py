@@ -426,19 +426,22 @@ struct Plan {
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
 # They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. address_in_peer gives the
-# same place in another CTA of the cluster. A few have a name in CUDA (__reduce_max_sync, the cluster's registers and barrier,
-# cudaGridDependencySynchronize), but it is declared for 8.0 or 9.0 and later alone, and all of this text has to compile for 7.5, too.
+# same place in another CTA of the cluster. What cuda::ptx of CCCL has is its; not the cluster's registers and barrier, which it would read
+# anew less strictly and wait for thread by thread, nor what takes an address in a peer.
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
+#include <cuda/ptx>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <type_traits>
 
+namespace ptx = cuda::ptx;
+
 // ---- PTX: addresses, clusters.
 
 // For a stress test: where a warp waits, arrives, copies or commits it sleeps a while at random, so that orders come up that are rare else.
-#if defined(TRIL_MATMUL_STRESS) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+#ifdef TRIL_MATMUL_STRESS
 __device__ inline void stress_delay() {
   const uint32_t random = (static_cast<uint32_t>(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
   if (random % 8 == 0) __nanosleep(random);
@@ -462,8 +465,6 @@ __device__ inline uint32_t block_rank_in_cluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-
-// The number of the cluster in the grid.
 __device__ inline uint32_t cluster_id_in_grid() {
   uint32_t number;
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
@@ -486,19 +487,10 @@ __device__ inline T load_in_peer(uint32_t at) {   // at: as address_in_peer give
   return value;
 }
 
-// A barrier of the cluster, and its two halves. Relaxed: it publishes nothing.
-__device__ inline void cluster_arrive_relaxed() {
-  STRESS_DELAY();
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ inline void cluster_arrive() {
-  STRESS_DELAY();
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ inline void cluster_wait() {
-  STRESS_DELAY();
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+// A barrier of the cluster, and its two halves. Relaxed: it publishes nothing. All threads of a warp come together.
+__device__ inline void cluster_arrive_relaxed() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { STRESS_DELAY(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // ---- PTX: hints to the compiler.
@@ -523,15 +515,11 @@ __device__ inline void keep(Word& value) {
 // ---- PTX: barriers in shared memory.
 
 // mbarriers: a phase ends when `count` arrivals and all the bytes that were announced have come.
-__device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
-}
-
-__device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
+__device__ inline void barrier_init(uint64_t* barrier, uint32_t count) { ptx::mbarrier_init(barrier, count); }
+__device__ inline void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   STRESS_DELAY();
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+  ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
 // These take a barrier by its address. An arrival may be on a barrier of any CTA of the cluster, and publishes what this thread wrote to
@@ -544,15 +532,9 @@ __device__ inline void barrier_arrive_at(uint32_t barrier) {
 
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   STRESS_DELAY();
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
 }
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
@@ -620,31 +602,19 @@ __device__ inline void cp_async_4(uint32_t to, const void* from, bool exist) {
   STRESS_DELAY();
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exist ? 4 : 0) : "memory");
 }
-__device__ inline void cp_async_commit_group() {
-  STRESS_DELAY();
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
+__device__ inline void cp_async_commit_group() { STRESS_DELAY(); asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void cp_async_wait_group() {
-  STRESS_DELAY();
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
+__device__ inline void cp_async_wait_group() { STRESS_DELAY(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
-// to the same place in both CTAs of the cluster and counts on the barrier of each.
+// Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. Multicast: to the same place in
+// both CTAs of the cluster (3: a bit for each), counted on the barrier of each.
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   STRESS_DELAY();
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
+  ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
-
 __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   STRESS_DELAY();
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
-               : "memory");
+  ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
 // Stores what is to stay in the L2 cache longer than other lines.
@@ -658,45 +628,32 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
 }
 
 // What the copy engine writes to global memory, in groups; the issuing thread waits until they have been read.
-__device__ inline void bulk_commit_group() {
-  STRESS_DELAY();
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-__device__ inline void bulk_wait_group_read() {
-  STRESS_DELAY();
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
+__device__ inline void bulk_commit_group() { STRESS_DELAY(); ptx::cp_async_bulk_commit_group(); }
+__device__ inline void bulk_wait_group_read() { STRESS_DELAY(); ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>()); }
 
-// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
-// cluster, and counts on the barrier of each.
+// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier as those of bulk copies are.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  const int at[] = {at0, at1, at2};
   STRESS_DELAY();
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
-                   shared_address(to)),
-               "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
-               : "memory");
+  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
 }
 __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  const int at[] = {at0, at1, at2};
   STRESS_DELAY();
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
-      "%6;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
-      : "memory");
+  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier, 3);
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
 __device__ inline void tma_store(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
+  const int at[] = {at0, at1, at2};
   STRESS_DELAY();
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
-               "r"(at2), "r"(shared_address(from))
-               : "memory");
+  ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, at, from);
 }
 
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
-__device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-__device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_proxy_async_global() { ptx::fence_proxy_async(ptx::space_global); }
+__device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::space_shared); }
 
 // ---- PTX: warps, memory order, registers, launches.
 
@@ -708,34 +665,22 @@ __device__ inline void named_barrier_sync(int team) {
 }
 
 // Over all lanes of a warp.
-__device__ inline uint32_t warp_max(uint32_t value) {
-  uint32_t result;
-  asm volatile("redux.sync.max.u32 %0, %1, 0xFFFFFFFF;" : "=r"(result) : "r"(value));
-  return result;
-}
-__device__ inline uint32_t warp_min(uint32_t value) {
-  uint32_t result;
-  asm volatile("redux.sync.min.u32 %0, %1, 0xFFFFFFFF;" : "=r"(result) : "r"(value));
-  return result;
-}
+__device__ inline uint32_t warp_max(uint32_t value) { return __reduce_max_sync(0xFFFFFFFFu, value); }
+__device__ inline uint32_t warp_min(uint32_t value) { return __reduce_min_sync(0xFFFFFFFFu, value); }
 
-__device__ inline int load_acquire(const int* p) {
+template <typename T>   // int or uint64_t
+__device__ inline T load_acquire(const T* p) {
   STRESS_DELAY();
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  T value;
+  if constexpr (sizeof(T) == 4)
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  else
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-
 __device__ inline int load_relaxed(const int* p) {
   int value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-  return value;
-}
-
-__device__ inline uint64_t load_acquire(const uint64_t* p) {
-  STRESS_DELAY();
-  uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
 __device__ inline void store_release(uint64_t* p, uint64_t value) {
@@ -748,27 +693,13 @@ __device__ inline void add_release(int* p, int value) {
 }
 
 template <int kRegisters>
-__device__ inline void warpgroup_reg_alloc() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
+__device__ inline void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 template <int kRegisters>
-__device__ inline void warpgroup_reg_dealloc() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
+__device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 
-// Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
-// thing, and there the kernels of a stream run one after the other.
-__device__ inline void grid_dependency_wait() {
-  STRESS_DELAY();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ inline void launch_dependent_grids() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+// Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin.
+__device__ inline void grid_dependency_wait() { STRESS_DELAY(); asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- PTX: the tensor cores.
 
@@ -783,19 +714,10 @@ __device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) 
   return (operand & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(operand) + (bytes >> 4));
 }
 
-__device__ inline void warpgroup_arrive() {
-  STRESS_DELAY();
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ inline void warpgroup_commit_batch() {
-  STRESS_DELAY();
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
+__device__ inline void warpgroup_arrive() { STRESS_DELAY(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_commit_batch() { STRESS_DELAY(); asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
-__device__ inline void warpgroup_wait() {
-  STRESS_DELAY();
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
+__device__ inline void warpgroup_wait() { STRESS_DELAY(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
 // mma: one warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or
 // four of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
@@ -3713,9 +3635,11 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 // Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
 // kernel has ended when packing begins.
 __global__ void reset_counters(int* words, int count) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   grid_dependency_wait();
   launch_dependent_grids();
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
+#endif
 }
 """
 
@@ -4961,12 +4885,12 @@ def _pip_toolkit(cuda, path):
     major = str(cuda).partition(".")[0]
     trees = [os.path.join(os.path.abspath(folder), "nvidia", f"cu{major}") for folder in path]
     # A file of each package, in the order of _PIP_PACKAGES, and the library of the last.
-    files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/nv/target", "include/cuda_runtime.h"]
+    files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx", "include/cuda_runtime.h"]
     files.append(f"lib/libcudart.so.{major}")
     found = [next((tree for tree in trees if os.path.exists(os.path.join(tree, file))), None) for file in files]
     if None in found:
         return None
-    headers = [os.path.join(tree, "include") for tree in dict.fromkeys(found)]
+    headers = [os.path.join(tree, "include") for tree in dict.fromkeys(found)] + [os.path.join(found[3], "include", "cccl")]
     return found[0], headers, os.path.join(found[-1], files[-1])
 
 
