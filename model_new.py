@@ -1000,22 +1000,17 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
 }
 
-// The words of a line's mask: of a row of blocks, or of a column.
-__device__ inline uint32_t* wide_in_row(const Packed& p, int matrix, int r) {
-  return p.wide_by_row + (matrix * blocks_in(p.rows) + r) * mask_words(p.block_cols);
-}
-__device__ inline uint32_t* wide_in_col(const Packed& p, int matrix, int c) {
-  return p.wide_by_col + (matrix * p.block_cols + c) * mask_words(blocks_in(p.rows));
-}
+// The words of a line's mask: of a column of blocks, or of a row.
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
-  return is_col ? wide_in_col(p, matrix, line) : wide_in_row(p, matrix, line);
+  return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(blocks_in(p.rows))
+                : p.wide_by_row + (matrix * blocks_in(p.rows) + line) * mask_words(p.block_cols);
 }
 // The last of them: not zero if a block of the line has outliers.
 __device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
-  return wide_in_row(p, matrix, r)[mask_words(p.block_cols) - 1];
+  return wide_in_line(p, matrix, false, r)[mask_words(p.block_cols) - 1];
 }
 __device__ inline uint32_t& has_outliers_in_col(const Packed& p, int matrix, int c) {
-  return wide_in_col(p, matrix, c)[mask_words(blocks_in(p.rows)) - 1];
+  return wide_in_line(p, matrix, true, c)[mask_words(blocks_in(p.rows)) - 1];
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
@@ -1339,8 +1334,8 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (wide) {
-      atomicOr(wide_in_row(operand, matrix, r) + c / 32, 1u << c % 32);
-      atomicOr(wide_in_col(operand, matrix, c) + r / 32, 1u << r % 32);
+      atomicOr(wide_in_line(operand, matrix, false, r) + c / 32, 1u << c % 32);
+      atomicOr(wide_in_line(operand, matrix, true, c) + r / 32, 1u << r % 32);
     }
     if (outliers) {
       atomicOr(&has_outliers_in_row(operand, matrix, r), 1u);
@@ -3308,6 +3303,13 @@ struct KBlock {
   __device__ int stage() const { return what >> 16; }
 };
 
+// This warp is done with a stage: tell both CTAs.
+template <typename Shared>
+__device__ inline void release_stage(uint32_t base, int stage, int lane) {
+  __syncwarp();
+  if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+}
+
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
 struct ConsumerView {
   using Shared = HopperMemory<false>;
@@ -3356,12 +3358,7 @@ struct ConsumerView {
     return h;
   }
 
-  // This warp is done with a stage: tell both CTAs.
-  __device__ void release(int stage) const {
-    const int lane = fresh_thread_index() % 32;
-    __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-  }
+  __device__ void release(int stage) const { release_stage<Shared>(base, stage, fresh_thread_index() % 32); }
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
@@ -3481,10 +3478,7 @@ __device__ void consume(const HopperProduct& p, HopperMemory<true>& shared) {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
     flags = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * at.stage);
   };
-  auto release = [&](int stage) {
-    __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-  };
+  auto release = [&](int stage) { release_stage<Shared>(base, stage, lane); };
   auto has_x = [&] { return (flags & kHasX << group) != 0; };
   auto unscale = [&](int block) {
     return __int_as_float(load_shared(base + offsetof(Shared, head) + sizeof(BlockHead) * (Shared::kBlocks * at.stage + block)));
