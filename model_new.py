@@ -426,8 +426,9 @@ struct Plan {
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
 # They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. address_in_peer gives the
-# same place in another CTA of the cluster. What cuda::ptx of CCCL has is its; not the cluster's registers and barrier, which it would read
-# anew less strictly and wait for thread by thread, nor what takes an address in a peer.
+# same place in another CTA of the cluster. cuda::ptx, of CCCL, has barriers, bulk and tensor copies and fences. Own asm are instructions
+# that it lacks, those that take an address in a peer, the cluster's barrier (which it has not aligned) and the cluster's registers (which
+# it lets the compiler read anew).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
