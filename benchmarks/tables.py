@@ -198,7 +198,7 @@ FAMILIES = {  # column -> what a mangled kernel's name holds
     "packing": "pack_blocks",
     "tf32": "tf32_product",
     "Hopper": "hopper_product",
-    "half precision": "half_product",
+    "half precision": "half_precision",
     "behind Hopper": "product_behind",
 }
 

@@ -62,22 +62,14 @@ COPIED = {  # for a tool: what becomes of what, besides
             "barrier_init(&shared.empty[s], 2 * kConsumerWarps);",
             "barrier_init(&shared.empty[s], 2 * kConsumerWarps * 32);",
         ),
-        # Half precision: who gives a stage back, who leaves one for C, who has masked one (or the producer, of one that needs none), who
-        # takes a tile
+        # Half precision: who gives a stage back, who has masked one (or the producer, of one that needs none)
         (
-            "    if (lane < (kCooperation == kMulticast ? 2 : 1))\n"
-            "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, lane) : barrier);",
-            "    for (int rank = 0; lane < 32 && rank < (kCooperation == kMulticast ? 2 : 1); ++rank)\n"
-            "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, rank) : barrier);",
+            "if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);",
+            "for (int cta = 0; lane < 32 && cta < kCtas; ++cta) barrier_arrive_at(kWide ? address_in_peer(barrier, cta) : barrier);",
         ),
         (
-            "(kCooperation == kMulticast ? 2 : 1) * kConsumerWarps);",
-            "(kCooperation == kMulticast ? 2 : 1) * kConsumerWarps * 32);",
-        ),
-        (
-            "      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n      at.advance();",
-            "      for (int u = 0; u < 2; ++u) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n"
-            "      at.advance();",
+            "Policy::kCtas * kConsumerWarps);",
+            "Policy::kCtas * kConsumerWarps * 32);",
         ),
         (
             "if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
@@ -85,15 +77,10 @@ COPIED = {  # for a tool: what becomes of what, besides
         ),
         ("barrier_init(&shared.full[s], 1);", "barrier_init(&shared.full[s], 64);"),
         (
-            "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);",
-            "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);\n"
+            "Policy::load(h, shared.stage[at.stage], barrier, tile, rank, k, x_batch, y_batch);",
+            "Policy::load(h, shared.stage[at.stage], barrier, tile, rank, k, x_batch, y_batch);\n"
             "        for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));",
         ),
-        (
-            "if (threadIdx.x % 32 == 0) barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
-            "barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
-        ),
-        ("barrier_init(&shared.tile_empty[u], kTileTakers);", "barrier_init(&shared.tile_empty[u], kTileTakers * 32);"),
     ),
 }
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
