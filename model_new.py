@@ -562,10 +562,12 @@ __device__ inline T* next_address(T* at, int64_t step) {
   return at;
 }
 
-// Keeps a value in its register. The compiler would compute it anew in every k-block, and all threads of a team would wait for that.
+// Has a value in its register from here on. The compiler would compute it anew in every k-block, or only once it is needed.
 template <typename Word>
 __device__ inline void keep(Word& value) {
-  if constexpr (sizeof(Word) == 8)
+  if constexpr (std::is_same_v<Word, float>)
+    asm volatile("" : "+f"(value));
+  else if constexpr (sizeof(Word) == 8)
     asm volatile("" : "+l"(value));
   else
     asm volatile("" : "+r"(value));
@@ -4278,8 +4280,9 @@ struct SharedMemory {
 
 // ---- Half precision: the skeleton: tiles, and the roles that all policies share.
 
-// What a role does next, after `round` tiles. Every role of a CTA takes each tile by itself. None is more than kStages k-blocks behind the
-// producer, and every tile has a k-block that it waits for: so nobody has yet to read a place that is written anew.
+// What a role does next, after `round` tiles: each takes all of them by itself. Nobody has yet to read a place that is written anew. The
+// producer that asks is at most kStages k-blocks ahead of all consumers; those wait for the mask warps once in each tile of a triangle, but
+// for a lower half that is empty.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const HalfProduct& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kStages + 1, "a tile may be one k-block long");
@@ -4552,6 +4555,8 @@ struct Half {
     const uint32_t base = shared_address(&shared);
     const KRange range = h.tiles.k_range(tile, rank);
     float sum[32 * kCols] = {};
+#pragma unroll
+    for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
     auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;

@@ -86,11 +86,11 @@ COPIED = {  # for a tool: what becomes of what, besides
 SIZES = (1, 63, 257, 640)  # of the portable kernel: one element, less than a tile, no multiple of one, k-blocks for every team
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 # Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
-HALF_SIZES = (136, 513)  # tiles of 128 columns; two CTAs share the k of each
+HALF_SIZES = (136, 513)  # tiles of 128 x 128; two CTAs share the k of each
 HALF_LONG = (4100, 100, 136)  # K, M, N: four share it
-HALF_SPLIT = 1409  # tiles of 128 columns in splits, which leave sums in the workspace
-HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 columns, of which a cluster computes several, with as few k-blocks as can be
-HALF_LARGE = 3329  # tiles of 256 columns in splits, one row in the last ones
+HALF_MANY = 2049  # tiles of 128 x 128, of which some CTAs compute two
+HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
+HALF_LARGE = 3329  # tiles of 256 x 256, the first ones halved, one row in the last ones
 MMA_SIZES, MMA_LARGE_SIZES = (136, 200), (260, 392)  # tiles of 64, shared by clusters, with an edge that no block divides; tiles of 128
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
@@ -183,12 +183,12 @@ def half(torch, module):
     K, M, N = HALF_LONG
     X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
     assert finite(torch, module, X, Y, 2, 0) and finite(torch, module, X.mT, Y, 0, 0) and finite(torch, module, X.mT, Y.mT, 1, 0)
-    X, Y = (torch.randn(HALF_SPLIT, HALF_SPLIT, device="cuda").half() for _ in range(2))
+    X, Y = (torch.randn(HALF_MANY, HALF_MANY, device="cuda").half() for _ in range(2))
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY if member[1])
 
 
 def half_batches(torch, module):
-    """Clusters that compute several tiles of 256 columns, one after the other: every contraction of triangles, and Inf."""
+    """Clusters that compute several tiles of 256 x 256, one after the other: every contraction of triangles, and Inf."""
     for (batch, N), dtype in itertools.product(HALF_BATCHES, (torch.float16, torch.bfloat16)):
         X, Y = (torch.randn(batch, N, N, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -199,7 +199,7 @@ def half_batches(torch, module):
 
 
 def half_large(torch, module):
-    """The same of one matrix, with splits: forward and dB."""
+    """The same of one matrix, with halved tiles: forward and dB."""
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, 0, 1) and finite(torch, module, X, Y, 2, 1)
     print("computed by", module.explain(X[:200, :200], Y[:200, :200])["path"], flush=True)

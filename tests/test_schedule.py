@@ -243,7 +243,7 @@ void check_half(Contraction contraction, int m, int n, int k, int triangular, in
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
   CHECK(plan.count == tiles.count && tiles.halved >= 0 && 2 * tiles.halved <= tiles.count, "%d numbers, %d tiles in halves", tiles.count,
         tiles.halved);
-  CHECK(plan.clusters >= 1 && plan.clusters <= tiles.count && plan.clusters * plan.ctas <= sms, "%d clusters of %d", plan.clusters, plan.ctas);
+  CHECK(plan.clusters >= 1 && plan.clusters <= tiles.count && plan.clusters * plan.ctas <= sms, "%d clusters", plan.clusters);
   CHECK(splits == 1 || (plan.clusters == tiles.count && tiles.edge == 2), "CTAs that share k take %d tiles", tiles.count);
   CHECK(triangular || splits > 1 || tiles.edge == 2 || 2 * tiles.halved <= plan.clusters, "%d dense tiles in halves", tiles.halved);
   std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
@@ -251,8 +251,8 @@ void check_half(Contraction contraction, int m, int n, int k, int triangular, in
   for (int number = 0; number < tiles.count; ++number) {
     const half_precision::ClusterTile tile = tiles.at(number);
     const bool half = number < 2 * tiles.halved, below = tile.row >= m_blocks;   // below: nothing of it is stored
-    CHECK(tile.row >= 0 && tile.col >= 0 && tile.col < n_blocks && tile.batch >= 0 && tile.batch < batches, "tile %d: row %d, column %d of %d",
-          number, tile.row, tile.col, tile.batch);
+    CHECK(tile.row >= 0 && tile.col >= 0 && tile.col < n_blocks && tile.batch >= 0 && tile.batch < batches,
+          "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
     CHECK(tile.rows == tiles.edge / (half ? 2 : 1), "tile %d has %d rows of blocks", number, tile.rows);
     std::vector<char> all(k_blocks, 0);
     int length = 0;
