@@ -100,7 +100,7 @@ NAMED = (
     "portable",
     "tf32",
     "hopper",
-    "half",
+    "tile_product",
     "mma",
     "behind",
     "pack",
