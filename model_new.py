@@ -4296,10 +4296,15 @@ template <typename Policy>
 __device__ inline void ask_for_tile(const HalfProduct& h, SharedMemory<Policy>& shared, int round, int rank) {
   if (h.clusters == h.tiles.count) return;
   uint64_t* const full = &shared.next_full[round % kQueued];
-  barrier_arrive_expect_tx(full, sizeof(ClusterTile));
+  if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
   const int number = h.clusters + h.queue.take(h.tiles.count);
   const ClusterTile tile = number < h.tiles.count ? h.tiles.at(number) : ClusterTile{-1};
+  if (Policy::kCtas == 1) {   // st.async is an illegal instruction where a kernel has no clusters
+    shared.next[round % kQueued] = tile;
+    barrier_arrive_at(shared_address(full));
+    return;
+  }
   const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
   for (int cta = 0; cta < Policy::kCtas; ++cta)
     store_async(address_in_peer(to, cta), tile.row, tile.col, tile.rows, tile.batch, address_in_peer(barrier, cta));
