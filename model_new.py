@@ -287,7 +287,7 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   return {band + place % rows, place / rows, 0, p.k};
 }
 
-// ---- Schedule: the work tiles of the Hopper and the half-precision kernel, in blocks, found one after the other.
+// ---- Schedule: the work tiles of the Hopper kernel, in blocks, found one after the other.
 
 constexpr int kTileEdge = 256;                    // what a cluster computes: the tiles of two CTAs, one above the other
 [[maybe_unused]] constexpr int kTileBlocks = kTileEdge / kBlock;   // along an edge
@@ -374,50 +374,102 @@ struct WorkTiles {
   }
 };
 
-// ---- Schedule: how the half-precision kernel computes a product.
+// ---- Schedule: the tiles of the half-precision kernel, in blocks, each found by its number.
 
 namespace half_precision {
 
-constexpr int kMostClusters = 96;   // that the kernel's list scheduling knows, three a lane
+constexpr int kBandBlocks = 16;   // rows of C, in blocks, that the tiles of a dense product go through together
 
-// How a product is computed; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
-struct Plan {
-  int split;        // CTAs that share a tile of 128 x 128 and stay for that one alone; 1: two CTAs share columns of Y
-  int columns;      // of a CTA's tile
-  int clusters;
-  int longest;      // k-blocks; a longer tile is summed in splits
-  int places = 0;   // for partial sums, of one product
-  int64_t batches;
+// A tile of C, as a cluster computes it. row = -1: there are no more.
+struct alignas(16) ClusterTile {
+  int row, col, rows;   // its first block, and how many rows of blocks; its columns are Tiles::edge
+  int batch;            // which product of the batch
+};
 
-  Plan(const Product& p, const Gpu& gpu) : batches(p.batches) {
-    const int64_t sms = gpu.sms, small_tiles = p.batches * tile_count(p, 128), k_blocks = ceil_div(p.k, kBlock);
-    split = 4 * small_tiles <= sms && k_blocks >= 64 ? 4 : 2 * small_tiles <= sms && k_blocks >= 8 ? 2 : 1;
-    clusters = static_cast<int>(split > 1 ? small_tiles : std::min<int64_t>(sms / 2, kMostClusters));
-    longest = static_cast<int>(k_blocks), columns = 128;
-    if (split > 1) return;
-    // Half of a tile takes 0.6 of its time. All tiles of a dense product are as long as each other, and the last round may be nearly empty
-    const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
-    auto rounds = [&](int64_t tiles) { return (tiles + clusters - 1) / clusters; };
-    if (p.triangular ? 4 * small_tiles >= 11 * sms : 5 * rounds(p.batches * rows * cols) <= 3 * rounds(2 * p.batches * rows * cols))
-      columns = 256;
-    // Tiles longer than a cluster's share of the work are summed in splits, as long as all of those begin at once
-    const int64_t parts = p.batches * kTileEdge / columns;
-    const int64_t work = parts * WorkTiles<>::work(rows, cols, k_blocks, p.triangular);
-    for (int64_t length = std::max<int64_t>(work * 6 / (5 * clusters), 12); length < k_blocks; length += 1 + length / 16) {
-      int64_t numbers = 0, last = 0;
-      int count, splits;
-      for (int group = 0; WorkTiles<>::describe(group, rows, cols, k_blocks, p.triangular, length, count, splits); ++group) {
-        numbers += parts * count * splits;
-        if (splits > 1) last = numbers;
-      }
-      if (last > clusters) continue;
-      longest = static_cast<int>(length);
-      places = static_cast<int>(WorkTiles<>::partial_sums(p.m, p.n, k_blocks, p.triangular, longest));
-      break;
+struct KRange {
+  int begin, end;   // half-open, in k-blocks
+};
+
+// The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
+struct Tiles {
+  int edge;              // of a tile
+  int rows, cols;        // of one C, in tiles
+  int m_blocks, k_blocks;
+  int triangular;
+  Contraction contraction;
+  int batches;
+  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows, and for the lower one
+  int count;             // of numbers
+  int splits;            // CTAs of a cluster, which share the k-blocks of a tile
+  int start;             // where in k the tiles that have this k-block begin
+
+  __device__ ClusterTile at(int number) const {
+    const bool half = number < 2 * halved;
+    const int tile = half ? number / 2 : number - halved, place = tile / batches;
+    int i, j;
+    if (triangular) {   // group g has g + 1 tiles, each as long as rows - g of them: for NN an anti-diagonal, for NT a column, for TN a row
+      const int group = triangle_root(place), in_group = place - static_cast<int>(triangle(group));
+      i = contraction == kTN ? group : in_group + rows - 1 - group;
+      j = contraction == kNT ? rows - 1 - group : in_group;
+    } else {
+      const int most = kBandBlocks / edge, first = place / (most * cols) * most, height = min(most, rows - first);
+      i = first + (place - first * cols) % height;
+      j = (place - first * cols) / height;
     }
+    const int blocks = half ? edge / 2 : edge;
+    return {i * edge + (half ? number % 2 * blocks : 0), j * edge, blocks, tile % batches};
   }
-  int64_t bytes_of_sums() const { return batches * places * kTileEdge * kTileEdge * sizeof(float); }
-  int64_t bytes_of_ready() const { return batches * places * (kTileEdge / columns) * 4 * sizeof(uint64_t); }
+
+  // The k-blocks that a CTA sums of a tile. No tile has none: of a lower half that lies below the last row it is one.
+  __device__ KRange k_range(const ClusterTile& tile, int rank) const {
+    const Side x = side_of(kX, *this), y = side_of(kY, *this);
+    const int begin = min(first_k(x, y, tile.row, tile.col), k_blocks - 1);
+    const int end = tile.row < m_blocks ? end_of_k(x, y, tile.row + tile.rows, tile.col + edge, k_blocks) : begin + 1;
+    if (splits == 1) return {begin, end};
+    return {begin + (end - begin) * rank / splits, begin + (end - begin) * (rank + 1) / splits};
+  }
+
+  // The k-block that comes at place `at` of a range, which is gone through from `start` on, and round at its end.
+  __device__ int k_block(const KRange& range, int at) const {
+    const int k = (range.begin <= start && start < range.end ? start : range.begin) + at;
+    return k < range.end ? k : k - (range.end - range.begin);
+  }
+
+  // Whether a block on a diagonal is among a k-block's.
+  __device__ bool is_masked(const ClusterTile& tile, int k) const {
+    return on_diagonal(side_of(kX, *this), tile.row, tile.rows, k) || on_diagonal(side_of(kY, *this), tile.col, edge, k);
+  }
+};
+
+// How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are multiplied fastest, but few of them leave SMs
+// idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
+struct Plan {
+  Tiles tiles = {};
+  int ctas, clusters;   // of a cluster; of the product
+  int64_t count;        // tiles.count, which has to be an int
+
+  Plan(const Product& p, const Gpu& gpu) {
+    const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
+    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), left = large % pairs;
+    const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 8 ? 2 : 1;
+    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 22 where all SMs want the L2
+    const int64_t time_of_large = 20 * (large / pairs) + (left == 0 ? 0 : 2 * left <= pairs ? 12 : 20);
+    const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 22 * small / sms);
+    const bool wide = splits == 1 && (p.triangular ? 4 * small > 7 * sms : time_of_large < time_of_small);
+    const int edge = wide ? 4 : 2, rows = ceil_div(p.m, edge * kBlock), cols = ceil_div(p.n, edge * kBlock);
+    ctas = wide ? 2 : splits;
+    int64_t halved = 0;
+    if (wide && p.triangular) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
+      const int64_t work = p.batches * edge * rows * (rows + 1ll) * (rows + 2) / 6;
+      for (int64_t group = 0; group < rows && 5 * pairs * edge * (rows - group) > 6 * work; ++group) halved += p.batches * (group + 1);
+    } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
+      halved = left;
+    }
+    count = (wide ? large : small) + halved;
+    clusters = static_cast<int>(std::min(sms / ctas, count));
+    tiles = {edge, rows, cols, ceil_div(p.m, kBlock), static_cast<int>(k_blocks), p.triangular, p.contraction, static_cast<int>(p.batches),
+             static_cast<int>(halved), static_cast<int>(count), splits, wide ? static_cast<int>(k_blocks) / 2 : 0};
+  }
 };
 
 }  // namespace half_precision
@@ -511,10 +563,12 @@ __device__ inline T* next_address(T* at, int64_t step) {
   return at;
 }
 
-// Keeps a value in its register. The compiler would compute it anew in every k-block, and all threads of a team would wait for that.
+// Has a value in its register from here on. The compiler would compute it anew in every k-block, or only once it is needed.
 template <typename Word>
 __device__ inline void keep(Word& value) {
-  if constexpr (sizeof(Word) == 8)
+  if constexpr (std::is_same_v<Word, float>)
+    asm volatile("" : "+f"(value));
+  else if constexpr (sizeof(Word) == 8)
     asm volatile("" : "+l"(value));
   else
     asm volatile("" : "+r"(value));
@@ -657,16 +711,6 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
   asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(v.x), "r"(v.y), "l"(policy) : "memory");
 }
 
-// What the copy engine writes to global memory, in groups; the issuing thread waits until they have been read.
-__device__ inline void bulk_commit_group() {
-  STRESS_DELAY();
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-__device__ inline void bulk_wait_group_read() {
-  STRESS_DELAY();
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
 // cluster, and counts on the barrier of each.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
@@ -686,14 +730,6 @@ __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int 
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
-__device__ inline void tma_store(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
-  STRESS_DELAY();
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
-               "r"(at2), "r"(shared_address(from))
-               : "memory");
-}
-
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -705,6 +741,19 @@ template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
   STRESS_DELAY();
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
+}
+
+// The same; whether the condition holds in any of them.
+template <int kThreads>
+__device__ inline bool named_barrier_or(int team, bool condition) {
+  STRESS_DELAY();
+  int any;
+  asm volatile(
+      "{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
+      : "=r"(any)
+      : "r"(team + 1), "n"(kThreads), "r"(static_cast<int>(condition))
+      : "memory");
+  return any;
 }
 
 // Over all lanes of a warp.
@@ -732,16 +781,6 @@ __device__ inline int load_relaxed(const int* p) {
   return value;
 }
 
-__device__ inline uint64_t load_acquire(const uint64_t* p) {
-  STRESS_DELAY();
-  uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
-  return value;
-}
-__device__ inline void store_release(uint64_t* p, uint64_t value) {
-  STRESS_DELAY();
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
-}
 __device__ inline void add_release(int* p, int value) {
   STRESS_DELAY();
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
@@ -3044,7 +3083,7 @@ __device__ inline uint32_t wide_blocks(const HopperProduct& p, int matrix, int l
 """
 
 _CUDA_HOPPER = r"""
-// ---- Hopper and half-precision kernel: split-K through memory.
+// ---- Hopper kernel: split-K through memory.
 
 // The splits of a tile leave their sums in memory, kCount of each thread of a warpgroup, all but the last one, which adds them to its own.
 template <int kCount>
@@ -3725,240 +3764,211 @@ __global__ void reset_counters(int* words, int count) {
 # other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
 #
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
-# to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply and send C's boxes, and a scheduler
-# hands out work tiles, the longest first. Sums are float32 and rounded once. Only tiles longer than a cluster's share of the work need a
-# workspace: they are summed in splits. docs/kernel.md has the measurements.
+# to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C, and one warp writes
+# the zeros. Clusters stay and take tiles, the longest first, from a queue in memory, which they ask three k-blocks before they need one:
+# if they asked sooner, tiles would no longer go to whoever is done first. All large tiles begin with the k-block in the middle, if they
+# have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2 the others find.
+#
+# The skeleton has barriers, roles, tiles and queue; a policy says what a stage holds and how it is filled, masked, multiplied and stored.
+# docs/kernel.md has the measurements.
 _CUDA_HALF = r"""
 #include <atomic>
-#include <initializer_list>
 #include <random>
 
 namespace half_precision {
 
-// ---- Half precision: sizes, and what a CTA is given and shares.
+// ---- Half precision: what the kernel is given, and what a CTA shares.
 
-constexpr int kBlocksM = 2, kBlockK = kBlock;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
-[[maybe_unused]] constexpr int kSchedulerWarp = kProducerWarp + 1, kFirstMaskWarp = kProducerWarp + 2;
-constexpr int kMaskWarps = 2;
+constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
+[[maybe_unused]] constexpr int kZerosWarp = kProducerWarp + 1, kFirstMaskWarp = kProducerWarp + 2;
 // Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
-constexpr int kTiles = 2;                       // places for work tiles on their way from the scheduler
-[[maybe_unused]] constexpr int kTileCost = 3;   // what a work tile costs beside its k-blocks, in k-blocks; about
+constexpr int kQueued = 8;                       // places for tiles that clusters have taken
+[[maybe_unused]] constexpr int kAskedAhead = 3;  // k-blocks of a tile that are left when the next one is asked for
 
-// Multicast: a cluster of two CTAs computes two tiles, one above the other, with the same columns of Y, and stays until no work tile is
-// left. Split: the CTAs of a cluster sum a split of one tile each, and each then adds up a part of the tile.
-enum Cooperation : int { kMulticast, kSplit };
-[[maybe_unused]] constexpr int kEdge[] = {kTileEdge, 128};   // of a work tile; with multicast a cluster may compute half of its columns
+// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on, so that nothing has to be cleared before.
+struct TileQueue {
+  unsigned long long* word;
+  uint64_t launch;
 
-// The tile of a CTA, in blocks, as the scheduler hands it to the other roles. row = -1: there are no more.
-struct CtaTile {
-  int row, col, k_begin, k_end, batch;
-  int split, splits, place;   // see WorkTile
-  __device__ bool is_stored() const { return split == splits - 1; }   // by the last of the splits
+  // How many of `count` have been taken before. The last one who asks leaves zero: a graph that is launched again begins anew.
+  __device__ uint32_t take(uint32_t count) const {
+    auto counts = [&](uint64_t value) { return value - launch <= count; };
+    uint64_t taken = atomicAdd(word, 1ull);
+    while (!counts(taken)) {   // what another launch, or nobody, has left there; whoever replaces it is the first
+      const uint64_t found = atomicCAS(word, taken + 1, launch + 1);
+      taken = found == taken + 1 ? launch : counts(found) ? atomicAdd(word, 1ull) : found - 1;
+    }
+    if (taken - launch == count - 1) *word = 0;
+    return static_cast<uint32_t>(taken - launch);
+  }
 };
 
 struct HalfProduct {
-  CUtensorMap x, y;                 // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
-  CUtensorMap c;                    // (column, row, batch), or (row, column, batch)
-  Product p;                        // x_batch, y_batch and c_batch in units of the tensor maps' third dimension
-  bool bfloat16;                    // or float16
-  Side x_side, y_side;
-  int clusters;
-  int m, n, k_blocks, triangular;   // as in p, for WorkTiles
-  Contraction contraction;
-  int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
-  int places;                       // for partial sums, of one product
-  float* partial_sums;              // of all splits but each tile's last
-  uint64_t* ready;                  // for each 64 x 256 of those: `launch` once they are there. The last split sets it to zero
-  uint64_t launch;                  // a number that no memory holds by chance
+  CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
+  Product p;          // x_batch and y_batch in units of the tensor maps' third dimension
+  Tiles tiles;
+  TileQueue queue;
   NonFinite non_finite;
+  int clusters;
+  bool bfloat16;      // or float16
 };
 
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
 //
 // K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
-template <int kBlockN>
+template <typename Policy>
 struct SharedMemory {
-  static constexpr int kBlocksN = kBlockN / kBlock, kStageBytes = (kBlocksM + kBlocksN) * kOperandBytes;
-  static constexpr int kStored = 2;
-  static constexpr int kStages = (kMostShared - (kStored + 1) * kOperandBytes - 1024) / kStageBytes;
-  uint8_t stage[kStages][kBlocksM + kBlocksN][kOperandBytes];
-  uint8_t stored[kStored][kOperandBytes];   // boxes of C on their way to memory: they use these two and, with multicast, a stage
-  uint8_t zeros[kOperandBytes];             // a box of zeros
-  WorkTile first;                           // of the cluster
-  CtaTile tile[kTiles];
-  uint64_t landed[kStages], full[kStages], empty[kStages];   // landed: before it is masked, if it has to be
-  uint64_t tile_full[kTiles], tile_empty[kTiles];
-  uint32_t non_finite[2];   // of each consumer warpgroup: which of the boxes it has just stored hold a sum that is a NaN or Inf
+  uint8_t stage[Policy::kStages][Policy::kBlocks][kOperandBytes];
+  uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
+  uint64_t landed[Policy::kStages], full[Policy::kStages], empty[Policy::kStages];   // landed: before it is masked, if it has to be
+  ClusterTile next[kQueued];
+  uint64_t next_full[kQueued];
 };
 
-// ---- Half precision: boxes of C on their way to memory.
+// ---- Half precision: the skeleton: tiles, and the roles that all policies share.
 
-// A box of C, 64 x 64 from block (row, col) on, leaves shared memory, where its rows (c_col = 1), or its columns, are 128 bytes, swizzled.
-// One thread calls this.
-__device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int row, int col, int batch) {
-  const int at = static_cast<int>(batch_offset(h.p, h.p.c_batch, batch));
-  const bool by_rows = h.p.c_col == 1;
-  tma_store(h.c, (by_rows ? col : row) * kBlock, (by_rows ? row : col) * kBlock, at, box);
+// What a role does next, after `round` tiles: each takes all of them by itself. Nobody has yet to read a place that is written anew. The
+// producer that asks is at most kStages k-blocks ahead of all consumers; those wait for the mask warps once in each tile of a triangle, but
+// for a lower half that is empty.
+template <typename Policy>
+__device__ inline ClusterTile next_tile(const HalfProduct& h, SharedMemory<Policy>& shared, int round) {
+  static_assert(kQueued > Policy::kStages + 1, "a tile may be one k-block long");
+  if (h.clusters == h.tiles.count) return {-1};
+  barrier_wait(&shared.next_full[round % kQueued], round / kQueued % 2);
+  return shared.next[round % kQueued];
 }
 
-// ---- Half precision: the schedule.
-
-// One warp hands the CTA's tiles to its other roles, and has the copy engine write the zeros in their transposed places. Every cluster
-// plays through the same list scheduling: the next work tile goes to the cluster that has been given the least work so far. So no counter
-// in memory has to be reset beforehand.
-template <int kBlockN, Cooperation kCooperation>
-__device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
-  const int lane = threadIdx.x % 32, rank = block_rank_in_cluster(), cluster = cluster_id_in_grid();
-  const int ctas = kCooperation == kMulticast ? 2 : gridDim.x / h.clusters;
-  using Tiles = WorkTiles<kEdge[kCooperation]>;
-  constexpr int kParts = kEdge[kCooperation] / kBlockN, kRows = Tiles::kBlocks, kCols = kBlockN / kBlock;   // in blocks
-  const int parts = kParts * static_cast<int>(h.p.batches);   // of all of the batch: numbers that WorkTiles sees as one
-  WorkTile tile = shared.first;
-  int published = 0;
-  auto publish = [&](const CtaTile& of_cta) {
-    const int at = published % kTiles;
-    barrier_wait(&shared.tile_empty[at], published / kTiles % 2 ^ 1);
-    if (lane == 0) {
-      shared.tile[at] = of_cta;
-      barrier_arrive_at(shared_address(&shared.tile_full[at]));
-    }
-    ++published;
-  };
-  // This CTA's tile of part `part` of the work tile
-  auto publish_own = [&](int part) {
-    const int batch = part / kParts, row = tile.i * kRows, col = tile.j * kRows + part % kParts * kCols;
-    const int place = (tile.place + batch * h.places) * kParts + part % kParts;
-    CtaTile own = {row, col, tile.begin, tile.end, batch, tile.split, tile.splits, place};
-    if constexpr (kCooperation == kSplit) {
-      const int length = max(tile.end - tile.begin, 0);
-      own.k_begin = tile.begin + length * rank / ctas, own.k_end = tile.begin + length * (rank + 1) / ctas;
-    } else {
-      own.row += kBlocksM * rank;
-      if (col * kBlock >= h.n) return;
-      // Half of the columns may lack k-blocks that the other half has
-      if (h.y_side == kFromLine) own.k_begin = max(own.k_begin, col);
-      if (h.y_side == kUpToLine) own.k_end = min(own.k_end, col + kCols);
-      own.k_end = max(own.k_begin, own.k_end);
-    }
-    publish(own);
-  };
-  // The CTA's part of the zeros in the transposed place; on the diagonal they are stored with the tile
-  auto send_zeros = [&](int part) {
-    if (!h.triangular || tile.i == tile.j || tile.split < tile.splits - 1) return;
-#pragma unroll 1
-    for (int box = rank; box < kRows * kCols; box += ctas) {
-      const int row = tile.j * kRows + part % kParts * kCols + box / kRows, col = tile.i * kRows + box % kRows;
-      if (lane == 0 && row * kBlock < h.m && col * kBlock < h.n) send_box(h, shared.zeros, row, col, part / kParts);
-    }
-    bulk_commit_group();
-  };
-  if (tile.i >= 0) {
-    publish_own(cluster % parts);
-    send_zeros(cluster % parts);
+// One thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
+template <typename Policy>
+__device__ inline void ask_for_tile(const HalfProduct& h, SharedMemory<Policy>& shared, int round, int rank) {
+  if (h.clusters == h.tiles.count) return;
+  uint64_t* const full = &shared.next_full[round % kQueued];
+  if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
+  if (rank != 0) return;
+  const int number = h.clusters + h.queue.take(h.tiles.count);
+  const ClusterTile tile = number < h.tiles.count ? h.tiles.at(number) : ClusterTile{-1};
+  if (Policy::kCtas == 1) {   // st.async is an illegal instruction where a kernel has no clusters
+    shared.next[round % kQueued] = tile;
+    barrier_arrive_at(shared_address(full));
+    return;
   }
-  if constexpr (kCooperation == kMulticast) {
-    const int rows = ceil_div(h.m, kTileEdge), cols = ceil_div(h.n, kTileEdge);
-    Tiles tiles;
-    uint32_t given[3];   // to clusters lane, lane + 32 and lane + 64: work, and the cluster's number in the last eight bits
-    for (int u = 0; u < 3; ++u) given[u] = lane + 32 * u < h.clusters ? lane + 32 * u : 0xFFFFFFFFu;
-#pragma unroll 1
-    for (int group = 0, number = 0, count, splits, length;
-         (length = Tiles::describe(group, rows, cols, h.k_blocks, h.triangular, h.longest_split, count, splits)); ++group) {
-      const uint32_t cost = (length / splits + (splits > 1 && kParts > 1 ? 2 : 1) * kTileCost) << 8;   // of each of the group, about
-      const int end = number + count * splits * parts;
-#pragma unroll
-      for (int u = 0; u < 3; ++u) {   // each cluster's first one has its number
-        const int other = lane + 32 * u;
-        if (number <= other && other < min(end, h.clusters)) given[u] += cost;
-      }
-#pragma unroll 1
-      for (number = max(number, min(end, h.clusters)); number < end; ++number) {
-        const uint32_t least = warp_min(min(given[0], min(given[1], given[2])));
-#pragma unroll
-        for (int u = 0; u < 3; ++u)
-          if (given[u] == least) given[u] += cost;
-        if ((least & 255) != cluster) continue;
-        tiles.find(h, number / parts, tile);
-        publish_own(number % parts);
-        send_zeros(number % parts);
-      }
-    }
-  }
-  publish({-1});
-  bulk_wait_group_read();
-  __syncwarp();
+  const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
+  for (int cta = 0; cta < Policy::kCtas; ++cta)
+    store_async(address_in_peer(to, cta), tile.row, tile.col, tile.rows, tile.batch, address_in_peer(barrier, cta));
 }
 
-// The next work tile, for every lane of a warp.
-template <int kBlockN>
-__device__ inline CtaTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
-  const int at = taken % kTiles;
-  barrier_wait(&shared.tile_full[at], taken / kTiles % 2);
-  CtaTile tile = shared.tile[at];
-  for (int* part : {&tile.row, &tile.col, &tile.k_begin, &tile.k_end, &tile.batch, &tile.split, &tile.splits, &tile.place})
-    *part = __shfl_sync(0xFFFFFFFFu, *part, 0);
-  if (threadIdx.x % 32 == 0) barrier_arrive_at(shared_address(&shared.tile_empty[at]));
-  __syncwarp();
-  return tile;
-}
-[[maybe_unused]] constexpr int kTileTakers = kConsumerWarps + 1 + kMaskWarps;   // warps; 1: the producer
-
-// What the roles have to know of a k-block. In a cluster with multicast, tile.row - kBlocksM * rank is the first row of both.
-template <int kBlockN, Cooperation kCooperation>
-__device__ inline bool to_be_masked(const HalfProduct& h, const CtaTile& tile, int rank, int k) {
-  const int first = kCooperation == kMulticast ? tile.row - kBlocksM * rank : tile.row;
-  return on_diagonal(h.x_side, first, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, k) ||
-         on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
-}
-
-// ---- Half precision: the producer, one warp, of which one lane starts the copies.
-
-template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
-  using Shared = SharedMemory<kBlockN>;
-  const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
-  Pipeline<Shared::kStages> at;
-  for (int taken = 0;; ++taken) {
-    const CtaTile tile = take_tile(shared, taken);
-    if (tile.row < 0) break;
-    const int x_batch = static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch));
-    const int y_batch = static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch));
+// The producer: one warp, of which one lane starts the copies.
+template <typename Policy>
+__device__ void produce(const HalfProduct& h, SharedMemory<Policy>& shared, ClusterTile tile) {
+  const int rank = block_rank_in_cluster();
+  Pipeline<Policy::kStages> at;
+  for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++)) {
+    const KRange range = h.tiles.k_range(tile, rank);
+    const int count = range.end - range.begin, x_batch = static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch)),
+              y_batch = static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch));
 #pragma unroll 1
-    for (int k = tile.k_begin; k < tile.k_end; ++k, at.advance()) {
-      // Wait for an empty stage
+    for (int i = 0; i < count; ++i, at.advance()) {
       barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
-      if (lane == 0) {
-        const bool has_x[] = {on_side(h.x_side, tile.row, k), on_side(h.x_side, tile.row + 1, k)};
-        // Announce the bytes
-        uint64_t* barrier = &(to_be_masked<kBlockN, kCooperation>(h, tile, rank, k) ? shared.landed : shared.full)[at.stage];
-        barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);
-        // Copy the blocks of X that exist
-#pragma unroll
-        for (int u = 0; u < kBlocksM; ++u)
-          if (has_x[u]) {
-            const int line = (tile.row + u) * kBlock, depth = k * kBlockK;
-            tma_load(shared.stage[at.stage][u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, x_batch, barrier);
-          }
-        // And of Y. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist
-#pragma unroll
-        for (int u = 0; u < Shared::kBlocksN; ++u)
-          if (kCooperation == kSplit || u % 2 == rank) {
-            const bool has_y = on_side(h.y_side, tile.col + u, k);
-            const int line = (tile.col + u) * kBlock, depth = (has_y ? k : ceil_div(h.p.k, kBlockK)) * kBlockK;
-            auto* copy = kCooperation == kSplit ? tma_load : tma_load_multicast;
-            copy(shared.stage[at.stage][kBlocksM + u], h.y, kMajorY ? line : depth, kMajorY ? depth : line, y_batch, barrier);
-          }
+      if (threadIdx.x % 32 == 0) {
+        const int k = h.tiles.k_block(range, i);
+        uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.landed : shared.full)[at.stage];
+        Policy::load(h, shared.stage[at.stage], barrier, tile, rank, k, x_batch, y_batch);
+        if (i == max(0, count - kAskedAhead)) ask_for_tile(h, shared, round, rank);
       }
-      __syncwarp();
-    }
-    if (kCooperation == kMulticast && tile.is_stored()) {   // a stage for C
-      barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
-      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
-      __syncwarp();
-      at.advance();
+      __syncwarp();   // lanes that waited for the next stage already would keep this one from running
     }
   }
+}
+
+// Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place. They may
+// still meet a NaN or an Inf of the other operand: see sum_again.
+template <typename Policy>
+__device__ void mask(const HalfProduct& h, SharedMemory<Policy>& shared, ClusterTile tile) {
+  if (!h.p.triangular) return;
+  const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
+  static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
+  uint32_t parities = 0;   // of `landed`, a bit for each stage
+  Pipeline<Policy::kStages> at;
+  for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++)) {
+    const KRange range = h.tiles.k_range(tile, rank);
+#pragma unroll 1
+    for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
+      const int k = h.tiles.k_block(range, i);
+      if (!h.tiles.is_masked(tile, k)) continue;
+      barrier_wait(&shared.landed[at.stage], parities >> at.stage & 1);
+      parities ^= 1u << at.stage;
+      Policy::mask(h, shared.stage[at.stage], tile, rank, k, row);
+      fence_proxy_async_shared();   // the tensor cores read what was written here
+      named_barrier_sync<kBlock>(kMaskTeam);
+      if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
+    }
+  }
+}
+
+// One warp writes the CTA's part of the zeros above the diagonal, in tiles on which no tile of C lies; at first, and in large products
+// between any two strips, it waits a while, since the operands' way to the SMs is the same and they are wanted sooner.
+template <typename Policy>
+__device__ void write_zeros_above(const HalfProduct& h) {
+  if (!h.p.triangular) return;
+  constexpr int kEdge = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kEdge / kLines;   // of a strip; of a tile
+  const int tiles = static_cast<int>(triangle(h.tiles.rows - 1));
+  __nanosleep(2000);
+#pragma unroll 1
+  for (int u = blockIdx.x; u < tiles * h.tiles.batches * kStrips; u += gridDim.x) {
+    const int batch = u / kStrips / tiles, place = u / kStrips % tiles, j = triangle_root(place) + 1;
+    const int i = place - static_cast<int>(triangle(j - 1)), from = u % kStrips * kLines;
+    uint16_t* const c = static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
+    write_zeros<kEdge, false>(h.p, c, i * kEdge, j * kEdge, from, from + kLines, threadIdx.x % 32, 32);
+    if (h.p.n >= 4096) __nanosleep(1000);
+  }
+}
+
+template <typename Policy>
+__global__ void __launch_bounds__(kHopperThreads, 1) tile_product(const __grid_constant__ HalfProduct h) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t raw[];
+  auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  // Fill the barriers
+  if (threadIdx.x == 0) {
+    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
+    prefetch_tma_descriptor(h.x);
+    prefetch_tma_descriptor(h.y);
+    for (int s = 0; s < Policy::kStages; ++s) {
+      barrier_init(&shared.landed[s], 1);
+      barrier_init(&shared.full[s], 1);
+      barrier_init(&shared.empty[s], Policy::kCtas * kConsumerWarps);
+    }
+    for (int u = 0; u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);
+    barrier_init_fence();
+  }
+  __syncwarp();
+  launch_dependent_grids();
+  cluster_arrive_relaxed();
+  const ClusterTile first = h.tiles.at(cluster_id_in_grid());
+  cluster_wait();
+  grid_dependency_wait();   // the kernel before may still read what is C now, or write what is an operand
+
+  if (warp < kConsumerWarps) {
+    warpgroup_reg_alloc<kConsumerRegisters>();
+    Pipeline<Policy::kStages> at;
+    ClusterTile tile = first;
+    for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++)) Policy::compute(h, shared, tile, at);
+  } else {
+    warpgroup_reg_dealloc<kProducerRegisters>();
+    if (h.tiles.splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
+    if (warp == kProducerWarp) produce(h, shared, first);
+    if (warp == kZerosWarp) write_zeros_above<Policy>(h);
+    if (warp >= kFirstMaskWarp) mask(h, shared, first);
+    __syncwarp();
+    if (h.tiles.splits > 1) cluster_wait();
+  }
+  // No CTA may end while another still arrives there. Whoever reads another's sums has them by now
+  __syncwarp();
+  cluster_arrive_relaxed();
+  cluster_wait();
+#endif
 }
 
 // ---- Half precision: storing C.
@@ -3973,17 +3983,20 @@ __device__ inline uint32_t pack(bool bfloat16, float a, float b) {
   }
 }
 
-// A warpgroup's sums of a box to shared memory, rounded once; zeros above the diagonal of a triangular product. Returns a NaN if a sum was
-// one, or Inf.
-__device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, int col, float* sum) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+// A warpgroup rounds its sums of a box once and writes it, block (row, col) of C, by way of shared memory: in lines of 128 bytes, rows, or
+// columns if C is column-major. Above the diagonal of a triangular product it writes zeros. Calls take two places in turn: whoever writes
+// to one has since been at a barrier that all threads reached after they had read what was there before.
+__device__ inline void store_box(const HalfProduct& h, uint8_t* box, int group, int row, int col, int batch, float* sum) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+  const bool by_rows = h.p.c_col == 1;
   if (h.p.triangular && col >= row) {
     const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
 #pragma unroll
     for (int u = 0; u < 32; ++u)
       if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
   }
-  float sign = 0.0f;
+  // To shared memory, 128 bytes a line, swizzled
+  float sign = 0.0f;   // or a NaN, if a sum is one, or Inf
   const uint32_t base = shared_address(box);
   const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
   const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
@@ -3994,18 +4007,35 @@ __device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, 
                            pack(h.bfloat16, s[6], s[7])};
 #pragma unroll
     for (int u = 0; u < 8; ++u) sign = fmaf(s[u], 0.0f, sign);
-    if (h.p.c_col == 1)
+    if (by_rows)
       stmatrix_x4<false>(by_row ^ 32 * q, w);
     else
       stmatrix_x4<true>(by_col + 2048 * q, w);
   }
-  return h.p.triangular ? sign : 0.0f;   // a dense product has every term
+  // Dense products have every term. Beyond the edges zeros may have met Inf
+  const bool any = named_barrier_or<128>(kConsumerTeam + group, h.p.triangular && sign != 0.0f);
+  const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
+  if (any && thread == 0 && m > 0 && n > 0) {
+    const uint32_t number = static_cast<uint32_t>(batch) * h.tiles.m_blocks + row;
+    h.non_finite.add(number * ceil_div(h.p.n, kBlock) + col);
+  }
+  // To memory, 16 bytes at a time
+  const int lines = by_rows ? m : n, length = (by_rows ? n : m) - thread % 8 * 8;
+  const int64_t stride = by_rows ? h.p.c_row : h.p.c_col;
+  uint16_t* const c = static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
+  uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
+#pragma unroll
+  for (int line = thread / 8; line < kBlock; line += 16, to = next_address(to, 16 * stride)) {
+    if (line >= lines) break;
+    const uint8_t* const from = box + swizzled(line, thread % 8 * 8);
+    if (length >= 8)
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    else
+      for (int e = 0; e < length; ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
+  }
 }
 
-// ---- Half precision: masking, two warps.
-//
-// A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place here. They may still meet a
-// NaN or an Inf of the other operand: see sum_again.
+// ---- Half precision: the policy: how the user's matrices are copied, masked and multiplied.
 
 // Sets a row of a block on the diagonal to zero above the diagonal, or below it (lower: what is kept).
 __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
@@ -4022,261 +4052,121 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
     if (lower ? c > on : c < on) *chunk(c) = uint4();
 }
 
-template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
-  using Shared = SharedMemory<kBlockN>;
-  const int row = threadIdx.x % 64, rank = block_rank_in_cluster();   // a thread has a row of a block
-  static_assert(kMaskWarps * 32 == kBlock && kFirstMaskWarp % 2 == 0, "threads of the mask warps are rows");
-  uint32_t parities = 0;   // of `landed`, a bit for each stage
-  Pipeline<Shared::kStages> at;
-  for (int taken = 0;; ++taken) {
-    const CtaTile tile = take_tile(shared, taken);
-    if (tile.row < 0) break;
-#pragma unroll 1
-    for (int k = tile.k_begin; k < tile.k_end; ++k, at.advance()) {
-      if (!to_be_masked<kBlockN, kCooperation>(h, tile, rank, k)) continue;
-      barrier_wait(&shared.landed[at.stage], parities >> at.stage & 1);
-      parities ^= 1u << at.stage;
+// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else CTAs have
+// tiles of 128 x 128.
+template <int kMajorX, int kMajorY, bool kWide>
+struct Half {
+  static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6;
+  static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
+  using Shared = SharedMemory<Half>;
+
+  // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
+  static __device__ void load(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], uint64_t* barrier, const ClusterTile& tile,
+                              int rank, int k, int x_batch, int y_batch) {
+    const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
+    const int rows = tile.rows / kCtas, row = tile.row + (kWide ? rank * rows : 0);
+    barrier_arrive_expect_tx(barrier, (rows + kBlocksN) * kOperandBytes);
 #pragma unroll
-      for (int u = 0; u < kBlocksM; ++u)
-        if (h.x_side != kEverywhere && k == tile.row + u) mask_row(shared.stage[at.stage][u], (h.x_side == kUpToLine) != kMajorX, row);
-      if (on_diagonal(h.y_side, tile.col, Shared::kBlocksN, k))
-        mask_row(shared.stage[at.stage][kBlocksM + k - tile.col], (h.y_side == kUpToLine) != kMajorY, row);
-      fence_proxy_async_shared();   // the tensor cores read what was written here
-      named_barrier_sync<kBlock>(kMaskTeam);
-      if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
-    }
-    if (kCooperation == kMulticast && tile.is_stored()) at.advance();
-  }
-}
-
-// ---- Half precision: consumers, two warpgroups of 64 rows each.
-
-// One thread of a warpgroup lists the boxes that its warpgroup has found to hold a sum that is not finite: box u at row(u), col(u).
-template <typename Row, typename Col>
-__device__ inline void list_boxes(const HalfProduct& h, uint32_t& found, int batch, const Row& row, const Col& col) {
-  for (; found; found &= found - 1) {
-    const int u = __ffs(found) - 1;
-    if (row(u) >= ceil_div(h.m, kBlock) || col(u) >= ceil_div(h.n, kBlock)) continue;   // beyond the edges zeros may have met Inf
-    h.non_finite.add((static_cast<uint32_t>(batch) * ceil_div(h.m, kBlock) + row(u)) * ceil_div(h.n, kBlock) + col(u));
-  }
-}
-
-// ---- Half precision: consumers: tile by tile.
-
-template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
-  using Shared = SharedMemory<kBlockN>;
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-  const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), rank = block_rank_in_cluster(), lane = threadIdx.x % 32;
-  const uint32_t base = shared_address(&shared);
-  auto release = [&](int stage) {
-    __syncwarp();
-    const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
-    if (lane < (kCooperation == kMulticast ? 2 : 1))
-      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, lane) : barrier);
-  };
-  Pipeline<Shared::kStages> at;
-  int stored_from = -1;   // the stage from which C is on its way to memory
-  auto release_stored = [&] {
-    if (stored_from < 0) return;
-    bulk_wait_group_read();
-    release(stored_from);
-    stored_from = -1;
-  };
-  for (int taken = 0;; ++taken) {
-    const CtaTile tile = take_tile(shared, taken);
-    if (tile.row < 0) break;
-    const int line_x = tile.row + group;
-    float sum[kBlockN / 2];
-#pragma unroll
-    for (int u = 0; u < kBlockN / 2; ++u) sum[u] = 0.0f;
-    auto wait_for_stage = [&] { barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity); };
-    auto block = [&](int u) {
-      return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kOperandBytes, kOperandBytes, 1024);
-    };
-    auto issue = [&](auto type) {
-      const uint64_t x = block(group), y = block(kBlocksM);
-      warpgroup_arrive();
-#pragma unroll
-      for (int s = 0; s < kBlockK / 16; ++s)
-        wgmma<decltype(type), kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY), 1);
-      warpgroup_commit_batch();
-    };
-    // Calls f with an element of the type. Inside no wgmma may be left open, or ptxas would run all of them one after the other
-    auto with_element = [&](auto&& f) { h.bfloat16 ? f(__nv_bfloat16()) : f(__half()); };
-    // k-blocks in which there is no X. They may be as many as there are stages beside the one that holds C: that one is wanted, too
-    auto leave_out = [&](int count) {
-      if (count > 0) release_stored();
-#pragma unroll 1
-      for (; count > 0; --count, at.advance()) {
-        wait_for_stage();
-        release(at.stage);
+    for (int u = 0; u < kBlocksM; ++u)
+      if (u < rows) {
+        const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
+        tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, x_batch, barrier);
       }
+#pragma unroll
+    for (int u = 0; u < kBlocksN; u += kCtas) {
+      const int block = u + (kWide ? rank : 0);
+      const int line = (tile.col + block) * kBlock, depth = (on_side(y_side, tile.col + block, k) ? k : h.tiles.k_blocks) * kBlock;
+      auto* const copy = kWide ? tma_load_multicast : tma_load;
+      copy(stage[kBlocksM + block], h.y, kMajorY ? line : depth, kMajorY ? depth : line, y_batch, barrier);
+    }
+  }
+
+  // Masks a row of each block that lies on a diagonal.
+  static __device__ void mask(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], const ClusterTile& tile, int rank, int k,
+                              int row) {
+    const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
+    const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
+    if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
+    if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
+  }
+
+  // A consumer warpgroup multiplies and stores its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
+  static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
+    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+    if (kWide && tile.rows == kBlocksM)
+      compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
+    else
+      compute_part<kBlocksN>(h, shared, tile, at, group, group, 0);
+  }
+
+  // x, y: the first of its blocks of X, and of Y, in a stage. kCols: how many of Y.
+  template <int kCols>
+  static __device__ void compute_part(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at, int group,
+                                      int x, int y) {
+    constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
+    const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+    const uint32_t base = shared_address(&shared);
+    const KRange range = h.tiles.k_range(tile, rank);
+    float sum[32 * kCols] = {};
+#pragma unroll
+    for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
+    auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
+    auto release = [&](int stage) {   // each warp by itself
+      const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
+      if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
     };
-    // Multiply its k-blocks
-    const int begin = h.x_side == kFromLine ? min(max(tile.k_begin, line_x), tile.k_end) : tile.k_begin;
-    const int end = h.x_side == kUpToLine ? max(min(tile.k_end, line_x + 1), begin) : tile.k_end;
-    leave_out(begin - tile.k_begin);
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
-    with_element([&](auto type) {
+    // Inside no wgmma may be left open, or ptxas would run all of them one after the other
+    auto multiply = [&](auto type) {
 #pragma unroll 1
-      for (int k = begin; k < end; ++k, at.advance()) {
-        wait_for_stage();
-        issue(type);
+      for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
+        barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
+        const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
+        warpgroup_arrive();
+#pragma unroll
+        for (int s = 0; s < kBlock / 16; ++s)
+          wgmma<decltype(type), 64 * kCols, kMajorX, kMajorY>(sum, advance_descriptor(of_x, s * kStepX),
+                                                              advance_descriptor(of_y, s * kStepY), 1);
+        warpgroup_commit_batch();
         warpgroup_wait<1>();
-        if (reading >= 0) {
-          release(reading);
-          release_stored();
-        }
+        if (reading >= 0) release(reading);
         reading = at.stage;
       }
       warpgroup_wait<0>();
-    });
+    };
+    h.bfloat16 ? multiply(__nv_bfloat16()) : multiply(__half());
     if (reading >= 0) release(reading);
-    release_stored();
-    leave_out(tile.k_end - end);
 
-    // Leave the sums of a split, or add those of the others
-    if (kCooperation == kMulticast && tile.splits > 1) {
-      constexpr int kSums = 64 * kBlockN, kNext = kTileEdge / kBlockN * 4;   // of a warpgroup; warpgroups' sums from one split to the next
-      const int which = tile.place * 4 + rank * 2 + group, thread = threadIdx.x % 128;
-      float4* const at_sums = reinterpret_cast<float4*>(h.partial_sums + static_cast<int64_t>(which) * kSums) + thread;
-      uint64_t* const ready = h.ready + which;
-      if (!tile.is_stored()) {
-        leave_sums<kBlockN / 2>(sum, at_sums + static_cast<int64_t>(tile.split) * (kNext * kSums / 4));
-        named_barrier_sync<128>(kConsumerTeam + group);
-        if (thread == 0) store_release(ready + tile.split * kNext, h.launch);
-        continue;
-      }
-      if (thread == 0)
-        for (int split = 0; split < tile.splits - 1; ++split) {
-          while (load_acquire(ready + split * kNext) != h.launch) __nanosleep(32);
-          ready[split * kNext] = 0;
-        }
-      named_barrier_sync<128>(kConsumerTeam + group);
-      add_sums<kBlockN / 2, kNext * kSums / 4>(sum, at_sums, tile.splits - 1);
-    }
-
-    // Store the tile
-    if constexpr (kCooperation == kMulticast) {
-      wait_for_stage();
-      // The first thread alone has waited for the last tile to leave `stored`, and a warpgroup without k-blocks has met nowhere since
-      named_barrier_sync<128>(kConsumerTeam + group);
-      auto box = [&](int u) {
-        const int number = group * Shared::kBlocksN + u, in_stage = kBlocksM + Shared::kBlocksN;
-        return number < in_stage ? shared.stage[at.stage][number] : shared.stored[number - in_stage];
-      };
-      static_assert(2 * Shared::kBlocksN <= kBlocksM + Shared::kBlocksN + Shared::kStored, "all boxes of C must have a place");
+    const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
+    if (kWide || h.tiles.splits == 1) {
 #pragma unroll
-      for (int u = 0; u < Shared::kBlocksN; ++u)
-        if (store_sums(h, box(u), line_x, tile.col + u, sum + 32 * u) != 0.0f) atomicOr(&shared.non_finite[group], 1u << u);
-      fence_proxy_async_shared();   // the copy engine reads them
-      named_barrier_sync<128>(kConsumerTeam + group);
-#pragma unroll 1
-      for (int u = 0; u < Shared::kBlocksN; ++u)
-        if (threadIdx.x % 128 == 0) send_box(h, box(u), line_x, tile.col + u, tile.batch);
-      bulk_commit_group();
-      if (threadIdx.x % 128 == 0)
-        list_boxes(h, shared.non_finite[group], tile.batch, [&](int) { return line_x; }, [&](int u) { return tile.col + u; });
-      stored_from = at.stage;
-      at.advance();
+      for (int u = 0; u < kCols; ++u) store_box(h, shared.box[group][u % 2], group, row, col + u, tile.batch, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
-      float* sums = reinterpret_cast<float*>(shared.stage);
-      static_assert(sizeof(shared.stage) >= 256 * kBlockN / 2 * sizeof(float), "the sums must fit the stages");
+      float* const sums = reinterpret_cast<float*>(shared.stage);
+      static_assert(sizeof(shared.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
 #pragma unroll
-      for (int u = 0; u < kBlockN / 2; ++u) sums[u * 256 + threadIdx.x] = sum[u];
+      for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
       cluster_sync();
-      const int split = gridDim.x / h.clusters;
 #pragma unroll 1
-      for (int box = 2 * rank + group; box < kBlocksM * Shared::kBlocksN; box += 2 * split) {
+      for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
 #pragma unroll 1
-        for (int from = 0; from < split; ++from) {
+        for (int from = 0; from < h.tiles.splits; ++from) {
           const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
 #pragma unroll
           for (int e = 0; e < 32; ++e) total[e] += load_in_peer<float>(there + e * 256 * 4);
         }
-        bulk_wait_group_read();   // the box before this one has left
-        named_barrier_sync<128>(kConsumerTeam + group);
-        if (store_sums(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, total) != 0.0f) shared.non_finite[group] = 1;
-        fence_proxy_async_shared();   // the copy engine reads it
-        named_barrier_sync<128>(kConsumerTeam + group);
-        if (threadIdx.x % 128 == 0) {
-          send_box(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, tile.batch);
-          list_boxes(h, shared.non_finite[group], tile.batch, [&](int) { return tile.row + box % 2; },
-                     [&](int) { return tile.col + box / 2; });
-        }
-        bulk_commit_group();
+        store_box(h, shared.box[group][0], group, tile.row + box % 2, tile.col + box / 2, tile.batch, total);
       }
     }
   }
-  bulk_wait_group_read();
-}
-
-// ---- Half precision: the kernel.
-
-template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Shared = SharedMemory<kBlockN>;
-  extern __shared__ __align__(1024) uint8_t raw[];
-  Shared& shared = *reinterpret_cast<Shared*>(raw);
-  const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) {
-    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    prefetch_tma_descriptor(h.x);
-    prefetch_tma_descriptor(h.y);
-    prefetch_tma_descriptor(h.c);
-    for (int s = 0; s < Shared::kStages; ++s) {
-      barrier_init(&shared.landed[s], 1);
-      barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s], (kCooperation == kMulticast ? 2 : 1) * kConsumerWarps);
-    }
-    for (int u = 0; u < kTiles; ++u) {
-      barrier_init(&shared.tile_full[u], 1);
-      barrier_init(&shared.tile_empty[u], kTileTakers);
-    }
-    shared.non_finite[0] = shared.non_finite[1] = 0;
-    barrier_init_fence();
-  }
-  __syncwarp();
-  launch_dependent_grids();
-  if (warp == kSchedulerWarp) {
-    WorkTile first = {-1};
-    const int parts = kEdge[kCooperation] / kBlockN * static_cast<int>(h.p.batches);
-    WorkTiles<kEdge[kCooperation]>().find(h, cluster_id_in_grid() / parts, first);
-    if (threadIdx.x % 32 == 0) shared.first = first;
-  }
-  if (h.triangular) {
-    for (int e = threadIdx.x; e < kOperandBytes / 16; e += kHopperThreads) reinterpret_cast<uint4*>(shared.zeros)[e] = uint4();
-    fence_proxy_async_shared();   // the copy engine reads them
-  }
-  __syncwarp();
-  cluster_sync();
-  grid_dependency_wait();   // it may still read what is C now, or write what is an operand
-
-  if (warp < kConsumerWarps) {
-    warpgroup_reg_alloc<kConsumerRegisters>();
-    consume<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
-  } else {
-    warpgroup_reg_dealloc<kProducerRegisters>();
-    if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared);
-    if (warp == kProducerWarp) produce<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
-    if (warp >= kFirstMaskWarp) mask<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
-    __syncwarp();
-    if constexpr (kCooperation == kSplit) cluster_sync();   // the consumers exchange their sums
-  }
-  __syncwarp();
-  cluster_sync();   // no CTA may end while another still arrives there, or reads its sums
-#endif
-}
+};
 
 // ---- Half precision: launching.
 
-// The tensor map of an operand, or of C, in boxes of 64 x 64 with the 128-byte swizzle. A step in its third dimension is batch_unit, and
+// The tensor map of an operand, in boxes of 64 x 64 with the 128-byte swizzle. A step in its third dimension is batch_unit, and
 // batch_strides become numbers of such steps.
 static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const OperandLayout& layout, int lines, int depth,
                               const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
@@ -4313,53 +4203,41 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
   return static_cast<cudaError_t>(result);   // the driver's errors have the runtime's numbers
 }
 
-template <int kBlockN, Cooperation kCooperation>
-static cudaError_t launch_as(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
-  static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
-  return with_constants(major_x, major_y, [&](auto x, auto y) {
-    const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
-    return launch_kernel<half_product<x, y, kBlockN, kCooperation>>(launch, h);
-  });
+template <typename Policy>
+static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
+  static_assert(sizeof(SharedMemory<Policy>) <= kMostShared, "a CTA of Hopper has no more");
+  const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, stream);
+  return launch_kernel<tile_product<Policy>>(launch, h);
 }
 
-// A number that is not in a workspace unless a kernel with this number has put it there (64 random bits, counted on), and that is not zero:
-// so nothing has to be cleared beforehand. A graph that is launched again finds the zeros that the last splits left.
+// A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
+// adds to them. So nothing has to be cleared beforehand. The upper half, NonFinite's, is odd, and so never zero.
 static uint64_t number_of_launch() {
-  static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1;
-  return next += 2;
+  static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
+  return next += 2ull << 32;
 }
 
-// The workspace: partial sums, `ready`, and NonFinite's word, its `taken` (and four bytes that nobody uses) and the boxes.
+// The workspace: TileQueue's word; of triangular products NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes.
 static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
-int64_t workspace_bytes(const Product& p, const Gpu& gpu) {
-  const Plan plan(p, gpu);
-  return plan.bytes_of_sums() + plan.bytes_of_ready() + (p.triangular ? 16 + 4 * box_count(p) : 0);
-}
+int64_t workspace_bytes(const Product& p) { return 8 + (p.triangular ? 16 + 4 * box_count(p) : 0); }
 
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const Plan plan(p, gpu);
+  if (plan.count > kMaxSize) return cudaErrorInvalidConfiguration;
   HalfProduct h = {};
-  h.p = p, h.bfloat16 = type == kBFloat16;
-  h.x_side = side_of(kX, p), h.y_side = side_of(kY, p);
-  h.m = p.m, h.n = p.n, h.k_blocks = ceil_div(p.k, kBlockK), h.triangular = p.triangular, h.contraction = p.contraction;
-  h.clusters = plan.clusters, h.longest_split = plan.longest;
-  const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8), c = layout_of_c(p, 8);
+  h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters, h.bfloat16 = type == kBFloat16;
+  auto* const words = static_cast<unsigned long long*>(workspace);
+  h.queue = {words, number_of_launch()};
+  if (p.triangular)
+    h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), reinterpret_cast<uint32_t*>(words + 2), reinterpret_cast<uint32_t*>(words + 3),
+                    static_cast<uint32_t>(h.queue.launch >> 32), static_cast<uint32_t>(box_count(p))};
+  const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
-  if (error == cudaSuccess) error = encode_map(h.c, p.c, type, c, p.m, p.n, p, h.p.c_batch);
-  h.partial_sums = static_cast<float*>(workspace);
-  h.ready = reinterpret_cast<uint64_t*>(static_cast<uint8_t*>(workspace) + plan.bytes_of_sums());
-  h.launch = number_of_launch(), h.places = plan.places;
-  if (p.triangular) {
-    uint8_t* const list = reinterpret_cast<uint8_t*>(h.ready) + plan.bytes_of_ready();
-    h.non_finite = {reinterpret_cast<uint64_t*>(list), reinterpret_cast<uint32_t*>(list + 8), reinterpret_cast<uint32_t*>(list + 16),
-                    static_cast<uint32_t>(h.launch) | 1, static_cast<uint32_t>(box_count(p))};
-  }
   if (error != cudaSuccess) return error;
-  error = plan.split > 1        ? launch_as<128, kSplit>(h, x.lines_first, y.lines_first, plan.split, stream)
-          : plan.columns == 128 ? launch_as<128, kMulticast>(h, x.lines_first, y.lines_first, 2, stream)
-                                : launch_as<256, kMulticast>(h, x.lines_first, y.lines_first, 2, stream);
+  error = with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
+    return with_constant(h.tiles.edge == 4, [&](auto wide) { return launch_as<Half<major_x, major_y, wide>>(h, plan.ctas, stream); });
+  });
   if (error != cudaSuccess || !p.triangular) return error;
   return with_constant(h.bfloat16, [&](auto is_bfloat16) {
     using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
@@ -4619,7 +4497,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p, gpu);
+  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p);
   int64_t bytes = 0;
   if (kernel == kHopperKernel)
     for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
