@@ -173,7 +173,7 @@ int run_type(char** arguments) {
       if ((h.non_finite.count() != 0) != infinite) fail("boxes are listed that are finite, or none where one is not");
       gridDim.x = 2;
       body = [&] { sum_again<T>(p, h.non_finite); };
-      for (int cta = 0; cta < 2 && p.triangular; ++cta) run_cluster<typename Portable<T>::Memory>(cta, 1, Portable<T>::kThreads);
+      for (int cta = 0; cta < 2 && p.triangular; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
     }
     std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, ", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
                 plan.clusters, h.tiles.count);
@@ -195,14 +195,13 @@ def run(model, tmp_path_factory):
         assert text.count(declaration) == 1
         return text.replace(declaration, f"unsigned char* const {name} = current->block->memory;")
 
-    again = dynamic(model._CUDA_AGAIN, "extern __shared__ __align__(16) unsigned char stage_memory[];", "stage_memory")
     kernel = dynamic(model._CUDA_HALF, "extern __shared__ __align__(1024) uint8_t raw[];", "raw").partition(
         "// ---- Half precision: launching."
     )[0]
     pipeline = cut(model._CUDA_PTX, "// Where in a pipeline of shared memory a role is.", "// Four words into the shared memory of a CTA")
     warps = cut(model._CUDA_HOPPER_TYPES, "// ---- Hopper and half-precision kernel: the warps", "// ---- Hopper kernel: sizes")
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_PORTABLE]
-    parts = [emulation.PRELUDE, *source, AGAIN, again, model._CUDA_PACKED, pipeline, CUDA, warps, f"{kernel}}}\n", emulation.PRODUCT, MAIN]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
+    parts = [emulation.PRELUDE, *source, AGAIN, model._CUDA_AGAIN, model._CUDA_PACKED, pipeline, CUDA, warps, f"{kernel}}}\n", emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
 
     def run(contraction, structure, sizes, *, batches=1, sms=2, late=0, x_by_rows=1, y_by_rows=1, kind=0, bfloat16=0):
