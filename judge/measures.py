@@ -5,6 +5,7 @@ check.py judges by it; tests and benchmarks use the same. docs/judge.md derives 
 
 import hashlib
 import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -159,13 +160,6 @@ def _elimination(draw, a, b, dtype):
     return made
 
 
-def _unit(draw, shape):
-    """Ones on the diagonal and multipliers of at most 1, as LU with pivoting leaves them."""
-    X = 2 * draw.uniform(*shape) - 1
-    X.diagonal().fill_(1)
-    return X
-
-
 def _cholesky(draw, shape):
     """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
     x = draw.uniform(max(shape)).cpu().sort().values
@@ -201,9 +195,9 @@ def _about(*scales):
     return lambda draw, a, b, dtype: [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
 
 
-def _near_overflow(draw, a, b, dtype):
-    scale = math.sqrt(torch.finfo(torch.float32).max / (16 * max(1, a[0])))  # of 1e17 and more; |A||B| stays just below the largest number
-    return scale * draw.normal(*a), scale * draw.normal(*b)
+def _near_overflow(draw, shape):
+    """1e17 and more; |A||B| stays just below the largest number: the sum has shape[0] terms, of A and of B, transposed A included."""
+    return math.sqrt(torch.finfo(torch.float32).max / (16 * shape[0])) * draw.normal(*shape)
 
 
 def _single(value):
@@ -240,7 +234,7 @@ HARD = {
     "sparse": Distribution(_each(lambda draw, shape: draw.normal(*shape) * (draw.uniform(*shape) < 0.02))),
     "identity A": Distribution(lambda draw, a, b, dtype: (torch.eye(*a, dtype=torch.float64, device=draw.device), draw.normal(*b))),
     "elimination": Distribution(_elimination),
-    "unit diagonal": Distribution(_each(_unit)),
+    "unit diagonal": Distribution(_each(lambda draw, shape: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1))),  # as LU with pivoting
     "Cholesky, near singular": Distribution(_each(_cholesky)),
     "rows of A over 2 decades": Distribution(_scaled(0, "rows", 1)),
     "lognormal, sigma 3": Distribution(_each(lambda draw, shape: torch.exp(3 * draw.normal(*shape))), wide=True),
@@ -251,7 +245,7 @@ HARD = {
     "graded inversely 1e+-15": Distribution(_graded, wide=True),
     "one tiny entry": Distribution(_single(1e-30), wide=True),
     "one huge entry": Distribution(_single(1e30), wide=True),
-    "near overflow": Distribution(_near_overflow, float32_only=True),
+    "near overflow": Distribution(_each(_near_overflow), float32_only=True),
     "about 1e18 and 1e-20": Distribution(_about(1e18, 1e-20), float32_only=True),
     "about 1e-20": Distribution(_about(1e-20, 1e-20), float32_only=True),
     "denormals and 1e10": Distribution(_about(1e-39, 1e10), float32_only=True),
@@ -342,36 +336,23 @@ def allowed(dtype, terms, tf32=False):
     return 1e-6 * 2.0**-29 if dtype == torch.float64 else 1.5e-6, 16 * root * u
 
 
-@dataclass
 class Truth:
-    """What a product should be, and by what an element may be off. All float64 (m, n)."""
+    """What a product should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable."""
 
-    high: torch.Tensor
-    low: torch.Tensor | None
-    magnitude: torch.Tensor  # |A||B|
-    forgiven: torch.Tensor | float  # absolute: the rounding of 16-bit results, and what underflow may take
-    judged: torch.Tensor  # where no partial sum can overflow
-    terms: int
-    dtype: torch.dtype
-    keep: Callable
-    exact: bool = False
-    tf32: bool = False
-
-    @classmethod
-    def of(cls, X, Y, keep, exact=False, tf32=False):
-        dtype, terms, info = X.dtype, X.shape[-1], torch.finfo(X.dtype)
-        high, low = exact_product(X, Y, keep)
-        magnitude = high.abs() if one_sign(X) and one_sign(Y) else float64_product(X.abs(), Y.abs(), keep)
-        forgiven = 0.0
+    def __init__(self, X, Y, keep, exact=False, tf32=False):
+        self.keep, self.exact, self.tf32, self.dtype, self.terms, info = keep, exact, tf32, X.dtype, X.shape[-1], torch.finfo(X.dtype)
+        self.high, self.low = exact_product(X, Y, keep)
+        self.magnitude = self.high.abs() if one_sign(X) and one_sign(Y) else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
+        self.judged = self.magnitude <= info.max  # elsewhere a partial sum may overflow
+        self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
         if exact:  # what is left is one rounding to the result's dtype
-            high = high.to(dtype).double()
-        elif dtype == torch.float32:
-            tiny = (high != 0) & (high.abs() < info.smallest_normal)
-            forgiven = (may_underflow(X, Y) * terms + tiny) * info.smallest_normal
-        elif narrow(dtype):
+            self.high = self.high.to(X.dtype).double()
+        elif X.dtype == torch.float32:
+            tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
+            self.forgiven = (may_underflow(X, Y) * self.terms + tiny) * info.smallest_normal
+        elif narrow(X.dtype):
             # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
-            forgiven = (high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
-        return cls(high, low, magnitude, forgiven, magnitude <= info.max, terms, dtype, keep, exact, tf32)
+            self.forgiven = (self.high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
 
     def errors(self, C):
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
@@ -418,16 +399,10 @@ def first_difference(X, Y):
 FAR, VERY_FAR = 1.25, 8  # 90th percentile over median, or median over 10th percentile; median over the least
 
 
-def percentile(samples, q):
-    ordered = sorted(samples)
-    place = q * (len(ordered) - 1)
-    below = math.floor(place)
-    return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
-
-
 def spread(samples):
     """Median, 10th and 90th percentile of a list of microseconds, and the least."""
-    return {name: percentile(samples, q) for name, q in (("median_us", 0.5), ("p10_us", 0.1), ("p90_us", 0.9), ("best_us", 0.0))}
+    tenths = statistics.quantiles([*samples, *samples[: len(samples) == 1]], n=10, method="inclusive")
+    return {"median_us": tenths[4], "p10_us": tenths[0], "p90_us": tenths[8], "best_us": min(samples)}
 
 
 def undisturbed(times):
