@@ -447,6 +447,7 @@ class Call:
     name: str  # of the inputs' distribution
     dims: tuple
     nbytes: int  # that the inputs take in a slab
+    shapes: list  # of the results
     make: Callable  # the inputs, the same each time
     mode: str = "forward"
     copy_of: "Call | None" = None  # whose inputs are the same
@@ -512,12 +513,8 @@ class Run:
             made = [self.problem.keep(X * sign) for X, sign in made] + [draw.normal(*result) for _ in range(mode == "gradients")]
             return [X.to(self.dtype).contiguous() for X in made]
 
-        read = [*operands, result] if mode == "gradients" else operands
-        return Call(name, dims, sum(Slab.room(math.prod(shape) * self.dtype.itemsize) for shape in read), inputs, mode)
-
-    def result_shapes(self, call):
-        *operands, result = self.problem.shapes(call.dims)
-        return [list(shape) for shape in ([result, *operands] if call.mode == "gradients" else [result])]
+        read, made = ([*operands, result], [result, *operands]) if mode == "gradients" else (operands, [result])
+        return Call(name, dims, sum(Slab.room(math.prod(shape) * self.dtype.itemsize) for shape in read), made, inputs, mode)
 
     def places(self, calls):
         """Shape and offset in the slab of each call's inputs, often in random order."""
@@ -534,10 +531,10 @@ class Run:
     def request(self, contender, calls, expected=0.0, timed=False):
         """Asks for calls of one mode and takes their results. Returns the seconds from outside. `expected`: those of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
-        shapes, places = [self.result_shapes(call) for call in calls], self.places(calls)
-        poisoned = [math.prod(shape) * self.dtype.itemsize for made in shapes for shape in made]
+        places = self.places(calls)
+        poisoned = [math.prod(shape) * self.dtype.itemsize for call in calls for shape in call.shapes]
         poisoned += [max(poisoned) * 9 // 8, 2 * max(poisoned), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
-        prepared = {"mode": calls[0].mode, "dtype": self.options.dtype, "shapes": shapes, "inputs": places}
+        prepared = {"mode": calls[0].mode, "dtype": self.options.dtype, "shapes": [call.shapes for call in calls], "inputs": places}
         contender.ask("prepare", limit, **prepared, poisoned=poisoned, timed=timed)
         shared = [[self.slab.view(self.dtype, *place) for place in each] for each in places]
         for call, views in zip(calls, shared, strict=True):  # while the child stands still
@@ -554,14 +551,14 @@ class Run:
         # clock runs until the first result is here.
         order = self.random.sample(range(len(calls)), len(calls))
         if self.cuda:
-            self.take(contender, calls[order[0]], said[order[0]], shapes[order[0]])
+            self.take(contender, calls[order[0]], said[order[0]])
             self.wait()
         took = time.perf_counter() - begun
         contender.stop()
         for n in order[self.cuda :]:
-            self.take(contender, calls[n], said[n], shapes[n])
+            self.take(contender, calls[n], said[n])
         self.wait()
-        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(shapes[0]):  # else the next results may lie there again
+        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
             contender.gpu.close()
         for call, views in zip(calls, shared, strict=True):
             for name, X, view in zip("ABG", call.inputs, views, strict=False):
@@ -571,18 +568,18 @@ class Run:
                 raise contender.fault(f" is wrong: {call.results}")
         return took
 
-    def take(self, contender, call, said, shapes):
+    def take(self, contender, call, said):
         """The results of one call, out of the child's memory, as far as what was said of them is believable."""
         said = said if isinstance(said, dict) else {"wrong": said}
         if "no_memory" in said:
             short = f"not enough memory on {self.slab.device} for the {contender.who}"
             raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
         places = said.get("results")
-        if not isinstance(places, list) or len(places) != len(shapes):
+        if not isinstance(places, list) or len(places) != len(call.shapes):
             call.results = Wrong(printable(said.get("wrong")))
             return
         try:
-            call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, shapes, strict=True)]
+            call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, call.shapes, strict=True)]
         except torch.OutOfMemoryError:  # the judge's own
             raise
         except (OSError, RuntimeError, ValueError, TypeError, OverflowError) as error:
@@ -740,7 +737,7 @@ class Stopwatch:
             run.examine(sample)
             run.wait()
             examined = time.perf_counter() - begun
-        results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
+        results = sum(math.prod(shape) for shape in sample.shapes) * run.dtype.itemsize
         self.bytes = sum(X.nbytes for X in sample.inputs) / (2 if run.problem.triangular else 1) + results  # that a call reads and writes
         most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
@@ -834,14 +831,13 @@ class Stopwatch:
 def judge_time(run, stopwatch):
     what = {"forward": "forward", "gradients": "forward + backward"}[stopwatch.mode]
 
-    def measure():
-        run.timings[stopwatch.mode] = stopwatch.settle(*stopwatch.measure(run.reference, run.solution))
-
-    verdict, detail = verdict_of(measure)
-    times = run.timings.get(stopwatch.mode)
-    made = times and f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
-    run.report.check(f"timed calls, {what}", verdict, detail or made)
-    if times:
+    measured = []
+    verdict, detail = verdict_of(lambda: measured.extend(stopwatch.measure(run.reference, run.solution)))
+    if measured:
+        times = run.timings[stopwatch.mode] = stopwatch.settle(*measured)
+        detail = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
+    run.report.check(f"timed calls, {what}", verdict, detail)
+    if measured:
         run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
 
 
@@ -965,13 +961,14 @@ def number(kind, least, most):
 
 def device_of(text):
     """A torch.device that exists, with its index."""
-    count, (kind, _, index) = torch.cuda.device_count(), text.partition(":")
-    if kind not in ("cpu", "cuda") or index and not index.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is given; cpu, cuda or cuda:1 (any index) is accepted")
-    if kind == "cuda" and int(index or 0) >= count:
-        sees = f"{count or 'no CUDA GPU'}{' GPUs' * (count > 0)}"
-        raise argparse.ArgumentTypeError(f"{text!r} is given, but torch {torch.__version__} sees {sees}")
-    return torch.device(kind, int(index) if index else torch.cuda.current_device()) if kind == "cuda" else torch.device("cpu")
+    count = torch.cuda.device_count()
+    found = {"cpu": "cpu"} | {f"cuda:{index}": f"cuda:{index}" for index in range(count)}
+    if count:
+        found["cuda"] = f"cuda:{torch.cuda.current_device()}"
+    if text not in found:
+        sees = f"torch {torch.__version__} sees {count or 'no CUDA GPU'}{' GPUs' * (count > 0)}"
+        raise argparse.ArgumentTypeError(f"{text!r} is given, and {sees}; cpu, cuda or cuda:1 (any index that there is) is accepted")
+    return torch.device(found[text])
 
 
 def parse(argv):
@@ -1041,16 +1038,6 @@ def load(run, contender, text, arguments=None):
     return answer.get("arguments")
 
 
-def differentiable(run):
-    """Whether the reference is."""
-    try:
-        run.refer([run.call("normal", run.problem.headline(min(16, run.options.size)), "gradients")])
-        return True
-    except CannotRun as reason:
-        run.report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
-        return False
-
-
 def judge(run, texts):
     """All of it, with processes that have ended when it returns."""
     options, report = run.options, run.report
@@ -1063,7 +1050,12 @@ def judge(run, texts):
         report.progress("loading the reference")
         run.reference = stack.enter_context(contender("reference", options.reference))
         arguments = load(run, run.reference, texts["reference"])
-        run.gradients = not options.forward_only and differentiable(run)
+        try:
+            if not options.forward_only:
+                run.refer([run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
+                run.gradients = True
+        except CannotRun as reason:
+            report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             # Before any line of the solution has run: nothing that it does can slow this down.
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not options.no_timing and (run.gradients or mode == "forward")]
@@ -1105,7 +1097,7 @@ def referee(options):
     seconds, told = time.perf_counter() - report.begun, sentence(run)
     report.line(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
     if options.json:
-        record = {"problem": problem.name, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
+        record = {"problem": options.problem, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
         record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
         record |= {"guard": report.guards.get("solution"), "verdict": "wrong" if report.findings else "ok", "sentence": told}
         record |= {"calls": run.calls_judged(), "ratio": None if report.repeats else run.timings.get("forward", {}).get("ratio")}

@@ -9,6 +9,8 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import torch
 
@@ -21,11 +23,9 @@ def _everything(X):
 
 @dataclass(frozen=True)
 class Problem:
-    name: str
     number: int  # in KernelBench's level 1
     formula: str
     prefix: str  # of the class names
-    suffix: str  # of get_inputs
     keep: Callable  # the part of a matrix that exists; the rest is not read, or zero in a result
 
     @property
@@ -57,9 +57,9 @@ class Problem:
 
 
 PROBLEMS = {
-    "lower": Problem("lower", 15, "C = tril(A) tril(B)", "", "", torch.tril),
-    "upper": Problem("upper", 14, "C = triu(A) triu(B)", "Upper", "_upper", torch.triu),
-    "transposed_a": Problem("transposed_a", 16, "C = A.T B", "TransposedA", "_transposed_a", _everything),
+    "lower": Problem(15, "C = tril(A) tril(B)", "", torch.tril),
+    "upper": Problem(14, "C = triu(A) triu(B)", "Upper", torch.triu),
+    "transposed_a": Problem(16, "C = A.T B", "TransposedA", _everything),
 }
 
 
@@ -72,8 +72,8 @@ def label(dims):
 
 def some_sizes(random, most):
     """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
-    edges, found = [1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))], []
-    for low, high in zip(edges, edges[1:], strict=False):
+    found = []
+    for low, high in pairwise([1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))]):
         size = random.randint(low, high - 1)
         if random.random() < 0.5:
             step = 1 << random.randint(0, max(0, low.bit_length() - 2))
@@ -84,11 +84,8 @@ def some_sizes(random, most):
 
 def sizes_of_remainder_one(random, most):
     """For each power of two an odd multiple of it, plus one: the last tile, block or cluster of any kernel has a single row there."""
-    found = []
-    for power in (1 << p for p in range(3, most.bit_length())):
-        multiples = range(max(most // power // 4, 1) | 1, most // power + 1, 2)
-        found.append(random.choice(multiples or [1]) * power + 1)
-    return found
+    powers = [1 << p for p in range(3, most.bit_length())]
+    return [random.choice(range(max(most // p // 4, 1) | 1, most // p + 1, 2) or [1]) * p + 1 for p in powers]
 
 
 def dims_of(sizes, random, problem, most):
@@ -118,13 +115,8 @@ class Draw:
     def __init__(self, seed, name, device, tf32=False):
         self.device, self.tf32 = device, tf32
         drawn = hashlib.sha256(f"{seed} {name}".encode()).digest()
-        self.generator = torch.Generator(device).manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
-
-    def uniform(self, *shape):
-        return torch.rand(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
-
-    def normal(self, *shape):
-        return torch.randn(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
+        stream = torch.Generator(device).manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
+        self.uniform, self.normal = (partial(f, dtype=torch.float64, device=device, generator=stream) for f in (torch.rand, torch.randn))
 
     def decades(self, span, *shape):
         """10^U(-span, span)"""
@@ -139,20 +131,22 @@ def _each(make):
     return lambda draw, a, b, dtype: (make(draw, a), make(draw, b))
 
 
+def _eye(draw, shape):
+    return torch.eye(*shape, dtype=torch.float64, device=draw.device)
+
+
 def _integers(draw, a, b, dtype):
     # Terms up to limit^2, so that a sum of K of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
-    bits = {torch.float64: 53, torch.float32: 24}.get(dtype)
-    limit = 4 if bits is None else max(1, math.isqrt(2**bits // max(1, a[0])))
+    limit = 4 if narrow(dtype) else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // a[0]))
     limit = min(limit, 1024) if draw.tf32 else limit  # which holds 11 bits
     return tuple(torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit for shape in (a, b))
 
 
 def _elimination(draw, a, b, dtype):
     """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
-    made, span = [], 2 if dtype in (torch.float16, torch.bfloat16) else 8
+    made, span = [], 2 if narrow(dtype) else 8
     for place, (rows, cols) in ((3, a), (2, b)):
-        X = torch.eye(rows, cols, dtype=torch.float64, device=draw.device)
-        at = min(rows, cols) // place
+        X, at = _eye(draw, (rows, cols)), min(rows, cols) // place
         X[at:, at] = draw.normal(rows - at) * draw.decades(span, rows - at)
         X[at, at:] = draw.normal(cols - at) * draw.decades(span, cols - at)
         X[at, at] = 1
@@ -221,7 +215,7 @@ class Distribution:
     kernelbench: bool = False  # what KernelBench draws, so its criterion applies
 
     def suits(self, dtype):
-        return dtype == torch.float32 if self.float32_only else not (self.wide and dtype in (torch.float16, torch.bfloat16))
+        return dtype == torch.float32 if self.float32_only else not (self.wide and narrow(dtype))
 
 
 ORDINARY = {
@@ -232,7 +226,7 @@ ORDINARY = {
 HARD = {
     "integers": Distribution(_integers, exact=True),
     "sparse": Distribution(_each(lambda draw, shape: draw.normal(*shape) * (draw.uniform(*shape) < 0.02))),
-    "identity A": Distribution(lambda draw, a, b, dtype: (torch.eye(*a, dtype=torch.float64, device=draw.device), draw.normal(*b))),
+    "identity A": Distribution(lambda draw, a, b, dtype: (_eye(draw, a), draw.normal(*b))),
     "elimination": Distribution(_elimination),
     "unit diagonal": Distribution(_each(lambda draw, shape: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1))),  # as LU with pivoting
     "Cholesky, near singular": Distribution(_each(_cholesky)),
@@ -308,13 +302,10 @@ def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
-    (x_exponent, x_there), (y_exponent, y_there) = ((torch.frexp(Z.double())[1], Z != 0) for Z in (X, Y))
-    if bool(x_there.any()) and bool(y_there.any()):
-        lowest_y = int(y_exponent[y_there].min())
-        for e in torch.unique(x_exponent[x_there]).tolist():
-            if e + lowest_y - 2 < -126:
-                rows, cols = (x_exponent == e) & x_there, (y_exponent < -124 - e) & y_there
-                hits[rows.float() @ cols.float() > 0.5] = 1.0
+    x, y = (torch.where(Z != 0, torch.frexp(Z.double())[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
+    for e in torch.unique(x).tolist():
+        if e + int(y.min()) < -124:
+            hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
     return hits
 
 
