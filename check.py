@@ -293,10 +293,8 @@ DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a re
 
 
 def send(number, group):
-    """Whether anybody is left in that group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left there
         os.killpg(group, number)
-        return True
 
 
 def printable(text, most=400):
@@ -326,11 +324,7 @@ class Contender(contextlib.AbstractContextManager):
         os.close(todo), os.close(done)
 
     def __exit__(self, *_):
-        for _ in range(200):  # until nobody of the group is left
-            if not send(signal.SIGKILL, self.process.pid):
-                break
-            self.process.poll()
-            time.sleep(0.005)
+        send(signal.SIGKILL, self.process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
             self.process.wait(LOADING)
         for file in filter(None, (self.todo, self.answers, self.memory)):
@@ -516,30 +510,23 @@ class Run:
         read, made = ([*operands, result], [result, *operands]) if mode == "gradients" else (operands, [result])
         return Call(name, dims, sum(Slab.room(math.prod(shape) * self.dtype.itemsize) for shape in read), made, inputs, mode)
 
-    def places(self, calls):
-        """Shape and offset in the slab of each call's inputs, often in random order."""
-        wanted = [(c, i) for c, call in enumerate(calls) for i in range(len(call.inputs))]
-        if self.random.random() < 0.5:  # else the same place serves one input after the other, as in a user's loop
-            self.random.shuffle(wanted)
-        places, at = [[None] * len(call.inputs) for call in calls], 0
-        for c, i in wanted:
-            X = calls[c].inputs[i]
-            places[c][i] = (list(X.shape), at)
-            at += Slab.room(X.nbytes)
-        return places
-
     def request(self, contender, calls, expected=0.0, timed=False):
         """Asks for calls of one mode and takes their results. Returns the seconds from outside. `expected`: those of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
-        places = self.places(calls)
+        operands, count = [X for call in calls for X in call.inputs], len(calls[0].inputs)
+        laid = list(range(len(operands)))
+        if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
+            self.random.shuffle(laid)
+        offsets = dict(zip(laid, itertools.accumulate((Slab.room(operands[n].nbytes) for n in laid), initial=0), strict=False))
+        places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         poisoned = [math.prod(shape) * self.dtype.itemsize for call in calls for shape in call.shapes]
         poisoned += [max(poisoned) * 9 // 8, 2 * max(poisoned), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
-        prepared = {"mode": calls[0].mode, "dtype": self.options.dtype, "shapes": [call.shapes for call in calls], "inputs": places}
-        contender.ask("prepare", limit, **prepared, poisoned=poisoned, timed=timed)
-        shared = [[self.slab.view(self.dtype, *place) for place in each] for each in places]
-        for call, views in zip(calls, shared, strict=True):  # while the child stands still
-            for X, view in zip(call.inputs, views, strict=True):
-                view.copy_(X)
+        prepared = {"mode": calls[0].mode, "dtype": self.options.dtype, "shapes": [call.shapes for call in calls], "timed": timed}
+        prepared |= {"poisoned": poisoned, "inputs": [places[n : n + count] for n in range(0, len(places), count)]}
+        contender.ask("prepare", limit, **prepared)
+        views = [self.slab.view(self.dtype, *place) for place in places]
+        for X, view in zip(operands, views, strict=True):  # while the child stands still
+            view.copy_(X)
         self.wait()
         if contender is self.solution and self.cuda:
             self.wait_for_a_quiet_gpu()
@@ -560,12 +547,11 @@ class Run:
         self.wait()
         if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
             contender.gpu.close()
-        for call, views in zip(calls, shared, strict=True):
-            for name, X, view in zip("ABG", call.inputs, views, strict=False):
-                if not same_bits(X, view):
-                    call.results = Wrong(f"the input {name} is modified, first at {first_difference(X, view)}")
-            if contender is self.reference and isinstance(call.results, Wrong):
-                raise contender.fault(f" is wrong: {call.results}")
+        for n, (X, view) in enumerate(zip(operands, views, strict=True)):
+            if not same_bits(X, view):
+                calls[n // count].results = Wrong(f"the input {'ABG'[n % count]} is modified, first at {first_difference(X, view)}")
+        for wrong in (call.results for call in calls if contender is self.reference and isinstance(call.results, Wrong)):
+            raise contender.fault(f" is wrong: {wrong}")
         return took
 
     def take(self, contender, call, said):
