@@ -751,6 +751,7 @@ class Stopwatch:
         if contender is run.solution:
             for call in calls:
                 run.examine(call)
+        if contender is run.solution and not decoy:
             self.compare_with_memory(number, min([took, *([sum(inside) * 1e-6] if inside else [])]))
         return number, took, inside
 
@@ -895,7 +896,7 @@ class Report:
             times, inside = timing[who], timing[who]["inside"]
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
             told = f"by {clock} {span}, from outside {duration(times['outside_us'])}; {times['calls']} calls"
-            self.line(f"       {what:<20} {who:<10} {duration(times['us']):>8}; {told}" + ", the reference's beforehand" * (who == "alone"))
+            self.line(f"       {what:<20} {'reference, alone' if who == 'alone' else who:<17} {duration(times['us']):>8}; {told}")
         shown = "no ratio, because --seed repeats a run" if self.repeats else ratio(timing)
         self.line(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
         if timing["clock"] == "outside" and not any(check["name"] == "clocks" for check in self.checks):
@@ -1118,11 +1119,11 @@ def main(argv=None):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # some settings make memory that other processes cannot open
         os.environ.pop(name, None)
     try:
-        return referee(options := parse(argv))
+        return referee(parse(argv))
     except SystemExit as stop:  # argparse has said what is wrong
         return stop.code or 0
     except torch.OutOfMemoryError as error:
-        status, why = 2, f"not enough memory for --size {options.size} ({error}); a smaller size may fit"
+        status, why = 2, f"not enough memory ({error}); a smaller --size may fit"
     except KeyboardInterrupt:
         status, why = 130, "interrupted"
     except BrokenPipeError:
