@@ -448,10 +448,8 @@ class Call:
     results: "list | Wrong | None" = None
     row: dict = field(default_factory=dict)
 
-    @functools.cached_property
-    def inputs(self):
-        """A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold."""
-        return self.make()
+    # A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold.
+    inputs = functools.cached_property(lambda self: self.make())
 
 
 class Run:
@@ -658,15 +656,14 @@ class Run:
                 yield group
 
 
-def verdict_of(function, *arguments):
-    """('ok', None), or 'WRONG' and what is wrong."""
+def wrong_in(function, *arguments):
+    """What is wrong, if anything is."""
     try:
         function(*arguments)
-        return "ok", None
     except Ended:
         raise
     except Wrong as wrong:
-        return "WRONG", str(wrong)
+        return str(wrong)
 
 
 def judge_values(run):
@@ -678,7 +675,7 @@ def judge_values(run):
             references, took = run.refer(group)
             run.request(run.solution, group, took)
             for call, reference in zip(group, references, strict=True):
-                report.row(call, *verdict_of(run.examine, call, reference))
+                report.row(call, wrong_in(run.examine, call, reference))
                 if not call.copy_of and all(other.copy_of is not call for other in repeated):
                     call.results = vars(call).pop("inputs") and None  # memory
             if run.cuda:
@@ -819,13 +816,13 @@ def judge_time(run, stopwatch):
     what = {"forward": "forward", "gradients": "forward + backward"}[stopwatch.mode]
 
     measured = []
-    verdict, detail = verdict_of(lambda: measured.extend(stopwatch.measure(run.reference, run.solution)))
-    if measured:
-        times = run.timings[stopwatch.mode] = stopwatch.settle(*measured)
-        detail = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
-    run.report.check(f"timed calls, {what}", verdict, detail)
-    if measured:
-        run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
+    if wrong := wrong_in(lambda: measured.extend(stopwatch.measure(run.reference, run.solution))):
+        run.report.check(f"timed calls, {what}", "WRONG", wrong)
+        return
+    times = run.timings[stopwatch.mode] = stopwatch.settle(*measured)
+    made = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
+    run.report.check(f"timed calls, {what}", "ok", made)
+    run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
 
 
 # ==== 6. Report ====
@@ -859,12 +856,12 @@ class Report:
         if len(details) > self.EXAMPLES:
             self.line(f"    ... and {len(details) - self.EXAMPLES} more")
 
-    def row(self, call, verdict, detail):
+    def row(self, call, wrong):
         """One call that was judged."""
         name, size = call.name + MODES[call.mode], label(call.dims)
-        self.rows.append({"input": name, "size": size, "verdict": verdict, "detail": detail, **call.row})
-        if verdict == "WRONG":
-            self.findings.setdefault(f"{name} inputs", f"{size}: {detail}")
+        self.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
+        if wrong:
+            self.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
 
     def table(self):
         """The rows so far, a line for each kind of input."""
@@ -903,6 +900,9 @@ class Report:
             apart = f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}"
             counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
             self.check("clocks", "note", f"{apart}. {counts}")
+        if far := [who for who in ("reference", "solution") if timing[who]["inside"]["p90_us"] > FAR * timing[who]["inside"]["median_us"]]:
+            slow = f"one in ten calls of the {' and the '.join(far)} takes {FAR} times the median or more"
+            self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
 
 
 # ==== 7. Command line ====
