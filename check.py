@@ -329,6 +329,8 @@ class Contender(contextlib.AbstractContextManager):
             self.process.wait(LOADING)
         for file in filter(None, (self.todo, self.answers, self.memory)):
             os.close(file)
+        for file in self.files.values():
+            file.close()
 
     def stop(self):
         """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
@@ -389,17 +391,20 @@ class Contender(contextlib.AbstractContextManager):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
 
     def end(self):
-        """How the child has ended."""
+        """How the child has ended, after its last words."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code, names = self.process.wait(5), {int(number): number.name for number in signal.Signals}
-            return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}"
-        return "closes its channel"
+            self.process.wait(5)
+        self.pass_on("stderr")
+        code, names = self.process.returncode, {int(number): number.name for number in signal.Signals}
+        if code is None:
+            return "closes its channel"
+        return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}"
 
     def printed(self, name):
         """What the child has written to 'stdout' or 'stderr' since this was asked last."""
-        number = self.files[name].fileno()
-        text = os.pread(number, 1 << 16, self.heard[name])
-        self.heard[name] = os.fstat(number).st_size
+        file, heard = self.files[name].fileno(), self.heard[name]
+        size, text = os.fstat(file).st_size, os.pread(file, 1 << 16, heard)
+        self.heard[name] = max(size, heard + len(text))
         return text
 
     def pass_on(self, name):
