@@ -17,10 +17,9 @@ with the reference's, by a clock of its own, and compares those results as well.
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
-An element may be off by so much of (|A||B|)'s, n being the number of terms: float32 1.5e-6, float64 1e-6 * 2^-29, or twice what the
-reference's worst is off by on the same input; float16 and bfloat16 by their rounding and 2^-23 sqrt(n); with --tf32 by 2^-10 and that.
-The kernel keeps the solution's process from reaching the judge's (seccomp, Landlock, no capabilities); what a system lacks of it the
-report names. It is a judge and no sandbox: the process runs as you. docs/judge.md has the rest: bounds, clocks, attacks.
+An element of a float32 result may be off by 1.5e-6 of (|A||B|)'s, or twice what the reference's worst is off by on the same input.
+docs/judge.md has the other bounds, the clocks, the attacks, and what the kernel keeps the solution's process from. It is a judge and no
+sandbox: the process runs as you.
 """
 
 import argparse

@@ -167,14 +167,11 @@ def _cholesky(draw, shape):
     return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(draw.device)
 
 
-def _scaled(which, along, span):
-    def make(draw, a, b, dtype):
-        made = [draw.normal(*a), draw.normal(*b)]
-        rows, cols = made[which].shape
-        made[which] *= draw.decades(span, rows, 1) if along == "rows" else draw.decades(span, 1, cols)
-        return made
-
-    return make
+def _scaled(draw, a, b, dtype, which, along, span):
+    made = [draw.normal(*a), draw.normal(*b)]
+    rows, cols = made[which].shape
+    made[which] *= draw.decades(span, rows, 1) if along == "rows" else draw.decades(span, 1, cols)
+    return made
 
 
 def _graded(draw, a, b, dtype):
@@ -185,8 +182,8 @@ def _graded(draw, a, b, dtype):
     return (A * grade if a[0] == a[1] == K else A * grade[:, None]), B / grade[:, None]
 
 
-def _about(*scales):
-    return lambda draw, a, b, dtype: [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
+def _about(draw, a, b, dtype, scales):
+    return [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
 
 
 def _near_overflow(draw, shape):
@@ -194,16 +191,12 @@ def _near_overflow(draw, shape):
     return math.sqrt(torch.finfo(torch.float32).max / (16 * shape[0])) * draw.normal(*shape)
 
 
-def _single(value):
-    def make(draw, a, b, dtype):
-        A, B = draw.normal(*a), draw.normal(*b)
-        for X, (p, q) in ((A, (3, 5)), (B, (2, 7))):
-            rows, cols = X.shape
-            X[rows - 1 - rows // p, cols // q] = value  # one of these two lies in the triangle, whichever it is
-            X[rows // q, cols - 1 - cols // p] = value
-        return A, B
-
-    return make
+def _single(draw, a, b, dtype, value):
+    made = draw.normal(*a), draw.normal(*b)
+    for X, (p, q) in zip(made, ((3, 5), (2, 7)), strict=True):
+        rows, cols = X.shape
+        X[rows - 1 - rows // p, cols // q] = X[rows // q, cols - 1 - cols // p] = value  # one of them lies in the triangle, whichever it is
+    return made
 
 
 @dataclass(frozen=True)
@@ -230,19 +223,19 @@ HARD = {
     "elimination": Distribution(_elimination),
     "unit diagonal": Distribution(_each(lambda draw, shape: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1))),  # as LU with pivoting
     "Cholesky, near singular": Distribution(_each(_cholesky)),
-    "rows of A over 2 decades": Distribution(_scaled(0, "rows", 1)),
+    "rows of A over 2 decades": Distribution(partial(_scaled, which=0, along="rows", span=1)),
     "lognormal, sigma 3": Distribution(_each(lambda draw, shape: torch.exp(3 * draw.normal(*shape))), wide=True),
-    "rows of A over 16 decades": Distribution(_scaled(0, "rows", 8), wide=True),
-    "columns of A over 16": Distribution(_scaled(0, "columns", 8), wide=True),
-    "rows of B over 16": Distribution(_scaled(1, "rows", 8), wide=True),
-    "columns of B over 16": Distribution(_scaled(1, "columns", 8), wide=True),
+    "rows of A over 16 decades": Distribution(partial(_scaled, which=0, along="rows", span=8), wide=True),
+    "columns of A over 16": Distribution(partial(_scaled, which=0, along="columns", span=8), wide=True),
+    "rows of B over 16": Distribution(partial(_scaled, which=1, along="rows", span=8), wide=True),
+    "columns of B over 16": Distribution(partial(_scaled, which=1, along="columns", span=8), wide=True),
     "graded inversely 1e+-15": Distribution(_graded, wide=True),
-    "one tiny entry": Distribution(_single(1e-30), wide=True),
-    "one huge entry": Distribution(_single(1e30), wide=True),
+    "one tiny entry": Distribution(partial(_single, value=1e-30), wide=True),
+    "one huge entry": Distribution(partial(_single, value=1e30), wide=True),
     "near overflow": Distribution(_each(_near_overflow), float32_only=True),
-    "about 1e18 and 1e-20": Distribution(_about(1e18, 1e-20), float32_only=True),
-    "about 1e-20": Distribution(_about(1e-20, 1e-20), float32_only=True),
-    "denormals and 1e10": Distribution(_about(1e-39, 1e10), float32_only=True),
+    "about 1e18 and 1e-20": Distribution(partial(_about, scales=(1e18, 1e-20)), float32_only=True),
+    "about 1e-20": Distribution(partial(_about, scales=(1e-20, 1e-20)), float32_only=True),
+    "denormals and 1e10": Distribution(partial(_about, scales=(1e-39, 1e10)), float32_only=True),
 }
 DISTRIBUTIONS = ORDINARY | HARD
 

@@ -399,18 +399,8 @@ def test_help_shows_examples_and_exit_statuses(capsys):
 def start(folder, text, out=subprocess.PIPE, **environment):
     """The judge in a process of its own, in another folder."""
     solution(folder, text, "theirs.py")
-    command = [
-        sys.executable,
-        str(ROOT / "check.py"),
-        "--size",
-        "16",
-        "--no-timing",
-        "--device",
-        "cpu",
-        "--solution",
-        "theirs.py",
-        "--forward-only",
-    ]
+    options = ["--solution", "theirs.py", "--size", "16", "--no-timing", "--forward-only", "--device", "cpu"]
+    command = [sys.executable, str(ROOT / "check.py"), *options]
     env = {**os.environ, **environment}
 
     def heed_interrupts():  # a shell lets what it runs in the background ignore them, and that is inherited
