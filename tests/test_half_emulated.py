@@ -201,7 +201,19 @@ def run(model, tmp_path_factory):
     pipeline = cut(model._CUDA_PTX, "// Where in a pipeline of shared memory a role is.", "// Four words into the shared memory of a CTA")
     warps = cut(model._CUDA_HOPPER_TYPES, "// ---- Hopper and half-precision kernel: the warps", "// ---- Hopper kernel: sizes")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
-    parts = [emulation.PRELUDE, *source, AGAIN, model._CUDA_AGAIN, model._CUDA_PACKED, pipeline, CUDA, warps, f"{kernel}}}\n", emulation.PRODUCT, MAIN]
+    parts = [
+        emulation.PRELUDE,
+        *source,
+        AGAIN,
+        model._CUDA_AGAIN,
+        model._CUDA_PACKED,
+        pipeline,
+        CUDA,
+        warps,
+        f"{kernel}}}\n",
+        emulation.PRODUCT,
+        MAIN,
+    ]
     program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
 
     def run(contraction, structure, sizes, *, batches=1, sms=2, late=0, x_by_rows=1, y_by_rows=1, kind=0, bfloat16=0):
