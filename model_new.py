@@ -248,8 +248,8 @@ __host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end
 
 // ---- Schedule: the tiles of the exact, the tf32 and the mma kernel, in elements.
 
-// Tile rows that a dense product walks through together, so that its tiles meet in the L2 cache; and those of larger tiles, further down.
-[[maybe_unused]] constexpr int kBandRows = 8, kBandTiles = 4;
+// Tile rows that a dense product walks through together, so that its tiles meet in the L2 cache.
+[[maybe_unused]] constexpr int kBandRows = 8;
 
 struct Tile {
   int i, j;            // tile row and tile column of C, i >= j
@@ -287,103 +287,17 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   return {band + place % rows, place / rows, 0, p.k};
 }
 
-// ---- Schedule: the work tiles of the Hopper kernel, in blocks, found one after the other.
+// ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
 
-constexpr int kTileEdge = 256;                    // what a cluster computes: the tiles of two CTAs, one above the other
-[[maybe_unused]] constexpr int kTileBlocks = kTileEdge / kBlock;   // along an edge
-
-// A tile of a cluster, or a split of its range of k.
-struct alignas(16) WorkTile {
-  int i, j;         // i = -1: there are no more
-  int begin, end;   // in k-blocks
-  int split, splits;
-  int place;        // of the partial sums of its tile's first split
-  int batch;        // which product of the batch
-};
-
-template <int kEdge = kTileEdge>
-struct WorkTiles {
-  static constexpr int kBlocks = kEdge / kBlock;   // along an edge of a tile
-  int group = 0, base = 0, base_place = 0;         // of the group's first work tile: its number, and the place of its partial sums
-
-  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many splits; returned: their length, of
-  // which the ones on an edge may lack some. 0: no such group.
-  __host__ __device__ static int describe(int group, int rows, int cols, int k_blocks, int triangular, int longest, int& count,
-                                          int& splits) {
-    const int band = rows - group * kBandTiles;   // rows of tiles that are left, of a dense product
-    if (triangular ? group >= rows : band <= 0) return 0;
-    count = triangular ? group + 1 : (band < kBandTiles ? band : kBandTiles) * cols;
-    const int length = triangular ? kBlocks * (rows - group) : k_blocks;
-    splits = ceil_div(length < k_blocks ? length : k_blocks, longest);
-    return length;
-  }
-
-  // The k-blocks of k that the tile in row i and column j sums.
-  template <typename P>
-  __device__ static void k_range(const P& p, int i, int j, int& begin, int& end) {
-    begin = !p.triangular || p.contraction == kNT ? 0 : kBlocks * (p.contraction == kNN ? j : i);
-    end = !p.triangular || p.contraction == kTN ? p.k_blocks : min(p.k_blocks, kBlocks * ((p.contraction == kNN ? i : j) + 1));
-  }
-
-  // The work of a product: the k-blocks of all of its tiles.
-  __host__ static int64_t work(int64_t rows, int64_t cols, int64_t k_blocks, int triangular) {
-    return triangular ? kBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
-  }
-
-  // How many tiles' worth of partial sums the splits leave.
-  __host__ static int64_t partial_sums(int m, int n, int k_blocks, int triangular, int longest) {
-    int64_t sum = 0;
-    int count, splits;
-    const int rows = ceil_div(m, kEdge), cols = ceil_div(n, kEdge);
-    for (int group = 0; describe(group, rows, cols, k_blocks, triangular, longest, count, splits); ++group)
-      sum += static_cast<int64_t>(count) * (splits - 1);
-    return sum;
-  }
-
-  // Finds a work tile by its number; the numbers asked for must rise. False if there are no more.
-  template <typename P>
-  __device__ bool find(const P& p, int number, WorkTile& tile) {
-    const int rows = ceil_div(p.m, kEdge), cols = ceil_div(p.n, kEdge);
-    int count, splits, place;
-    for (;; ++group) {   // the group that the work tile is in
-      if (!describe(group, rows, cols, p.k_blocks, p.triangular, p.longest_split, count, splits)) return false;
-      place = number - base;
-      if (place < count * splits) break;
-      base += count * splits, base_place += count * (splits - 1);
-    }
-    tile.split = place % splits, tile.splits = splits;
-    place /= splits;
-    tile.place = base_place + place * (splits - 1);
-    if (!p.triangular) {
-      const int band = min(kBandTiles, rows - group * kBandTiles);
-      tile.i = group * kBandTiles + place % band;
-      tile.j = place / band;
-    } else if (p.contraction == kTN) {
-      tile.i = group;
-      tile.j = place;
-    } else {
-      tile.j = p.contraction == kNN ? place : rows - 1 - group;
-      tile.i = p.contraction == kNN ? place + rows - 1 - group : tile.j + place;
-    }
-    k_range(p, tile.i, tile.j, tile.begin, tile.end);
-    if (splits > 1) {
-      const int begin = tile.begin, length = tile.end - begin;
-      tile.begin = begin + length * tile.split / splits, tile.end = begin + length * (tile.split + 1) / splits;
-    }
-    return true;
-  }
-};
-
-// ---- Schedule: the tiles of the half-precision kernel, in blocks, each found by its number.
-
-namespace half_precision {
-
+constexpr int kTileEdge = 256;    // of the large ones: the tiles of two CTAs, one above the other
 constexpr int kBandBlocks = 16;   // rows of C, in blocks, that the tiles of a dense product go through together
 
 // A tile of C, as a cluster computes it. row = -1: there are no more.
 struct alignas(16) ClusterTile {
   int row, col, rows;   // its first block, and how many rows of blocks; its columns are Tiles::edge
   int batch;            // which product of the batch
+  int split, splits;    // of SplitTiles: which split of its k-blocks, and of how many
+  int place;            // of the partial sums of its first split
 };
 
 struct KRange {
@@ -440,6 +354,60 @@ struct Tiles {
     return on_diagonal(side_of(kX, *this), tile.row, tile.rows, k) || on_diagonal(side_of(kY, *this), tile.col, edge, k);
   }
 };
+
+// The tiles of 256 x 256 of a batch by number, the longest first. Those of more than `longest` k-blocks have a number for each split, one
+// after the other: so the splits before one have been handed out before it. The products of the batch take turns.
+struct SplitTiles : Tiles {
+  int longest;
+  int places;   // for the partial sums of one product: of all splits but each tile's last
+
+  // Tiles come in groups of one length, of which those on an edge may lack some: how many splits one of them has, and how many tiles.
+  __host__ __device__ int splits_of(int group) const {
+    const int length = edge * (rows - group);
+    return ceil_div(triangular && length < k_blocks ? length : k_blocks, longest);
+  }
+  __host__ __device__ int tiles_of(int group) const { return triangular ? group + 1 : rows * cols; }
+
+  // longest: k-blocks. numbers: `count`, which has to be an int.
+  __host__ static SplitTiles of(const Product& p, int longest, int64_t& numbers) {
+    constexpr int kEdge = kTileEdge / kBlock;
+    SplitTiles tiles = {};
+    tiles.edge = kEdge, tiles.rows = ceil_div(p.m, kTileEdge), tiles.cols = ceil_div(p.n, kTileEdge);
+    tiles.m_blocks = ceil_div(p.m, kBlock), tiles.k_blocks = ceil_div(p.k, kBlock);
+    tiles.triangular = p.triangular, tiles.contraction = p.contraction, tiles.batches = static_cast<int>(p.batches);
+    tiles.splits = 1, tiles.start = tiles.k_blocks / 2;
+    tiles.longest = longest;
+    numbers = 0;
+    for (int group = 0; group < (p.triangular ? tiles.rows : 1); ++group) {
+      const int64_t count = p.triangular ? group + 1 : static_cast<int64_t>(tiles.rows) * tiles.cols;
+      numbers += p.batches * count * tiles.splits_of(group), tiles.places += static_cast<int>(count) * (tiles.splits_of(group) - 1);
+    }
+    tiles.count = static_cast<int>(numbers);
+    return tiles;
+  }
+
+  __device__ ClusterTile at(int number) const {
+    const int batch = number % batches;
+    int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
+    for (; (parts = splits_of(group)) > 1 && rest >= tiles_of(group) * parts; ++group) {
+      rest -= tiles_of(group) * parts;
+      first += tiles_of(group), place += tiles_of(group) * (parts - 1);
+    }
+    ClusterTile tile = Tiles::at((first + rest / parts) * batches + batch);
+    tile.split = rest % parts, tile.splits = parts;
+    tile.place = batch * places + place + rest / parts * (parts - 1);
+    return tile;
+  }
+
+  __device__ KRange k_range(const ClusterTile& tile) const {
+    const KRange all = Tiles::k_range(tile, 0);
+    if (tile.splits == 1) return all;
+    const int length = all.end - all.begin;
+    return {all.begin + length * tile.split / tile.splits, all.begin + length * (tile.split + 1) / tile.splits};
+  }
+};
+
+namespace half_precision {
 
 // How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are multiplied fastest, but few of them leave SMs
 // idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
@@ -2990,801 +2958,25 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 }
 """
 
-# ---- The Hopper kernel: float32 accuracy from float16 tensor cores. --------------------------------------------------
+# ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
 #
-# Enters: a HopperProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
-# fallback: theirs is for product_behind.
+# Clusters stay and take tiles, the longest first, from a queue in memory, which they ask a few k-blocks before they need one: if they asked
+# sooner, tiles would no longer go to whoever is done first. In each CTA producers bring the blocks of both operands to the stages of a
+# pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All large tiles begin with the k-block in the
+# middle, if they have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2
+# the others find.
 #
-# CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
-# shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
-# has a picture and the measurements.
-_CUDA_HOPPER_TYPES = r"""
-// ---- Hopper and half-precision kernel: the warps of a CTA.
+# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs, HiAlone. docs/kernel.md has
+# pictures and the measurements.
+_CUDA_SKELETON = r"""
+// ---- Skeleton: the warps of a CTA.
 
-// Two warpgroups of consumers, and one of single warps, each with a role.
+// Two warpgroups of consumers, and one of single warps, each with a role: producers, then one for the zeros, then a policy's own.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;   // of a thread
-[[maybe_unused]] constexpr int kTf32ConsumerRegisters = 208, kTf32ProducerRegisters = 88;
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters &&
-                  2 * kTf32ConsumerRegisters + kTf32ProducerRegisters <= 3 * kEntryRegisters,
-              "a warpgroup can only gain registers that another has given up");
-constexpr int kMostShared = 227 * 1024;   // bytes of shared memory that a CTA of Hopper has
-
-// ---- Hopper kernel: sizes, and what its CTAs are given and share.
-
-constexpr int kCols = 256;                           // of C: a CTA computes 128 x 256 at a time
-constexpr int kTiles = 4;                            // places for work tiles on their way to the producers
-[[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
-
-struct HopperProduct {
-  Packed x, y;                      // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
-  float* c;
-  int64_t c_row, c_col;
-  int m, n;
-  int lines_x, lines_y, k_blocks;   // in blocks: row blocks of X, column blocks of Y, k-blocks
-  Contraction contraction;
-  int triangular;
-  int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
-  int tf32;                         // 1: hi hi alone, of the three products, by a kernel of its own
-  int batches;
-  int64_t c_batch;                  // from the C of one product to the next one's
-  int places;                       // for partial sums, of one product
-  const Control* controls;          // of each product
-  int* progress;                    // see Progress
-  int* next_tile;                   // of the queue
-  int* next_strip;                  // of zeros
-  int* splits_done;                 // for each 64 x 256 of each C: how many of its splits have left their sums
-  float* partial_sums;              // of all splits but each tile's last
-};
-
-// What one launch computes: a product, or two, by every other cluster each. Two of one size end together, and start and end once. Each may
-// be a batch of products.
-struct HopperProducts {
-  HopperProduct of[2];
-  int count;
-};
-
-// A k-block is 64 of k. It takes three stages: the two row blocks of X; the first two column blocks of Y; the other two. In TF32 one.
-// kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column blocks
-enum KBlockFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024 };
-
-struct KBlockInfo {
-  int flags, row, col;        // row, col: the first of C that the CTA computes
-  int split, splits, place;   // place: of the partial sums of the tile's first split
-  int batch;
-};
-
-// ---- Hopper kernel: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
-
-template <Operand kOperand>
-__device__ inline int lines_of(const HopperProduct& p) {
-  return kOperand == kX ? p.lines_x : p.lines_y;
-}
-
-template <Operand kOperand, Contraction kC>
-__device__ inline bool has_block(const HopperProduct& p, int line, int k) {
-  return line < lines_of<kOperand>(p) && on_side(side_of(kOperand, Masks{kC, p.triangular}), line, k);
-}
-
-template <Operand kOperand, Contraction kC>
-__device__ inline int block_of(const HopperProduct& p, int line, int k) {
-  const Packed& packed = kOperand == kX ? p.x : p.y;
-  return k_is_row(kOperand, kC) ? block_index(packed, k, line) : block_index(packed, line, k);
-}
-
-// Which of the 32 blocks of a line around k are wide; none of one that does not exist.
-template <Operand kOperand, Contraction kC>
-__device__ inline uint32_t wide_blocks(const HopperProduct& p, int matrix, int line, int k) {
-  const Packed& packed = kOperand == kX ? p.x : p.y;
-  if (line >= lines_of<kOperand>(p)) return 0;
-  return wide_in_line(packed, matrix, k_is_row(kOperand, kC), line)[k / 32];
-}
-"""
-
-_CUDA_HOPPER = r"""
-// ---- Hopper kernel: split-K through memory.
-
-// The splits of a tile leave their sums in memory, kCount of each thread of a warpgroup, all but the last one, which adds them to its own.
-template <int kCount>
-__device__ inline void leave_sums(const float* sum, float4* at) {
-#pragma unroll
-  for (int u = 0; u < kCount; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
-}
-
-// Adds those of `splits` splits, kStride float4 from each other, in their order. splits: by reference, see add_splits.
-template <int kCount, int kStride>
-__device__ inline void add_sums(float* sum, const float4* at, const int& splits) {
-#pragma unroll 1
-  for (int split = 0; split < splits; ++split, at += kStride)
-#pragma unroll
-    for (int part = 0; part < kCount / 32; ++part) {
-      float4 other[8];   // all read before the first is added: the reads then wait for memory together
-#pragma unroll
-      for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
-        float* const four = sum + part * 32 + 4 * u;
-        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
-      }
-    }
-}
-
-// ---- Hopper kernel: the shared memory, and the queue of work.
-
-//   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
-//   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
-//   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
-//
-//   TF32:    | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB, hi alone: a k-block each
-//
-// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once, in TF32 all 256.
-template <bool kTf32>
-struct SharedMemory {
-  static constexpr int kPartBytes = kTf32 ? kOperandBytes : kBlockBytes;   // of a block: hi, or hi and lo
-  static constexpr int kBlocks = kTf32 ? 6 : 2;                            // of a stage
-  static constexpr int kStageBytes = kBlocks * kPartBytes, kStages = kTf32 ? 4 : 7;
-  uint8_t stage[kStages][kStageBytes];
-  BlockHead head[kStages][kBlocks];
-  WorkTile tile[kTiles];
-  KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
-  int any_fallback;           // the producer's: whether any product needs the fallback
-  int matrix[2];              // the producer's: which of X, and of Y, the tile has
-  uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
-  uint64_t full[kStages], empty[kStages];
-  uint64_t tile_full[kTiles], tile_empty[kTiles];   // empty: in the CTA that makes them; no producer of either CTA needs it any more
-};
-static_assert(std::max(sizeof(SharedMemory<false>), sizeof(SharedMemory<true>)) <= kMostShared, "a CTA of Hopper has no more");
-
-// One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
-// computes a work tile makes no difference to the result.
-template <bool kTf32>
-__device__ void make_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int made) {
-  if (made >= kTiles) barrier_wait(&shared.tile_empty[made % kTiles], made / kTiles % 2 ^ 1);
-  WorkTile tile = {};
-  const int number = atomicAdd(p.next_tile, 1);   // the products of a batch in turn: so their longest tiles come first
-  if (!work_tiles.find(p, number / p.batches, tile)) tile.i = -1;
-  tile.batch = number % p.batches, tile.place += tile.batch * p.places;
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    const uint32_t to = address_in_peer(shared_address(&shared.tile[made % kTiles]), rank);
-    const uint32_t barrier = address_in_peer(shared_address(&shared.tile_full[made % kTiles]), rank);
-    store_async(to, tile.i, tile.j, tile.begin, tile.end, barrier);
-    store_async(to + 16, tile.split, tile.splits, tile.place, tile.batch, barrier);
-  }
-}
-
-// The next work tile, for a producer, which is done with the one before. `first`: of the CTA's producers.
-template <bool kTf32>
-__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken,
-                                                 bool first) {
-  const int at = taken % kTiles;
-  if (taken > 0) barrier_arrive_at(address_in_peer(shared_address(&shared.tile_empty[(taken - 1) % kTiles]), 0));
-  if (first) {
-    if (block_rank_in_cluster() == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while the pipeline is multiplied
-    barrier_arrive_expect_tx(&shared.tile_full[at], sizeof(WorkTile));
-  }
-  barrier_wait(&shared.tile_full[at], taken / kTiles % 2);
-  return shared.tile[at];
-}
-
-// Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
-template <Contraction kContraction>
-__device__ inline int k_block_flags(const HopperProduct& p, int first_row, int first_col, int k, bool last) {
-  int flags = last ? kLast : 0;
-#pragma unroll
-  for (int u = 0; u < 2; ++u)
-    if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
-#pragma unroll
-  for (int u = 0; u < 4; ++u)
-    if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
-  return flags;
-}
-
-// ---- Hopper kernel: the producer, one thread.
-//
-// It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
-// both. A product that needs the fallback is left out; if it is the only one, there is nothing to do.
-
-template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, WorkTiles<>& work_tiles, int /* the only one */) {
-  constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
-  const int rank = static_cast<int>(block_rank_in_cluster());
-  Pipeline<SharedMemory<false>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
-  shared.any_fallback = load_relaxed(p.progress) & kFallback;
-  for (int taken = 0;; ++taken) {
-    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, true);
-    if (tile.i < 0) break;
-    if (shared.any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
-      if (p.batches == 1) break;
-      continue;
-    }
-    const int begin = tile.begin, end = tile.end;
-    shared.matrix[kX] = matrix_of(p.x, tile.batch), shared.matrix[kY] = matrix_of(p.y, tile.batch);
-    const int x_blocks = shared.matrix[kX] * p.x.blocks_each, y_blocks = shared.matrix[kY] * p.y.blocks_each;   // their first
-    const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
-#pragma unroll 1
-    for (int k = begin; k < end; ++k) {
-      int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == end - 1);
-      auto copy_y = [&](int half) {
-        if (flags & kHasY << 2 * half << rank) {
-          const int block = y_blocks + block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
-          const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
-          copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
-        }
-      };
-
-      // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes when they are on their way.
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      copy_y(0);
-      const int stage_y = pipeline.stage;
-      pipeline.advance();
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-        if (flags & kHasX << u) {
-          const int block = x_blocks + block_of<kX, kContraction>(p, first_row + u, k);
-          const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[pipeline.stage]);
-          copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
-        }
-      if (k == begin || k % 32 == 0) {
-        const int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
-#pragma unroll
-        for (int u = 0; u < 2; ++u) {
-          const int col = first_col + 2 * u;
-          shared.wide[u] = wide_blocks<kX, kContraction>(p, x_matrix, first_row + u, k);
-          shared.wide[2 + u] =
-              wide_blocks<kY, kContraction>(p, y_matrix, col, k) | wide_blocks<kY, kContraction>(p, y_matrix, col + 1, k);
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-        flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
-      shared.info[stage_y].flags = flags;
-      shared.info[pipeline.stage] = {
-          flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
-      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
-      pipeline.advance();
-
-      // Wait for an empty stage, and copy the second half of Y
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      copy_y(1);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
-      pipeline.advance();
-    }
-  }
-  barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-  shared.info[pipeline.stage] = {kStop};
-  barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
-}
-
-// ---- Hopper kernel: the producers in TF32, a thread each of four warps.
-//
-// Each follows the work tiles and copies one of the four blocks of a k-block that its CTA fetches: two of X, and two of Y for both CTAs.
-// One thread alone would take longer for a k-block than the tensor cores. A block of Y that does not exist comes as zeros: a branch around
-// wgmma that are under way would serialize all of them.
-
-[[maybe_unused]] constexpr int kTf32Producers = 4;
-[[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
-
-template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory<true>& shared, WorkTiles<>& work_tiles, int producer) {
-  constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
-  const int rank = static_cast<int>(block_rank_in_cluster());
-  const bool of_x = producer < 2;
-  const int place = of_x ? producer : 2 * (producer - 1) + rank;   // in a stage
-  const Packed& packed = of_x ? p.x : p.y;
-  Pipeline<SharedMemory<true>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
-  const bool any_fallback = load_relaxed(p.progress) & kFallback;
-  for (int taken = 0;; ++taken) {
-    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, producer == 0);
-    if (tile.i < 0) break;
-    if (any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
-      if (p.batches == 1) break;
-      continue;
-    }
-    const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
-    const int line = of_x ? first_row + place : first_col + place - 2;
-    const int first_block = matrix_of(packed, tile.batch) * packed.blocks_each;
-#pragma unroll 1
-    for (int k = tile.begin; k < tile.end; ++k, pipeline.advance()) {
-      uint64_t* const full = &shared.full[pipeline.stage];
-      uint8_t* const to = shared.stage[pipeline.stage] + place * kOperandBytes;
-      BlockHead* const head = &shared.head[pipeline.stage][place];
-      const bool has = of_x ? has_block<kX, kContraction>(p, line, k) : has_block<kY, kContraction>(p, line, k);
-      const int block = first_block + (of_x ? block_of<kX, kContraction>(p, line, k) : block_of<kY, kContraction>(p, line, k));
-      const void *from = zero_block, *from_head = zero_block;
-      if (has) from = packed.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = packed.metadata + block;
-
-      // Wait for an empty stage, and copy
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      if (!of_x) {
-        copy_bulk_multicast(to, from, kOperandBytes, full);
-        copy_bulk_multicast(head, from_head, sizeof(BlockHead), full);
-        barrier_arrive_expect_tx(full, 2 * kBytesAndHead);   // and what the other CTA fetches
-        continue;
-      }
-      if (has) {
-        copy_bulk(to, from, kOperandBytes, full);
-        copy_bulk(head, from_head, sizeof(BlockHead), full);
-      }
-      if (producer == 0) {
-        const int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == tile.end - 1);
-        shared.info[pipeline.stage] = {
-            flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
-      }
-      barrier_arrive_expect_tx(full, has ? kBytesAndHead : 0);
-    }
-  }
-  barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-  if (producer == 0) shared.info[pipeline.stage] = {kStop};
-  barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
-}
-
-// ---- Hopper kernel: consumers, two warpgroups, 64 rows of the tile each.
-//
-// Neither waits for the other; while one promotes its sums the other multiplies.
-
-// Issues the wgmma of one k-block, 64 rows and kCols columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
-template <Contraction kContraction, int kCols = 128>
-__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
-  constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-#pragma unroll
-  for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<__half, kCols, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
-}
-
-// ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
-
-// Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
-// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
-__device__ inline void write_rows(const HopperProduct& p, int batch, int first_row, int first_col, const float (&total)[64]) {
-  const int thread = fresh_thread_index(), lane = thread % 32;
-  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
-  int col0 = first_col + lane % 4 * 2;
-  float* at = p.c + static_cast<uint32_t>(batch) * p.c_batch + row0 * p.c_row + col0 * p.c_col;
-  const int below = p.triangular ? row0 - col0 : 128;   // how far the diagonal is from `at`
-  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
-  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int g = 0; g < 16; ++g) {
-        const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
-        __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
-      }
-  } else if (inside && p.c_row == 1) {
-#pragma unroll
-    for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
-      const int col = g / 2 * 8 + g % 2;
-      __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
-      __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
-      at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
-    }
-  } else {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = row0 + 8 * h, cols = p.triangular ? row + 1 : p.n;   // of the row that have sums
-      float* one = next_address(at, 8 * h * p.c_row);
-      if (row >= p.m) break;
-#pragma unroll
-      for (int g = 0; g < 32; ++g) {
-        if (g % 8 == 0) keep(col0);   // else all conditions are known beforehand, and take registers that sums need
-        const int col = col0 + g / 2 * 8 + g % 2;
-        if (col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
-        one = next_address(one, g % 2 == 0 ? p.c_col : 7 * p.c_col);
-      }
-    }
-  }
-}
-
-// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
-// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
-__device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info, int group, float (&total)[2][64]) {
-  const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
-  if (info.splits > 1) {
-    const int cols = ceil_div(p.n, kCols), rows = kTileEdge / 64 * ceil_div(p.m, kTileEdge);   // of 64 x 256
-    int* done = p.splits_done + (static_cast<int64_t>(info.batch) * rows + row / 64) * cols + info.col / kCols;
-    constexpr int kPart = 64 * kCols;   // sums of one warpgroup; four such parts are a tile: kPart float4
-    float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kPart) + thread;
-    if (info.split < info.splits - 1) {
-      leave_sums<128>(total[0], at + static_cast<int64_t>(info.split) * kPart);
-      named_barrier_sync<128>(group);
-      if (thread == 0) add_release(done, 1);
-      return;
-    }
-    if (thread == 0)
-      while (load_acquire(done) != info.splits - 1) __nanosleep(32);
-    named_barrier_sync<128>(group);
-    add_sums<128, kPart>(total[0], at, info.splits - 1);
-  }
-  write_rows(p, info.batch, row, info.col, total[0]);
-  if (info.col + 128 < p.n) write_rows(p, info.batch, row, info.col + 128, total[1]);
-}
-
-// ---- Hopper kernel: consumers: k-block by k-block.
-
-// What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
-// register: all that the consumers keep beside their sums must fit into the few that are left.
-struct Half {
-  int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
-  static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11, kWideBit = 1 << 12;
-  __device__ int x_stage() const { return what & 15; }
-  __device__ int y_stage() const { return what >> 4 & 15; }
-  __device__ bool has_column(int block) const { return what >> (8 + block) & 1; }
-  __device__ bool multiply() const { return what & kMultiplyBit; }
-  __device__ bool last() const { return what & kLastBit; }
-  __device__ bool wide() const { return what & kWideBit; }
-};
-
-struct KBlock {
-  int what;   // the flags and, from bit 16 on, the stage of X: one register
-  __device__ int stage() const { return what >> 16; }
-};
-
-// The shared memory as a warp of consumers sees it, by addresses and not by pointers.
-struct ConsumerView {
-  using Shared = SharedMemory<false>;
-  uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
-  int group;
-
-  __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
-    return __int_as_float(load_shared(base + offsetof(Shared, head) + offset + sizeof(BlockHead) * (2 * stage + block)));
-  }
-  // The operands of a half of a k-block, as wgmma wants them described.
-  __device__ uint64_t x(const Half& h) const { return operand(h.x_stage(), group * Shared::kPartBytes); }
-  __device__ uint64_t y(const Half& h) const { return operand(h.y_stage(), 0); }
-  __device__ uint64_t operand(int stage, int offset) const {
-    return make_descriptor(base + offsetof(Shared, stage) + stage * Shared::kStageBytes + offset, kOperandBytes, 1024);
-  }
-  __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
-  __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
-
-  // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
-  __device__ void next_k_block(Pipeline<Shared::kStages>& pipeline, KBlock& k_block, Half& first) const {
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * pipeline.stage);
-    if (k_block.what & kStop) return;
-    const int y_stage = pipeline.stage;
-    pipeline.advance();
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what |= pipeline.stage << 16;
-    first = half_of(k_block, 0, y_stage);
-    pipeline.advance();
-  }
-
-  // Waits for the second half of Y.
-  __device__ Half second_half(const KBlock& k_block, Pipeline<Shared::kStages>& pipeline) const {
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    const Half half = half_of(k_block, 1, pipeline.stage);
-    pipeline.advance();
-    return half;
-  }
-
-  __device__ Half half_of(const KBlock& k_block, int half, int y_stage) const {
-    const int columns = k_block.what / kHasY >> 2 * half & 3;
-    Half h = {k_block.stage() | y_stage << 4 | columns << 8};
-    if (columns && k_block.what & kHasX << group) h.what |= Half::kMultiplyBit;
-    if (k_block.what & kLast) h.what |= Half::kLastBit;
-    if (k_block.what & (kWideX << group | kWideY << half)) h.what |= Half::kWideBit;
-    return h;
-  }
-
-  // This warp is done with a stage: tell both CTAs.
-  __device__ void release(int stage) const {
-    const int lane = fresh_thread_index() % 32;
-    __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-  }
-};
-
-// total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
-template <Contraction kContraction, typename Meanwhile>
-__device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
-  if (!h.multiply()) {
-    meanwhile();
-    view.release(h.y_stage());
-    return;
-  }
-  const uint64_t x = view.x(h), y = view.y(h);
-  float sums[64];
-  if (h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
-    meanwhile();
-#pragma unroll 1
-    for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
-      warpgroup_arrive();
-      issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kOperandBytes : 0),
-                                advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), sums, false);
-      warpgroup_commit_batch();
-      const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
-      float of_y[2];
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-        of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) * (product == 1 ? view.residual(h.y_stage(), u) : 1.0f) : 0.0f;
-      warpgroup_wait<0>();
-      promote(sums, of_x, of_y[0], of_y[1], total);
-    }
-    view.release(h.y_stage());
-    return;
-  }
-  // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
-  // Issue wgmma
-  warpgroup_arrive();
-  issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
-  const float of_x = view.unscale(h.x_stage(), view.group);
-  const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
-  const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
-  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
-  issue_wgmma<kContraction>(x, y, sums, true);
-  warpgroup_commit_batch();
-  // Wait for the next stages, and then for the sums
-  meanwhile();
-  warpgroup_wait<0>();
-  // Give the stage back
-  view.release(h.y_stage());
-  // Promote
-  promote(sums, of_x, of_first, of_second, total);
-}
-
-// ---- Hopper kernel: consumers: tile by tile.
-
-template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory<false>& shared) {
-  ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
-  keep(view.base);
-  Pipeline<SharedMemory<false>::kStages> pipeline;
-  KBlock k_block;
-  Half first, second;
-  auto wait_for_first = [&] { view.next_k_block(pipeline, k_block, first); };
-  auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
-  wait_for_first();
-  while (!(k_block.what & kStop)) {   // a tile at a time
-    float total[2][64];
-#pragma unroll
-    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    int x_stage;   // of the last k-block
-    for (;;) {
-      consume_half<kContraction>(view, first, total[0], wait_for_second);
-      consume_half<kContraction>(view, second, total[1], wait_for_first);
-      x_stage = second.x_stage();
-      if (second.last()) break;
-      view.release(x_stage);
-    }
-    const KBlockInfo info = shared.info[x_stage];
-    view.release(x_stage);
-    write_sums(p, info, view.group, total);
-  }
-}
-
-// ---- Hopper kernel: consumers: tile by tile in TF32.
-
-// Hi hi is the only product. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in
-// this unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
-struct Unit {
-  static constexpr uint32_t kNone = 0, kOne = 1;   // none yet; numbers as they are. Else the sum of two powers of two, as bits
-  uint32_t bits = kNone;
-
-  // Whether all that a k-block adds to the totals has this unit; the first block that is multiplied decides which it is. A lane looks at
-  // one block of Y. has: whether it exists.
-  __device__ bool is_of(float of_x, float of_y, bool has) {
-    const uint32_t of_both = __float_as_uint(of_x) + __float_as_uint(of_y), which = __ballot_sync(0xFFFFFFFFu, has);
-    if (bits == kNone && which) bits = __shfl_sync(0xFFFFFFFFu, of_both, __ffs(which) - 1);
-    return __all_sync(0xFFFFFFFFu, !has || of_both == bits);
-  }
-
-  // Totals in this unit become numbers as they are.
-  __device__ void undo(float (&total)[2][64]) {
-    if (bits > kOne) {
-      const int exponent = static_cast<int>(bits >> 23) - 254, half = exponent / 2;
-      const float first = power_of_two(half), second = power_of_two(exponent - half);   // the product may be no normal number
-#pragma unroll
-      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = total[u / 64][u % 64] * first * second;
-    }
-    bits = kOne;
-  }
-};
-
-template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory<true>& shared) {
-  using Shared = SharedMemory<true>;
-  const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
-  const uint32_t base = shared_address(&shared);
-  Pipeline<Shared::kStages> at;
-  int flags;   // of the k-block at this stage
-  auto wait_for_stage = [&] {
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-    flags = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * at.stage);
-  };
-  auto release = [&](int stage) {
-    __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-  };
-  auto has_x = [&] { return (flags & kHasX << group) != 0; };
-  auto unscale = [&](int block) {
-    return __int_as_float(load_shared(base + offsetof(Shared, head) + sizeof(BlockHead) * (Shared::kBlocks * at.stage + block)));
-  };
-  auto operand = [&](int block) {
-    return make_descriptor(base + offsetof(Shared, stage) + at.stage * Shared::kStageBytes + block * kOperandBytes, kOperandBytes, 1024);
-  };
-  wait_for_stage();
-  while (!(flags & kStop)) {   // a tile at a time
-    float total[2][64];
-#pragma unroll
-    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    Unit unit;
-    auto is_of_unit = [&] { return has_x() && unit.is_of(unscale(group), unscale(2 + lane % 4), flags & kHasY << lane % 4); };
-    KBlockInfo info;
-    for (bool last = false; !last;) {
-      if (is_of_unit()) {   // k-blocks of one unit: while one is multiplied the next is issued
-        int reading = -1;   // the stage that the tensor cores read
-        bool more;
-#pragma unroll 1
-        do {
-          // Issue wgmma
-          const uint64_t x = operand(group), y = operand(2);
-          warpgroup_arrive();
-          issue_wgmma<kContraction, 256>(x, y, total[0], true);
-          warpgroup_commit_batch();
-          // Wait for the k-block before, and give its stage back
-          warpgroup_wait<1>();
-          if (reading >= 0) release(reading);
-          reading = at.stage, last = flags & kLast;
-          if (last) info = shared.info[reading];
-          // Wait for the next one
-          at.advance();
-          wait_for_stage();
-          more = !last && is_of_unit();
-        } while (more);
-        warpgroup_wait<0>();
-        release(reading);
-      } else {
-        if (has_x()) {   // a k-block that may have another unit: it is promoted
-          unit.undo(total);
-#pragma unroll
-          for (int u = 0; u < 4; ++u) {   // by column blocks: so a quarter of the sums needs registers
-            if (!(flags & kHasY << u)) continue;
-            // Issue wgmma, and wait for the sums
-            float sums[32];
-            const uint64_t x = operand(group), y = operand(2 + u);
-            warpgroup_arrive();
-            issue_wgmma<kContraction, 64>(x, y, sums, false);
-            warpgroup_commit_batch();
-            warpgroup_wait<0>();
-            // Promote
-            float of_x = unscale(group), of_y = unscale(2 + u);
-            if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;   // else one after the other
-#pragma unroll
-            for (int e = 0; e < 32; ++e) total[u / 2][u % 2 * 32 + e] += sums[e] * of_x * of_y;
-          }
-        }
-        last = flags & kLast;
-        if (last) info = shared.info[at.stage];
-        release(at.stage);
-        at.advance();
-        wait_for_stage();
-      }
-    }
-    unit.undo(total);
-    write_sums(p, info, group, total);
-  }
-}
-
-// ---- Hopper kernel: zeros above the diagonal.
-//
-// Written by warps that have no more to multiply: written earlier, they would take memory bandwidth from the packed blocks.
-
-__device__ inline void write_zeros_above(const HopperProduct& p) {
-  const int lane = threadIdx.x % 32;
-  const bool any_fallback = load_relaxed(p.progress) & kFallback;
-  const int64_t strips = kStripsInTile * triangle(ceil_div(p.m, kTileEdge) - 1);   // of one product
-  for (;;) {
-    int strip = lane == 0 ? atomicAdd(p.next_strip, 1) : 0;
-    strip = __shfl_sync(0xFFFFFFFFu, strip, 0);
-    if (strip >= strips * p.batches) return;
-    const int batch = strip % p.batches;
-    strip /= p.batches;
-    if (any_fallback && load_relaxed(&p.controls[batch].fallback)) continue;
-    const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group));
-    constexpr int kLines = kTileEdge / kStripsInTile;
-    const int first = static_cast<int>(strip % kStripsInTile) * kLines;
-    write_zeros<kTileEdge, true>(p, p.c + batch * p.c_batch, i * kTileEdge, (group + 1) * kTileEdge, first, first + kLines, lane, 32);
-  }
-}
-
-// ---- Hopper kernel: the kernel.
-
-// What the warps of a CTA do, each in its role.
-template <Contraction kContraction, bool kTf32>
-__device__ inline void take_part(const HopperProduct& p, SharedMemory<kTf32>& shared) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  WorkTiles<> work_tiles;
-  if (warp == kProducerWarp && lane == 0 && block_rank_in_cluster() == 0) make_work_tile(p, shared, work_tiles, 0);
-  grid_dependency_wait();   // which packed the operands
-  fence_proxy_async_global();
-  if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(p.progress, kPackingEnded);
-  if (warp < kProducerWarp) {
-    warpgroup_reg_alloc<kTf32 ? kTf32ConsumerRegisters : kConsumerRegisters>();
-    consume<kContraction>(p, shared);
-    if (p.triangular) write_zeros_above(p);
-  } else {
-    warpgroup_reg_dealloc<kTf32 ? kTf32ProducerRegisters : kProducerRegisters>();
-    if (lane == 0 && (kTf32 || warp == kProducerWarp)) produce<kContraction>(p, shared, work_tiles, warp - kProducerWarp);
-  }
-}
-
-// Clusters of two CTAs, one an SM, which stay until all tiles are done. Tiles are taken from a queue: clusters that
-// another kernel keeps from starting are not waited for.
-template <Contraction kFirst, Contraction kSecond, bool kTf32>
-__global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid_constant__ HopperProducts p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) uint8_t raw[];
-  using Shared = SharedMemory<kTf32>;
-  Shared& shared = *reinterpret_cast<Shared*>(raw);
-  constexpr int kProducers = kTf32 ? kTf32Producers : 1;
-  if (threadIdx.x == 0) {
-    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    for (int s = 0; s < Shared::kStages; ++s) {
-      barrier_init(&shared.full[s], kProducers);
-      barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
-    }
-    for (int u = 0; u < kTiles; ++u) {
-      barrier_init(&shared.tile_full[u], 1);
-      barrier_init(&shared.tile_empty[u], 2 * kProducers);
-    }
-    barrier_init_fence();
-  }
-  launch_dependent_grids();
-  cluster_sync();
-  if (kFirst == kSecond || blockIdx.x / 2 % p.count == 0)
-    take_part<kFirst, kTf32>(p.of[0], shared);
-  else
-    take_part<kSecond, kTf32>(p.of[1], shared);
-  __syncwarp();
-  cluster_sync();   // neither CTA may end while the other still signals it
-#endif
-}
-
-// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
-// kernel has ended when packing begins.
-__global__ void reset_counters(int* words, int count) {
-  grid_dependency_wait();
-  launch_dependent_grids();
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
-}
-"""
-
-# ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
-#
-# Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
-# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
-#
-# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
-# to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C, and one warp writes
-# the zeros. Clusters stay and take tiles, the longest first, from a queue in memory, which they ask three k-blocks before they need one:
-# if they asked sooner, tiles would no longer go to whoever is done first. All large tiles begin with the k-block in the middle, if they
-# have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2 the others find.
-#
-# The skeleton has barriers, roles, tiles and queue; a policy says what a stage holds and how it is filled, masked, multiplied and stored.
-# docs/kernel.md has the measurements.
-_CUDA_HALF = r"""
-#include <atomic>
-#include <random>
-
-namespace half_precision {
-
-// ---- Half precision: what the kernel is given, and what a CTA shares.
-
-constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
-[[maybe_unused]] constexpr int kZerosWarp = kProducerWarp + 1, kFirstMaskWarp = kProducerWarp + 2;
-// Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
-[[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
-constexpr int kQueued = 8;                       // places for tiles that clusters have taken
-[[maybe_unused]] constexpr int kAskedAhead = 3;  // k-blocks of a tile that are left when the next one is asked for
+constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8;   // of a thread
+constexpr int kMostShared = 227 * 1024;                           // bytes of shared memory that a CTA of Hopper has
+constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
 
 // The tiles that no cluster has taken yet. The word in memory counts from the launch's number on, so that nothing has to be cleared before.
 struct TileQueue {
@@ -3804,104 +2996,96 @@ struct TileQueue {
   }
 };
 
-struct HalfProduct {
-  CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
-  Product p;          // x_batch and y_batch in units of the tensor maps' third dimension
-  Tiles tiles;
-  TileQueue queue;
-  NonFinite non_finite;
-  int clusters;
-  bool bfloat16;      // or float16
-};
-
-//   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
-//
-// K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
+// A policy has
+//   Product           what a launch is given of one product; in it p (a ::Product), tiles, queue and clusters
+//   Element           of C
+//   Memory            the stages, and what else of shared memory is its own
+//   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
+//   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
+//   kProducers, kConsumerRegisters, kAskedAhead   the last: k-blocks of a tile that are left when the next one is asked for
+//   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
+//   prepare, has_work, is_left_out, operands_of, k_range, load, compute, own_role, result
 template <typename Policy>
 struct SharedMemory {
-  uint8_t stage[Policy::kStages][Policy::kBlocks][kOperandBytes];
-  uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
-  uint64_t landed[Policy::kStages], full[Policy::kStages], empty[Policy::kStages];   // landed: before it is masked, if it has to be
+  typename Policy::Memory own;
   ClusterTile next[kQueued];
   uint64_t next_full[kQueued];
+  uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
-// ---- Half precision: the skeleton: tiles, and the roles that all policies share.
+// One k-block of a tile, for a producer.
+struct KBlock {
+  int k;
+  bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
+  int round;          // the place in the queue of the tile after this one
+};
 
-// What a role does next, after `round` tiles: each takes all of them by itself. Nobody has yet to read a place that is written anew. The
-// producer that asks is at most kStages k-blocks ahead of all consumers; those wait for the mask warps once in each tile of a triangle, but
-// for a lower half that is empty.
+// What a policy's producer keeps of the operands of a tile.
+struct OperandsAt {
+  int x, y;
+};
+
+// ---- Skeleton: tiles.
+
+// Whether clusters ask for any tile.
 template <typename Policy>
-__device__ inline ClusterTile next_tile(const HalfProduct& h, SharedMemory<Policy>& shared, int round) {
-  static_assert(kQueued > Policy::kStages + 1, "a tile may be one k-block long");
-  if (h.clusters == h.tiles.count) return {-1};
+__device__ inline bool has_queue(const typename Policy::Product& h) {
+  return Policy::kTakesFirst || h.clusters < h.tiles.count;
+}
+
+// The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
+// place that is written anew. The producer that asks is at most kDepth k-blocks ahead of all consumers; those wait for the mask warps once
+// in each tile of a triangle, but for a lower half that is empty.
+template <typename Policy>
+__device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
+  static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
+  if (!has_queue<Policy>(h)) return {-1};
   barrier_wait(&shared.next_full[round % kQueued], round / kQueued % 2);
   return shared.next[round % kQueued];
 }
 
 // One thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
 template <typename Policy>
-__device__ inline void ask_for_tile(const HalfProduct& h, SharedMemory<Policy>& shared, int round, int rank) {
-  if (h.clusters == h.tiles.count) return;
+__device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
+  if (!has_queue<Policy>(h)) return;
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
-  const int number = h.clusters + h.queue.take(h.tiles.count);
-  const ClusterTile tile = number < h.tiles.count ? h.tiles.at(number) : ClusterTile{-1};
+  const int given = Policy::kTakesFirst ? 0 : h.clusters;   // tiles that come by the cluster's number
+  int number;
+  do number = given + h.queue.take(h.tiles.count - given + h.clusters);
+  while (number < h.tiles.count && Policy::is_left_out(h, number));
+  ClusterTile tile = {-1};
+  if (number < h.tiles.count) tile = h.tiles.at(number);
   if (Policy::kCtas == 1) {   // st.async is an illegal instruction where a kernel has no clusters
     shared.next[round % kQueued] = tile;
     barrier_arrive_at(shared_address(full));
     return;
   }
   const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
+  const int* const words = reinterpret_cast<const int*>(&tile);
   for (int cta = 0; cta < Policy::kCtas; ++cta)
-    store_async(address_in_peer(to, cta), tile.row, tile.col, tile.rows, tile.batch, address_in_peer(barrier, cta));
+#pragma unroll
+    for (int u = 0; u < static_cast<int>(sizeof(ClusterTile)) / 4; u += 4)
+      store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
 }
 
-// The producer: one warp, of which one lane starts the copies.
+// ---- Skeleton: the roles that all policies share.
+
+// A producer: one thread.
 template <typename Policy>
-__device__ void produce(const HalfProduct& h, SharedMemory<Policy>& shared, ClusterTile tile) {
+__device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile, int producer) {
   const int rank = block_rank_in_cluster();
-  Pipeline<Policy::kStages> at;
-  for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++)) {
-    const KRange range = h.tiles.k_range(tile, rank);
-    const int count = range.end - range.begin, x_batch = static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch)),
-              y_batch = static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch));
+  Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
+  for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
+    const KRange range = Policy::k_range(h, tile, rank);
+    const int count = range.end - range.begin;
+    const OperandsAt operands = Policy::operands_of(h, shared, tile);
 #pragma unroll 1
-    for (int i = 0; i < count; ++i, at.advance()) {
-      barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
-      if (threadIdx.x % 32 == 0) {
-        const int k = h.tiles.k_block(range, i);
-        uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.landed : shared.full)[at.stage];
-        Policy::load(h, shared.stage[at.stage], barrier, tile, rank, k, x_batch, y_batch);
-        if (i == max(0, count - kAskedAhead)) ask_for_tile(h, shared, round, rank);
-      }
-      __syncwarp();   // lanes that waited for the next stage already would keep this one from running
-    }
-  }
-}
-
-// Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place. They may
-// still meet a NaN or an Inf of the other operand: see sum_again.
-template <typename Policy>
-__device__ void mask(const HalfProduct& h, SharedMemory<Policy>& shared, ClusterTile tile) {
-  if (!h.p.triangular) return;
-  const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
-  static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
-  uint32_t parities = 0;   // of `landed`, a bit for each stage
-  Pipeline<Policy::kStages> at;
-  for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++)) {
-    const KRange range = h.tiles.k_range(tile, rank);
-#pragma unroll 1
-    for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
+    for (int i = 0; i < count; ++i) {
       const int k = h.tiles.k_block(range, i);
-      if (!h.tiles.is_masked(tile, k)) continue;
-      barrier_wait(&shared.landed[at.stage], parities >> at.stage & 1);
-      parities ^= 1u << at.stage;
-      Policy::mask(h, shared.stage[at.stage], tile, rank, k, row);
-      fence_proxy_async_shared();   // the tensor cores read what was written here
-      named_barrier_sync<kBlock>(kMaskTeam);
-      if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
+      Policy::load(h, shared, at, tile, rank, {k, i == 0 || k == range.begin, i == count - 1, round}, operands, producer);
+      if (producer == 0 && i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
     }
   }
 }
@@ -3909,35 +3093,79 @@ __device__ void mask(const HalfProduct& h, SharedMemory<Policy>& shared, Cluster
 // One warp writes the CTA's part of the zeros above the diagonal, in tiles on which no tile of C lies; at first, and in large products
 // between any two strips, it waits a while, since the operands' way to the SMs is the same and they are wanted sooner.
 template <typename Policy>
-__device__ void write_zeros_above(const HalfProduct& h) {
+__device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
+  using Element = typename Policy::Element;
   if (!h.p.triangular) return;
   constexpr int kEdge = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kEdge / kLines;   // of a strip; of a tile
-  const int tiles = static_cast<int>(triangle(h.tiles.rows - 1));
+  const int tiles = static_cast<int>(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
   __nanosleep(2000);
 #pragma unroll 1
-  for (int u = blockIdx.x; u < tiles * h.tiles.batches * kStrips; u += gridDim.x) {
-    const int batch = u / kStrips / tiles, place = u / kStrips % tiles, j = triangle_root(place) + 1;
-    const int i = place - static_cast<int>(triangle(j - 1)), from = u % kStrips * kLines;
-    uint16_t* const c = static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
-    write_zeros<kEdge, false>(h.p, c, i * kEdge, j * kEdge, from, from + kLines, threadIdx.x % 32, 32);
-    if (h.p.n >= 4096) __nanosleep(1000);
+  for (int64_t u = cta; u < static_cast<int64_t>(tiles) * h.tiles.batches * kStrips; u += ctas) {
+    const int number = static_cast<int>(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
+    const int i = place - static_cast<int>(triangle(j - 1)), from = static_cast<int>(u % kStrips) * kLines;
+    write_zeros<kEdge, Policy::kStreaming>(h.p, Policy::result(h, batch), i * kEdge, j * kEdge, from, from + kLines, threadIdx.x % 32, 32);
+    if (h.p.n >= 4096) __nanosleep(500 * sizeof(Element));
   }
 }
 
+// ---- Skeleton: the kernel.
+
+// What the warps of a CTA do, each in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
 template <typename Policy>
-__global__ void __launch_bounds__(kHopperThreads, 1) tile_product(const __grid_constant__ HalfProduct h) {
+__device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+  if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile<Policy>(h, shared, 0, rank);
+  __syncwarp();
+  grid_dependency_wait();   // the kernel before may still read what is C now, or write what is an operand
+  fence_proxy_async_global();
+  const bool has_work = Policy::has_work(h);
+  if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
+  if (!has_work) first.row = -1;
+
+  constexpr int kZerosWarp = kProducerWarp + Policy::kProducers;
+  if (warp < kConsumerWarps) {
+    warpgroup_reg_alloc<Policy::kConsumerRegisters>();
+    Pipeline<Policy::kStages> at;
+    ClusterTile tile = first;
+    for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
+      Policy::compute(h, shared, tile, round, at);
+  } else {
+    warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
+    if (h.tiles.splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
+    if (warp < kZerosWarp) {
+      if (lane == 0) produce<Policy>(h, shared, first, warp - kProducerWarp);
+    } else if (warp == kZerosWarp) {
+      if (has_work) write_zeros_above<Policy>(h, number * Policy::kCtas + rank);
+    } else {
+      Policy::own_role(h, shared, first, warp);
+    }
+    __syncwarp();
+    if (h.tiles.splits > 1) cluster_wait();
+  }
+}
+
+// One product, or two, by every other cluster each. Two of one size end together, and start and end once. Each may be a batch.
+template <typename Product, int kCount>
+struct Products {
+  Product of[kCount];
+};
+template <typename Policy, typename Second>
+constexpr int kProductsOf = std::is_same_v<Policy, Second> ? 1 : 2;
+
+template <typename Policy, typename Second = Policy>
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    tile_product(const __grid_constant__ Products<typename Policy::Product, kProductsOf<Policy, Second>> products) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  constexpr int kCount = kProductsOf<Policy, Second>;
+  const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
   // Fill the barriers
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    prefetch_tma_descriptor(h.x);
-    prefetch_tma_descriptor(h.y);
+    Policy::prepare(products.of[0], shared);
     for (int s = 0; s < Policy::kStages; ++s) {
-      barrier_init(&shared.landed[s], 1);
-      barrier_init(&shared.full[s], 1);
+      barrier_init(&shared.full[s], Policy::kProducers);
       barrier_init(&shared.empty[s], Policy::kCtas * kConsumerWarps);
     }
     for (int u = 0; u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);
@@ -3946,30 +3174,51 @@ __global__ void __launch_bounds__(kHopperThreads, 1) tile_product(const __grid_c
   __syncwarp();
   launch_dependent_grids();
   cluster_arrive_relaxed();
-  const ClusterTile first = h.tiles.at(cluster_id_in_grid());
+  ClusterTile first = {};
+  if (!Policy::kTakesFirst) first = products.of[0].tiles.at(number);
   cluster_wait();
-  grid_dependency_wait();   // the kernel before may still read what is C now, or write what is an operand
-
-  if (warp < kConsumerWarps) {
-    warpgroup_reg_alloc<kConsumerRegisters>();
-    Pipeline<Policy::kStages> at;
-    ClusterTile tile = first;
-    for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++)) Policy::compute(h, shared, tile, at);
-  } else {
-    warpgroup_reg_dealloc<kProducerRegisters>();
-    if (h.tiles.splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
-    if (warp == kProducerWarp) produce(h, shared, first);
-    if (warp == kZerosWarp) write_zeros_above<Policy>(h);
-    if (warp >= kFirstMaskWarp) mask(h, shared, first);
-    __syncwarp();
-    if (h.tiles.splits > 1) cluster_wait();
-  }
+  if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
+    take_part<Policy>(products.of[0], shared, first, number);
+  else
+    take_part<Second>(products.of[kCount - 1], *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
   // No CTA may end while another still arrives there. Whoever reads another's sums has them by now
   __syncwarp();
   cluster_arrive_relaxed();
   cluster_wait();
 #endif
 }
+"""
+
+# ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
+#
+# Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
+# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
+#
+# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
+# to the stages of the skeleton's pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
+# docs/kernel.md has the measurements.
+_CUDA_HALF = r"""
+#include <atomic>
+#include <random>
+
+namespace half_precision {
+
+// ---- Half precision: what the kernel is given.
+
+constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
+[[maybe_unused]] constexpr int kFirstMaskWarp = kProducerWarp + 2;
+// Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
+[[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
+
+struct HalfProduct {
+  CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
+  Product p;          // x_batch and y_batch in units of the tensor maps' third dimension
+  Tiles tiles;
+  TileQueue queue;
+  int clusters;
+  NonFinite non_finite;
+  bool bfloat16;      // or float16
+};
 
 // ---- Half precision: storing C.
 
@@ -4054,30 +3303,87 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
 
 // kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else CTAs have
 // tiles of 128 x 128.
+//
+//   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
+//
+// K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
 template <int kMajorX, int kMajorY, bool kWide>
 struct Half {
-  static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6;
-  static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
+  using Product = HalfProduct;
+  using Element = uint16_t;
   using Shared = SharedMemory<Half>;
+  static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
+  static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
+  static constexpr int kProducers = 1, kConsumerRegisters = 216, kAskedAhead = 3;
+  static constexpr bool kTakesFirst = false, kStreaming = false;
+
+  struct Memory {
+    uint8_t stage[kStages][kBlocks][kOperandBytes];
+    uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
+    uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
+  };
+
+  static __device__ void prepare(const HalfProduct& h, Shared& shared) {
+    prefetch_tma_descriptor(h.x);
+    prefetch_tma_descriptor(h.y);
+    for (int s = 0; s < kStages; ++s) barrier_init(&shared.own.landed[s], 1);
+  }
+  static __device__ bool has_work(const HalfProduct&) { return true; }
+  static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
+  static __device__ KRange k_range(const HalfProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
+  static __device__ uint16_t* result(const HalfProduct& h, int batch) {
+    return static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
+  }
+  static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
+    return {static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch)), static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch))};
+  }
 
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
-  static __device__ void load(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], uint64_t* barrier, const ClusterTile& tile,
-                              int rank, int k, int x_batch, int y_batch) {
+  static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
+                              const KBlock& k_block, const OperandsAt& operands, int /* the only producer */) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int rows = tile.rows / kCtas, row = tile.row + (kWide ? rank * rows : 0);
+    const int k = k_block.k, rows = tile.rows / kCtas, row = tile.row + (kWide ? rank * rows : 0);
+    auto& stage = shared.own.stage[at.stage];
+    uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.own.landed : shared.full)[at.stage];
+    barrier_wait(&shared.empty[at.stage], at.parity);
     barrier_arrive_expect_tx(barrier, (rows + kBlocksN) * kOperandBytes);
 #pragma unroll
     for (int u = 0; u < kBlocksM; ++u)
       if (u < rows) {
         const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
-        tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, x_batch, barrier);
+        tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
       }
 #pragma unroll
     for (int u = 0; u < kBlocksN; u += kCtas) {
       const int block = u + (kWide ? rank : 0);
       const int line = (tile.col + block) * kBlock, depth = (on_side(y_side, tile.col + block, k) ? k : h.tiles.k_blocks) * kBlock;
       auto* const copy = kWide ? tma_load_multicast : tma_load;
-      copy(stage[kBlocksM + block], h.y, kMajorY ? line : depth, kMajorY ? depth : line, y_batch, barrier);
+      copy(stage[kBlocksM + block], h.y, kMajorY ? line : depth, kMajorY ? depth : line, operands.y, barrier);
+    }
+    at.advance();
+  }
+
+  // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place. They may
+  // still meet a NaN or an Inf of the other operand: see sum_again.
+  static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
+    if (!h.p.triangular || warp < kFirstMaskWarp) return;
+    const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
+    static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
+    uint32_t parities = 0;   // of `landed`, a bit for each stage
+    Pipeline<kStages> at;
+    for (int round = 0; tile.row >= 0; tile = next_tile<Half>(h, shared, round++)) {
+      const KRange range = h.tiles.k_range(tile, rank);
+#pragma unroll 1
+      for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
+        const int k = h.tiles.k_block(range, i);
+        if (!h.tiles.is_masked(tile, k)) continue;
+        barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
+        parities ^= 1u << at.stage;
+        mask(h, shared.own.stage[at.stage], tile, rank, k, row);
+        fence_proxy_async_shared();   // the tensor cores read what was written here
+        named_barrier_sync<kBlock>(kMaskTeam);
+        if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
+      }
     }
   }
 
@@ -4091,7 +3397,7 @@ struct Half {
   }
 
   // A consumer warpgroup multiplies and stores its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
-  static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
+  static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
     if (kWide && tile.rows == kBlocksM)
       compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
@@ -4140,11 +3446,11 @@ struct Half {
     const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
     if (kWide || h.tiles.splits == 1) {
 #pragma unroll
-      for (int u = 0; u < kCols; ++u) store_box(h, shared.box[group][u % 2], group, row, col + u, tile.batch, sum + 32 * u);
+      for (int u = 0; u < kCols; ++u) store_box(h, shared.own.box[group][u % 2], group, row, col + u, tile.batch, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
-      float* const sums = reinterpret_cast<float*>(shared.stage);
-      static_assert(sizeof(shared.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
+      float* const sums = reinterpret_cast<float*>(shared.own.stage);
+      static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
 #pragma unroll
       for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
@@ -4158,7 +3464,7 @@ struct Half {
 #pragma unroll
           for (int e = 0; e < 32; ++e) total[e] += load_in_peer<float>(there + e * 256 * 4);
         }
-        store_box(h, shared.box[group][0], group, tile.row + box % 2, tile.col + box / 2, tile.batch, total);
+        store_box(h, shared.own.box[group][0], group, tile.row + box % 2, tile.col + box / 2, tile.batch, total);
       }
     }
   }
@@ -4207,7 +3513,7 @@ template <typename Policy>
 static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
   static_assert(sizeof(SharedMemory<Policy>) <= kMostShared, "a CTA of Hopper has no more");
   const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, stream);
-  return launch_kernel<tile_product<Policy>>(launch, h);
+  return launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
 }
 
 // A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
@@ -4250,6 +3556,610 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
 }  // namespace half_precision
 """
 
+# ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
+#
+# Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
+# fallback: theirs is for product_behind.
+#
+# One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote. Every
+# number below that depends on another is derived from it; docs/kernel.md has a picture and the measurements.
+_CUDA_PAIRS_TYPES = r"""
+// ---- Pairs: what its CTAs are given.
+
+struct PairsProduct {
+  Product p;
+  Packed x, y;               // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
+  SplitTiles tiles;
+  TileQueue queue;
+  int clusters;
+  int64_t c_batch;           // from the C of one product to the next one's
+  const Control* controls;   // of each product
+  int* progress;             // see Progress
+  int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
+  float* partial_sums;       // of all splits but each tile's last
+};
+
+// What a CTA multiplies of a k-block. kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column
+// blocks; kRound * (KBlock::round, modulo twice kQueued)
+enum KBlockFlag : int { kLast = 1, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024, kRound = 4096 };
+
+// ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
+
+template <Operand kOperand>
+__device__ inline int lines_of(const PairsProduct& h) {
+  return kOperand == kX ? h.tiles.m_blocks : blocks_in(h.p.n);
+}
+
+template <Operand kOperand, Contraction kC>
+__device__ inline bool has_block(const PairsProduct& h, int line, int k) {
+  return line < lines_of<kOperand>(h) && on_side(side_of(kOperand, Masks{kC, h.p.triangular}), line, k);
+}
+
+template <Operand kOperand, Contraction kC>
+__device__ inline int block_of(const PairsProduct& h, int line, int k) {
+  const Packed& packed = kOperand == kX ? h.x : h.y;
+  return k_is_row(kOperand, kC) ? block_index(packed, k, line) : block_index(packed, line, k);
+}
+
+// Which of the 32 blocks of a line around k are wide; none of one that does not exist.
+template <Operand kOperand, Contraction kC>
+__device__ inline uint32_t wide_blocks(const PairsProduct& h, int matrix, int line, int k) {
+  const Packed& packed = kOperand == kX ? h.x : h.y;
+  if (line >= lines_of<kOperand>(h)) return 0;
+  return wide_in_line(packed, matrix, k_is_row(kOperand, kC), line)[k / 32];
+}
+"""
+
+_CUDA_PAIRS = r"""
+// ---- Pairs: split-K through memory.
+
+// The splits of a tile leave their sums in memory, kCount of each thread of a warpgroup, all but the last one, which adds them to its own.
+template <int kCount>
+__device__ inline void leave_sums(const float* sum, float4* at) {
+#pragma unroll
+  for (int u = 0; u < kCount; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+}
+
+// Adds those of `splits` splits, kStride float4 from each other, in their order. splits: by reference, see add_splits.
+template <int kCount, int kStride>
+__device__ inline void add_sums(float* sum, const float4* at, const int& splits) {
+#pragma unroll 1
+  for (int split = 0; split < splits; ++split, at += kStride)
+#pragma unroll
+    for (int part = 0; part < kCount / 32; ++part) {
+      float4 other[8];   // all read before the first is added: the reads then wait for memory together
+#pragma unroll
+      for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
+#pragma unroll
+      for (int u = 0; u < 8; ++u) {
+        float* const four = sum + part * 32 + 4 * u;
+        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
+      }
+    }
+}
+
+// ---- Pairs: writing a tile, or leaving its sums.
+
+// Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
+// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
+__device__ inline void write_rows(const PairsProduct& of, int batch, int first_row, int first_col, const float (&total)[64]) {
+  const Product& p = of.p;
+  const int thread = fresh_thread_index(), lane = thread % 32;
+  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
+  int col0 = first_col + lane % 4 * 2;
+  float* at = static_cast<float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
+  const int below = p.triangular ? row0 - col0 : 128;   // how far the diagonal is from `at`
+  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
+  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int g = 0; g < 16; ++g) {
+        const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
+        __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
+      }
+  } else if (inside && p.c_row == 1) {
+#pragma unroll
+    for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
+      const int col = g / 2 * 8 + g % 2;
+      __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
+      __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
+      at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
+    }
+  } else {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = row0 + 8 * h, cols = p.triangular ? row + 1 : p.n;   // of the row that have sums
+      float* one = next_address(at, 8 * h * p.c_row);
+      if (row >= p.m) break;
+#pragma unroll
+      for (int g = 0; g < 32; ++g) {
+        if (g % 8 == 0) keep(col0);   // else all conditions are known beforehand, and take registers that sums need
+        const int col = col0 + g / 2 * 8 + g % 2;
+        if (col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
+        one = next_address(one, g % 2 == 0 ? p.c_col : 7 * p.c_col);
+      }
+    }
+  }
+}
+
+// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
+// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
+__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, float (&total)[2][64]) {
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
+  if (tile.splits > 1) {
+    constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
+    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+    int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
+    float4* at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
+    if (tile.split < tile.splits - 1) {
+      leave_sums<128>(total[0], at + static_cast<int64_t>(tile.split) * kPart);
+      named_barrier_sync<128>(group);
+      if (thread == 0) add_release(done, 1);
+      return;
+    }
+    if (thread == 0)
+      while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
+    named_barrier_sync<128>(group);
+    add_sums<128, kPart>(total[0], at, tile.splits - 1);
+  }
+  const int row = line * kBlock, col = tile.col * kBlock;
+  write_rows(h, tile.batch, row, col, total[0]);
+  if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
+}
+
+// ---- Pairs: what its policy has in common with that for TF32.
+
+// Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
+template <Contraction kContraction>
+__device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, int k, bool last) {
+  int flags = last ? kLast : 0;
+#pragma unroll
+  for (int u = 0; u < 2; ++u)
+    if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
+#pragma unroll
+  for (int u = 0; u < 4; ++u)
+    if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
+  return flags;
+}
+
+// Issues the wgmma of one k-block, 64 rows and kCols columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <Contraction kContraction, int kCols = 128>
+__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
+  constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
+  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
+#pragma unroll
+  for (int k = 0; k < kBlock / 16; ++k)
+    wgmma<__half, kCols, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+}
+
+template <Contraction kContraction>
+struct PackedOperands {
+  using Product = PairsProduct;
+  using Element = float;
+  static constexpr int kBlocksN = 4, kCtas = 2;
+  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
+  static constexpr bool kStreaming = true;
+
+  // If the only product needs the fallback there is nothing to do. What packing has found is asked for once it has ended.
+  static __device__ bool has_work(const PairsProduct& h) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
+    return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
+  }
+  // Of a batch whatever needs the fallback may be left out: product_behind writes all of it.
+  static __device__ bool is_left_out(const PairsProduct& h, int number) {
+    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
+  }
+  template <typename Shared>   // returns the first blocks of their matrices
+  static __device__ OperandsAt operands_of(const PairsProduct& h, Shared&, const ClusterTile& tile) {
+    return {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
+  }
+  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
+  static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
+  template <typename Shared>
+  static __device__ void prepare(const PairsProduct&, Shared&) {}
+  template <typename Shared>
+  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
+};
+
+// ---- Pairs: what a warpgroup multiplies.
+
+// What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
+// register: all that the consumers keep beside their sums must fit into the few that are left.
+struct HalfOfKBlock {
+  int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
+  static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11, kWideBit = 1 << 12;
+  __device__ int x_stage() const { return what & 15; }
+  __device__ int y_stage() const { return what >> 4 & 15; }
+  __device__ bool has_column(int block) const { return what >> (8 + block) & 1; }
+  __device__ bool multiply() const { return what & kMultiplyBit; }
+  __device__ bool last() const { return what & kLastBit; }
+  __device__ bool wide() const { return what & kWideBit; }
+};
+
+struct ConsumedKBlock {
+  int what;   // the flags and, from bit 16 on, the stage of X: one register
+  __device__ int stage() const { return what >> 16; }
+};
+
+// The shared memory as a warp of consumers sees it, by addresses and not by pointers.
+template <typename Policy>
+struct ConsumerView {
+  using Shared = SharedMemory<Policy>;
+  uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
+  int group;
+
+  __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
+    return __int_as_float(load_shared(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block)));
+  }
+  // The operands of a half of a k-block, as wgmma wants them described.
+  __device__ uint64_t x(const HalfOfKBlock& h) const { return operand(h.x_stage(), group * kBlockBytes); }
+  __device__ uint64_t y(const HalfOfKBlock& h) const { return operand(h.y_stage(), 0); }
+  __device__ uint64_t operand(int stage, int offset) const {
+    return make_descriptor(base + offsetof(Shared, own.stage) + stage * Policy::kStageBytes + offset, kOperandBytes, 1024);
+  }
+  __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
+  __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
+
+  // Waits for the next k-block, X and the first half of Y.
+  __device__ void next_k_block(Pipeline<Policy::kStages>& pipeline, ConsumedKBlock& k_block, HalfOfKBlock& first) const {
+    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
+    k_block.what = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * pipeline.stage);
+    const int y_stage = pipeline.stage;
+    pipeline.advance();
+    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
+    k_block.what |= pipeline.stage << 16;
+    first = half_of(k_block, 0, y_stage);
+    pipeline.advance();
+  }
+
+  // Waits for the second half of Y.
+  __device__ HalfOfKBlock second_half(const ConsumedKBlock& k_block, Pipeline<Policy::kStages>& pipeline) const {
+    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
+    const HalfOfKBlock half = half_of(k_block, 1, pipeline.stage);
+    pipeline.advance();
+    return half;
+  }
+
+  __device__ HalfOfKBlock half_of(const ConsumedKBlock& k_block, int half, int y_stage) const {
+    const int columns = k_block.what / kHasY >> 2 * half & 3;
+    HalfOfKBlock h = {k_block.stage() | y_stage << 4 | columns << 8};
+    if (columns && k_block.what & kHasX << group) h.what |= HalfOfKBlock::kMultiplyBit;
+    if (k_block.what & kLast) h.what |= HalfOfKBlock::kLastBit;
+    if (k_block.what & (kWideX << group | kWideY << half)) h.what |= HalfOfKBlock::kWideBit;
+    return h;
+  }
+
+  // This warp is done with a stage: tell both CTAs.
+  __device__ void release(int stage) const {
+    const int lane = fresh_thread_index() % 32;
+    __syncwarp();
+    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+  }
+};
+
+// total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
+template <Contraction kContraction, typename View, typename Meanwhile>
+__device__ inline void consume_half(const View& view, const HalfOfKBlock& h, float (&total)[64], const Meanwhile& meanwhile) {
+  if (!h.multiply()) {
+    meanwhile();
+    view.release(h.y_stage());
+    return;
+  }
+  const uint64_t x = view.x(h), y = view.y(h);
+  float sums[64];
+  if (h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
+    meanwhile();
+#pragma unroll 1
+    for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
+      warpgroup_arrive();
+      issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kOperandBytes : 0),
+                                advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), sums, false);
+      warpgroup_commit_batch();
+      const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
+      float of_y[2];
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+        of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) * (product == 1 ? view.residual(h.y_stage(), u) : 1.0f) : 0.0f;
+      warpgroup_wait<0>();
+      promote(sums, of_x, of_y[0], of_y[1], total);
+    }
+    view.release(h.y_stage());
+    return;
+  }
+  // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
+  // Issue wgmma
+  warpgroup_arrive();
+  issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
+  const float of_x = view.unscale(h.x_stage(), view.group);
+  const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
+  const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
+  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
+  issue_wgmma<kContraction>(x, y, sums, true);
+  warpgroup_commit_batch();
+  // Wait for the next stages, and then for the sums
+  meanwhile();
+  warpgroup_wait<0>();
+  // Give the stage back
+  view.release(h.y_stage());
+  // Promote
+  promote(sums, of_x, of_first, of_second, total);
+}
+
+// ---- Pairs: the policy.
+
+//   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
+//   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
+//   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
+//
+// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other;
+// while one promotes its sums the other multiplies. What both CTAs need, Y, each of them fetches half of, for both.
+template <Contraction kContraction>
+struct Pairs : PackedOperands<kContraction> {
+  using Shared = SharedMemory<Pairs>;
+  static constexpr int kStages = 7, kStageBytes = 2 * kBlockBytes, kDepth = 3;
+  static constexpr int kProducers = 1, kConsumerRegisters = 216, kAskedAhead = 2;
+
+  struct Memory {
+    uint8_t stage[kStages][kStageBytes];
+    BlockHead head[kStages][2];
+    int flags[kStages];   // of a k-block, with the stage of the first half of Y
+    uint32_t wide[4];     // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
+    ClusterTile tile;     // the producer's, which has few registers
+    OperandsAt first;     // the first blocks of the tile's matrices
+  };
+
+  static __device__ OperandsAt operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
+    shared.own.tile = tile, shared.own.first = PackedOperands<kContraction>::operands_of(h, shared, tile);
+    return {};
+  }
+
+  static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
+                              const KBlock& k_block, const OperandsAt&, int /* the only producer */) {
+    constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
+    Memory& own = shared.own;
+    const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
+    int flags = k_block_flags<kContraction>(h, first_row, first_col, k, k_block.last);
+    auto copy_y = [&](int half) {
+      if (flags & kHasY << 2 * half << rank) {
+        const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
+        const uint8_t* from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
+        uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
+        copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
+        copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
+        copy_bulk_multicast(&own.head[at.stage][rank], h.y.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
+      }
+    };
+
+    // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes when they are on their way.
+    barrier_wait(&shared.empty[at.stage], at.parity);
+    copy_y(0);
+    const int stage_y = at.stage;
+    at.advance();
+    barrier_wait(&shared.empty[at.stage], at.parity);
+#pragma unroll
+    for (int u = 0; u < 2; ++u)
+      if (flags & kHasX << u) {
+        const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
+        const uint8_t* from = h.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
+        copy_bulk(own.stage[at.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[at.stage]);
+        copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
+      }
+    if (k_block.jumps || k % 32 == 0) {
+      const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const int col = first_col + 2 * u;
+        own.wide[u] = wide_blocks<kX, kContraction>(h, x_matrix, first_row + u, k);
+        own.wide[2 + u] = wide_blocks<kY, kContraction>(h, y_matrix, col, k) | wide_blocks<kY, kContraction>(h, y_matrix, col + 1, k);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < 2; ++u)
+      flags |= (own.wide[u] >> k % 32 & 1) * (kWideX << u) | (own.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
+    own.flags[stage_y] = flags | k_block.round % (2 * kQueued) * kRound;
+    barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
+    barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
+    at.advance();
+
+    // Wait for an empty stage, and copy the second half of Y
+    barrier_wait(&shared.empty[at.stage], at.parity);
+    copy_y(1);
+    barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
+    at.advance();
+  }
+
+  // The tile is read anew at its end, from its place in the queue, and which place this is from the last k-block's flags: meanwhile both
+  // would take registers that sums need.
+  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
+    ConsumerView<Pairs> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
+    keep(view.base);
+    ConsumedKBlock k_block;
+    HalfOfKBlock first, second = {0};
+    auto wait_for_first = [&] {
+      if (!second.last()) view.next_k_block(pipeline, k_block, first);
+    };
+    auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
+    float total[2][64];
+#pragma unroll
+    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
+    wait_for_first();
+    do {
+      consume_half<kContraction>(view, first, total[0], wait_for_second);
+      consume_half<kContraction>(view, second, total[1], wait_for_first);
+      view.release(second.x_stage());
+    } while (!second.last());
+    round = k_block.what / kRound % (2 * kQueued);
+    write_sums(h, shared.next[(round + kQueued - 1) % kQueued], view.group, total);
+  }
+};
+"""
+
+# ---- TF32: hi alone. --------------------------------------------------------------------------------------------------
+#
+# Enters and leaves: as with Pairs. Hi hi is the only product, and most blocks of a matrix have one scale.
+_CUDA_HI_ALONE = r"""
+// ---- TF32: scales.
+
+// Hi hi is the only product. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in
+// this unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
+struct Unit {
+  static constexpr uint32_t kNone = 0, kOne = 1;   // none yet; numbers as they are. Else the sum of two powers of two, as bits
+  uint32_t bits = kNone;
+
+  // Whether all that a k-block adds to the totals has this unit; the first block that is multiplied decides which it is. A lane looks at
+  // one block of Y. has: whether it exists.
+  __device__ bool is_of(float of_x, float of_y, bool has) {
+    const uint32_t of_both = __float_as_uint(of_x) + __float_as_uint(of_y), which = __ballot_sync(0xFFFFFFFFu, has);
+    if (bits == kNone && which) bits = __shfl_sync(0xFFFFFFFFu, of_both, __ffs(which) - 1);
+    return __all_sync(0xFFFFFFFFu, !has || of_both == bits);
+  }
+
+  // Totals in this unit become numbers as they are.
+  __device__ void undo(float (&total)[2][64]) {
+    if (bits > kOne) {
+      const int exponent = static_cast<int>(bits >> 23) - 254, half = exponent / 2;
+      const float first = power_of_two(half), second = power_of_two(exponent - half);   // the product may be no normal number
+#pragma unroll
+      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = total[u / 64][u % 64] * first * second;
+    }
+    bits = kOne;
+  }
+};
+
+// ---- TF32: the policy.
+
+[[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
+
+//   stages:  | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB: a k-block each
+//
+// A warpgroup multiplies its own 64 rows by all 256 columns. One producer alone would take longer for a k-block than the tensor cores: one
+// copies the blocks of X, two a block of Y each, for both CTAs. A block of Y that does not exist comes as zeros: a branch around wgmma that
+// are under way would serialize all of them.
+template <Contraction kContraction>
+struct HiAlone : PackedOperands<kContraction> {
+  using Shared = SharedMemory<HiAlone>;
+  static constexpr int kStages = 4, kBlocks = 6, kStageBytes = kBlocks * kOperandBytes, kDepth = kStages;
+  static constexpr int kProducers = 3, kConsumerRegisters = 208, kAskedAhead = 3;
+
+  struct Memory {
+    uint8_t stage[kStages][kStageBytes];
+    BlockHead head[kStages][kBlocks];
+    int flags[kStages];
+  };
+
+  static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
+                              const KBlock& k_block, const OperandsAt& operands, int producer) {
+    constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
+    Memory& own = shared.own;
+    uint64_t* const full = &shared.full[at.stage];
+    const int k = k_block.k, first_row = tile.row + 2 * rank;
+    if (producer == 0) {
+      const int flags = k_block_flags<kContraction>(h, first_row, tile.col, k, k_block.last);
+      barrier_wait(&shared.empty[at.stage], at.parity);
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+        if (flags & kHasX << u) {
+          const int block = operands.x + block_of<kX, kContraction>(h, first_row + u, k);
+          copy_bulk(own.stage[at.stage] + u * kOperandBytes, h.x.blocks + static_cast<int64_t>(block) * kBlockBytes, kOperandBytes, full);
+          copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), full);
+        }
+      own.flags[at.stage] = flags;
+      barrier_arrive_expect_tx(full, __popc(flags & kHasX * 3) * kBytesAndHead);
+    } else {
+      const int column = 2 * (producer - 1) + rank;   // of the tile's column blocks
+      const void *from = zero_block, *from_head = zero_block;
+      if (has_block<kY, kContraction>(h, tile.col + column, k)) {
+        const int block = operands.y + block_of<kY, kContraction>(h, tile.col + column, k);
+        from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = h.y.metadata + block;
+      }
+      barrier_wait(&shared.empty[at.stage], at.parity);
+      copy_bulk_multicast(own.stage[at.stage] + (2 + column) * kOperandBytes, from, kOperandBytes, full);
+      copy_bulk_multicast(&own.head[at.stage][2 + column], from_head, sizeof(BlockHead), full);
+      barrier_arrive_expect_tx(full, 2 * kBytesAndHead);   // and what the other CTA fetches
+    }
+    at.advance();
+  }
+
+  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
+    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
+    const uint32_t base = shared_address(&shared);
+    int flags;   // of the k-block at this stage
+    auto wait_for_stage = [&] {
+      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
+      flags = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * at.stage);
+    };
+    auto release = [&](int stage) {
+      __syncwarp();
+      if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+    };
+    auto has_x = [&] { return (flags & kHasX << group) != 0; };
+    auto unscale = [&](int block) {
+      return __int_as_float(load_shared(base + offsetof(Shared, own.head) + sizeof(BlockHead) * (kBlocks * at.stage + block)));
+    };
+    auto operand = [&](int block) {
+      return make_descriptor(base + offsetof(Shared, own.stage) + at.stage * kStageBytes + block * kOperandBytes, kOperandBytes, 1024);
+    };
+    float total[2][64];
+#pragma unroll
+    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
+    Unit unit;
+    auto is_of_unit = [&] { return has_x() && unit.is_of(unscale(group), unscale(2 + lane % 4), flags & kHasY << lane % 4); };
+    wait_for_stage();
+    for (bool last = false; !last;) {
+      if (is_of_unit()) {   // k-blocks of one unit: while one is multiplied the next is issued
+        int reading = -1;   // the stage that the tensor cores read
+        bool more;
+#pragma unroll 1
+        do {
+          // Issue wgmma
+          const uint64_t x = operand(group), y = operand(2);
+          warpgroup_arrive();
+          issue_wgmma<kContraction, 256>(x, y, total[0], true);
+          warpgroup_commit_batch();
+          // Wait for the k-block before, and give its stage back
+          warpgroup_wait<1>();
+          if (reading >= 0) release(reading);
+          reading = at.stage, last = flags & kLast;
+          // Wait for the next one
+          at.advance();
+          if (!last) wait_for_stage();
+          more = !last && is_of_unit();
+        } while (more);
+        warpgroup_wait<0>();
+        release(reading);
+      } else {
+        if (has_x()) {   // a k-block that may have another unit: it is promoted
+          unit.undo(total);
+#pragma unroll
+          for (int u = 0; u < 4; ++u) {   // by column blocks: so a quarter of the sums needs registers
+            if (!(flags & kHasY << u)) continue;
+            // Issue wgmma, and wait for the sums
+            float sums[32];
+            const uint64_t x = operand(group), y = operand(2 + u);
+            warpgroup_arrive();
+            issue_wgmma<kContraction, 64>(x, y, sums, false);
+            warpgroup_commit_batch();
+            warpgroup_wait<0>();
+            // Promote
+            float of_x = unscale(group), of_y = unscale(2 + u);
+            if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;   // else one after the other
+#pragma unroll
+            for (int e = 0; e < 32; ++e) total[u / 2][u % 2 * 32 + e] += sums[e] * of_x * of_y;
+          }
+        }
+        last = flags & kLast;
+        release(at.stage);
+        at.advance();
+        if (!last) wait_for_stage();
+      }
+    }
+    unit.undo(total);
+    write_sums(h, shared.next[(round + kQueued - 1) % kQueued], group, total);
+  }
+};
+"""
+
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
 # Four kernels make a Hopper product: reset_counters, pack_blocks, hopper_product, and product_behind, which does nothing but for outliers
@@ -4262,7 +4172,8 @@ _CUDA_HOPPER_LAUNCH = r"""
 static int longest_split(const Product& p, int clusters, int products) {
   const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), k_blocks = blocks_in(p.k);
   // What each cluster has to do on average
-  int64_t longest = WorkTiles<>::work(rows, cols, k_blocks, p.triangular) * p.batches * products / clusters;
+  const int64_t work = p.triangular ? kTileEdge / kBlock * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
+  int64_t longest = work * p.batches * products / clusters;
   if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
   if (longest < 4) longest = 4;
   return static_cast<int>(k_blocks < longest ? k_blocks : longest);
@@ -4317,8 +4228,8 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// The counters of products, or of gradients, all of a batch: the queues of work tiles, of zeros and of product_behind, then splits_done.
-enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
+// The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
+enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
 // the Controls, the progress, the masks of wide blocks and the counters.
@@ -4329,23 +4240,24 @@ struct Workspace {
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
   int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
-  int words, longest;    // how many there are; longest_split
-  int places;            // for partial sums, of one product
+  int words;             // how many there are
+  int64_t numbers;       // of tiles, which has to be an int
+  SplitTiles tiles;
   int64_t bytes;
 
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
   // have their words elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(to_pack(p, kX)), y(to_pack(p, kY)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, longest_split(p, clusters, gradients == 2 ? 2 : 1), numbers)) {
     const int products = gradients == 2 ? 2 : 1;
     const int64_t progress_words = p.batches * (sizeof(Control) / sizeof(int)) + 1;
-    const int64_t tiles = static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge);
-    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles * p.batches;
+    const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
     int64_t at = 0;   // in words
+    auto even = [](int64_t count) { return (count + 1) / 2 * 2; };   // a TileQueue's word has eight bytes
     auto take_words = [&](int64_t count) {
-      at += count;
-      return first_word + at - count;
+      at += even(count);
+      return first_word + at - even(count);
     };
     auto row_mask_words = [](const Packed& packed) { return int64_t(blocks_in(packed.rows)) * mask_words(packed.block_cols); };
     auto col_mask_words = [](const Packed& packed) { return int64_t(packed.block_cols) * mask_words(blocks_in(packed.rows)); };
@@ -4359,7 +4271,8 @@ struct Workspace {
     if (!gradients) take_masks(y);
     for (int product = 0; product < products; ++product) queue[product] = take_words(queue_words);
     const int64_t masks_of_g = p.batches * (row_mask_words(x) + col_mask_words(x));   // at most
-    gradient_words = take_words(gradients || !p.triangular ? 0 : progress_words + masks_of_g + 2 * queue_words);   // as above, for two
+    // As above, for two
+    gradient_words = take_words(gradients || !p.triangular ? 0 : even(progress_words) + masks_of_g + 2 + 2 * even(queue_words));
     words = static_cast<int>(at);
     bytes = (at * 4 + 127) / 128 * 128;
     auto take = [&](int64_t count) {
@@ -4373,13 +4286,20 @@ struct Workspace {
     if (!gradients) take_metadata(y);
     x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
     if (!gradients) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
-    places = static_cast<int>(WorkTiles<>::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest));
-    const int64_t sums = p.batches * places * kTileEdge * kTileEdge;
+    const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
     for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
   }
 };
 
 // ---- Hopper kernel, launching: one kernel each.
+
+// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
+// kernel has ended when packing begins.
+__global__ void reset_counters(int* words, int count) {
+  grid_dependency_wait();
+  launch_dependent_grids();
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
+}
 
 cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
   return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
@@ -4394,41 +4314,49 @@ static cudaError_t launch_packing(const Packing& packing, bool kept, cudaStream_
   return with_constant(packing.product.tf32 && !kept, [&](auto hi_alone) { return launch_kernel<pack_blocks<hi_alone>>(launch, packing); });
 }
 
-template <Contraction kFirst, Contraction kSecond>
-static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cudaStream_t stream) {
-  return with_constant(p.of[0].tf32, [&](auto tf32) {
-    const Launch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory<tf32>), 2, true, stream);
-    return launch_kernel<hopper_product<kFirst, kSecond, tf32>>(launch, p);
-  });
+template <typename First, typename Second = First>
+static cudaError_t launch_as(const PairsProduct* of, int clusters, cudaStream_t stream) {
+  using Shared = SharedMemory<First>;
+  static_assert(sizeof(Shared) <= kMostShared, "a CTA of Hopper has no more");
+  constexpr int kCount = kProductsOf<First, Second>;
+  Products<PairsProduct, kCount> products;
+  for (int u = 0; u < kCount; ++u) {   // every kCount-th cluster
+    products.of[u] = of[u], products.of[u].clusters = (clusters + kCount - 1 - u) / kCount;
+    if (of[u].tiles.count + int64_t(clusters) > kMaxSize) return cudaErrorInvalidConfiguration;
+  }
+  const Launch launch(2 * clusters, kHopperThreads, sizeof(Shared), 2, true, stream);
+  return launch_kernel<tile_product<First, Second>>(launch, products);
 }
 
 // One product, or two of one size, which are then NT and TN.
-cudaError_t launch_products(const HopperProducts& p, int clusters, cudaStream_t stream) {
-  if (p.count == 2) return launch_products_as<kNT, kTN>(p, clusters, stream);
-  switch (p.of[0].contraction) {
-    case kNN:
-      return launch_products_as<kNN, kNN>(p, clusters, stream);
-    case kNT:
-      return launch_products_as<kNT, kNT>(p, clusters, stream);
-    default:
-      return launch_products_as<kTN, kTN>(p, clusters, stream);
-  }
+cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cudaStream_t stream) {
+  return with_constant(of[0].p.tf32, [&](auto tf32) {
+    using NN = std::conditional_t<tf32, HiAlone<kNN>, Pairs<kNN>>;
+    using NT = std::conditional_t<tf32, HiAlone<kNT>, Pairs<kNT>>;
+    using TN = std::conditional_t<tf32, HiAlone<kTN>, Pairs<kTN>>;
+    if (count == 2) return launch_as<NT, TN>(of, clusters, stream);
+    const Contraction contraction = of[0].p.contraction;
+    return contraction == kNN   ? launch_as<NN>(of, clusters, stream)
+           : contraction == kNT ? launch_as<NT>(of, clusters, stream)
+                                : launch_as<TN>(of, clusters, stream);
+  });
 }
 
-HopperProduct describe_hopper(const Product& product, const Packed& x, const Packed& y, const Workspace& at, int which) {
-  HopperProduct p;
-  p.x = x, p.y = y;
-  p.c = static_cast<float*>(product.c), p.c_row = product.c_row, p.c_col = product.c_col;
-  p.m = product.m, p.n = product.n;
-  p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.k_blocks = blocks_in(product.k);
-  p.contraction = product.contraction, p.triangular = product.triangular;
-  p.longest_split = at.longest, p.tf32 = product.tf32;
-  p.batches = static_cast<int>(product.batches), p.places = at.places;
-  p.c_batch = product.batch_dims ? product.c_batch[product.batch_dims - 1] : 0;
-  p.controls = at.controls, p.progress = at.progress;
-  p.next_tile = at.queue[which] + kNextTile, p.next_strip = at.queue[which] + kNextStrip, p.splits_done = at.queue[which] + kSplitsDone;
-  p.partial_sums = at.partial_sums[which];
-  return p;
+PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
+  int* const words = at.queue[which];
+  SplitTiles tiles = at.tiles;
+  tiles.contraction = p.contraction;   // of two gradients, not that of the first one
+  return {p,
+          x,
+          y,
+          tiles,
+          {reinterpret_cast<unsigned long long*>(words + kNextTile), 0},
+          0,
+          p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0,
+          at.controls,
+          at.progress,
+          words + kSplitsDone,
+          at.partial_sums[which]};
 }
 
 // ---- Launching: what the binding calls.
@@ -4442,7 +4370,8 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, bool k
   if (error == cudaSuccess)
     error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
                             most_outliers(product)}, keep, stream);
-  if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
+  const PairsProduct described = describe_pairs(product, x, y, at, 0);
+  if (error == cudaSuccess) error = launch_products(&described, 1, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
 }
@@ -4532,10 +4461,11 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   if (error == cudaSuccess)
     error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, false,
                            stream);
-  HopperProducts products = {};
-  if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
-  if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;
-  if (error == cudaSuccess) error = launch_products(products, clusters, stream);
+  PairsProduct products[2] = {};
+  int count = 0;
+  if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
+  if (dy.c) products[count] = describe_pairs(dy, x, g, at, count), ++count;
+  if (error == cudaSuccess) error = launch_products(products, count, clusters, stream);
   auto behind = [&](int which, const Packed& x, const Packed& y) {
     return Behind{at.progress, at.controls, at.queue[which] + kNextBehind, x, y};
   };
@@ -4804,8 +4734,8 @@ if _PATH is None:
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
 _CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
-_CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF]
-_CUDA_SOURCES += [_CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS]
+_CUDA_SOURCES += [_CUDA_HI_ALONE, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels

@@ -296,6 +296,7 @@ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, u
   current->written = true;
 }
 inline void fence_proxy_async_shared() { current->written = false; }
+inline void fence_proxy_async_global() {}
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
   if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");
@@ -324,14 +325,14 @@ T* next_address(T* at, int64_t step) {
   return at + step;
 }
 
-// What the lanes of a warp read at once must lie in different banks: `count` addresses in different words, modulo 128 bytes.
+// What the lanes of a warp read at once must lie in different banks: `count` addresses in different words, modulo 128 bytes, or in one.
 inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, uint32_t bytes) {
-  uint32_t seen = 0;
+  uint32_t seen[32] = {};   // by bank; 1: address 0
   for (int lane = first; lane < first + count; ++lane) {
-    const uint32_t bank = 1u << brought[lane][0] % 128 / bytes;
-    if (brought[lane][0] % bytes || brought[lane][0] >> kRankShift != block_rank_in_cluster()) fail("not aligned, or not here");
-    if (seen & bank) fail("a bank conflict");
-    seen |= bank;
+    const uint32_t at = brought[lane][0], bank = at % 128 / bytes;
+    if (at % bytes || at >> kRankShift != block_rank_in_cluster()) fail("not aligned, or not here");
+    if (seen[bank] && seen[bank] != at + 1) fail("a bank conflict");
+    seen[bank] = at + 1;
   }
 }
 inline int load_shared(uint32_t at) {

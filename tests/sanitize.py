@@ -98,7 +98,6 @@ NAMED = (
     "sum_again",
     "exact",
     "tf32",
-    "hopper",
     "tile_product",
     "mma",
     "behind",

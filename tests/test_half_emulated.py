@@ -145,8 +145,7 @@ CUtensorMap map_of(const void* data, int64_t line_stride, int64_t k_stride, int 
 
 template <typename Policy>
 void run(const HalfProduct& h, int ctas) {
-  gridDim.x = h.clusters * ctas;
-  body = [&] { tile_product<Policy>(h); };
+  body = [&] { tile_product<Policy>({{h}}); };
   for (int number = 0; number < h.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads);
 }
 
@@ -187,19 +186,19 @@ int main(int, char** arguments) {
 """
 
 
+def skeleton(model):
+    """The source of the skeleton of Hopper's kernels."""
+    pipeline = cut(model._CUDA_PTX, "// Where in a pipeline of shared memory a role is.", "// Four words into the shared memory of a CTA")
+    declaration = "extern __shared__ __align__(1024) uint8_t raw[];"
+    assert model._CUDA_SKELETON.count(declaration) == 1
+    return pipeline + model._CUDA_SKELETON.replace(declaration, "unsigned char* const raw = current->block->memory;")
+
+
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
 
-    def dynamic(text, declaration, name):
-        assert text.count(declaration) == 1
-        return text.replace(declaration, f"unsigned char* const {name} = current->block->memory;")
-
-    kernel = dynamic(model._CUDA_HALF, "extern __shared__ __align__(1024) uint8_t raw[];", "raw").partition(
-        "// ---- Half precision: launching."
-    )[0]
-    pipeline = cut(model._CUDA_PTX, "// Where in a pipeline of shared memory a role is.", "// Four words into the shared memory of a CTA")
-    warps = cut(model._CUDA_HOPPER_TYPES, "// ---- Hopper and half-precision kernel: the warps", "// ---- Hopper kernel: sizes")
+    policy = model._CUDA_HALF.partition("// ---- Half precision: launching.")[0]
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
     parts = [
         emulation.PRELUDE,
@@ -207,10 +206,9 @@ def run(model, tmp_path_factory):
         AGAIN,
         model._CUDA_AGAIN,
         model._CUDA_PACKED,
-        pipeline,
         CUDA,
-        warps,
-        f"{kernel}}}\n",
+        skeleton(model),
+        f"{policy}}}\n",
         emulation.PRODUCT,
         MAIN,
     ]

@@ -146,91 +146,92 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
 }
 
-// ---- The Hopper kernel's work tiles.
+// ---- The tiles of float32's kernel on Hopper.
 
 template <Contraction kC>
 void check_hopper(int m, int n, int k, int triangular, int longest_split) {
-  HopperProduct p = {};
-  p.m = m, p.n = n, p.triangular = triangular, p.contraction = kC;
-  p.lines_x = blocks_in(m), p.lines_y = blocks_in(n), p.k_blocks = blocks_in(k);
-  p.longest_split = max(1, min(longest_split, p.k_blocks));
-  p.x.triangular = p.y.triangular = triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
-  p.x.block_cols = kC == kTN ? p.lines_x : p.k_blocks;
-  p.y.block_cols = kC == kNT ? p.k_blocks : p.lines_y;
+  PairsProduct h = {};
+  Product& p = h.p;
+  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = kC, p.batches = 2;
+  const int k_blocks = blocks_in(k);
+  int64_t numbers = 0;
+  h.tiles = SplitTiles::of(p, max(1, min(longest_split, k_blocks)), numbers);
+  const SplitTiles& tiles = h.tiles;
+  CHECK(numbers == tiles.count && tiles.k_blocks == k_blocks, "%d numbers", tiles.count);
+  h.x.triangular = h.y.triangular = triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
+  h.x.block_cols = kC == kTN ? blocks_in(m) : k_blocks;
+  h.y.block_cols = kC == kNT ? k_blocks : blocks_in(n);
 
   // Blocks: each has a place of its own, and they fill what there is.
   for (int of_x = 0; of_x < 2; ++of_x) {
-    const int lines = of_x ? p.lines_x : p.lines_y;
-    const int64_t blocks = triangular ? triangle(p.k_blocks) : static_cast<int64_t>(p.k_blocks) * lines;
+    const int lines = of_x ? blocks_in(m) : blocks_in(n);
+    const int64_t blocks = triangular ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
     std::vector<char> taken(blocks, 0);
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
-      for (int k_block = 0; k_block < p.k_blocks; ++k_block) {
-        if (!(of_x ? has_block<kX, kC>(p, line, k_block) : has_block<kY, kC>(p, line, k_block))) continue;
-        const int64_t place = of_x ? block_of<kX, kC>(p, line, k_block) : block_of<kY, kC>(p, line, k_block);
+      for (int k_block = 0; k_block < k_blocks; ++k_block) {
+        if (!(of_x ? has_block<kX, kC>(h, line, k_block) : has_block<kY, kC>(h, line, k_block))) continue;
+        const int64_t place = of_x ? block_of<kX, kC>(h, line, k_block) : block_of<kY, kC>(h, line, k_block);
         CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
               (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
-    CHECK(!(of_x ? has_block<kX, kC>(p, lines, 0) : has_block<kY, kC>(p, lines, 0)), "there is a block beyond the last line");
+    CHECK(!(of_x ? has_block<kX, kC>(h, lines, 0) : has_block<kY, kC>(h, lines, 0)), "there is a block beyond the last line");
   }
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
-  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
-  const int64_t places = WorkTiles<>::partial_sums(m, n, p.k_blocks, triangular, p.longest_split);
+  constexpr int kEdge = kTileEdge / kBlock;
+  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = tiles.places * 2;   // of two products
   std::map<std::pair<int, int>, std::vector<char>> summed;
-  std::map<std::pair<int, int>, int> next_split;
+  std::map<std::tuple<int, int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
-  WorkTiles<> work_tiles;
-  WorkTile tile;
-  int count = 0, before = 0x7FFFFFFF;
-  for (; work_tiles.find(p, count, tile); ++count) {
-    if (count % 5 == 0) {
-      WorkTiles<> anew;
-      WorkTile same;
-      CHECK(anew.find(p, count, same) && same.i == tile.i && same.j == tile.j && same.begin == tile.begin && same.end == tile.end &&
-                same.split == tile.split && same.splits == tile.splits && same.place == tile.place,
-            "work tile %d differs from a new walk's", count);
-    }
-    const int length = tile.end - tile.begin;
-    CHECK(tile.i >= 0 && tile.i < rows && tile.j >= 0 && tile.j < cols, "work tile %d: row %d, column %d", count, tile.i, tile.j);
-    CHECK(!triangular || tile.j <= tile.i, "work tile %d: row %d, column %d is above the diagonal", count, tile.i, tile.j);
-    CHECK(tile.begin >= 0 && tile.end <= p.k_blocks && length > 0, "work tile %d: k-blocks %d .. %d", count, tile.begin, tile.end - 1);
-    CHECK(length <= p.longest_split, "work tile %d is %d long, longer than %d", count, length, p.longest_split);
+  int before = 0x7FFFFFFF;
+  for (int number = 0; number < tiles.count; ++number) {
+    const ClusterTile tile = tiles.at(number);
+    const KRange range = tiles.k_range(tile);
+    const int length = range.end - range.begin, i = tile.row / kEdge, j = tile.col / kEdge;
+    CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.rows == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
+    CHECK(i >= 0 && i < rows && j >= 0 && j < cols, "tile %d: row %d, column %d", number, i, j);
+    CHECK(!triangular || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
+    CHECK(range.begin >= 0 && range.end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, range.begin, range.end - 1);
+    CHECK(length <= tiles.longest, "tile %d is %d long, longer than %d", number, length, tiles.longest);
+    CHECK(tile.batch == number % 2, "tile %d is of product %d", number, tile.batch);   // they take turns
     if (tile.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
-      CHECK(length - (kTileBlocks - 1) <= before, "work tile %d is %d long, after one of %d", count, length, before);
+      CHECK(length - (kEdge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
       before = min(before, length);
     }
     // A split waits for the splits before it: they must have been handed out.
-    const auto key = std::make_pair(tile.i, tile.j);
-    CHECK(tile.split == next_split[key]++ && tile.split < tile.splits, "work tile %d is split %d of %d", count, tile.split, tile.splits);
+    int& next = next_split[std::make_tuple(i, j, tile.batch)];
+    CHECK(tile.split == next++ && tile.split < tile.splits, "tile %d is split %d of %d", number, tile.split, tile.splits);
     if (tile.split < tile.splits - 1) {
-      const int64_t place = tile.place + tile.split;
-      CHECK(place >= 0 && place < places && !place_taken[place]++, "work tile %d: its partial sums have place %lld of %lld", count,
-            (long long)place, (long long)places);
+      const int place = tile.place + tile.split;
+      CHECK(place >= 0 && place < places && !place_taken[place]++, "tile %d: its partial sums have place %d of %d", number, place, places);
     }
-    std::vector<char>& all = summed[key];
-    all.resize(p.k_blocks, 0);
-    for (int k_block = tile.begin; k_block < tile.end; ++k_block)
-      CHECK(!all[k_block]++, "work tile %d: k-block %d of row %d, column %d is summed twice", count, k_block, tile.i, tile.j);
+    if (tile.batch == 1) continue;
+    std::vector<char>& all = summed[std::make_pair(i, j)];
+    all.resize(k_blocks, 0);
+    for (int at = 0; at < length; ++at) {
+      const int k_block = tiles.k_block(range, at);
+      CHECK(k_block >= range.begin && k_block < range.end && !all[k_block]++, "tile %d: k-block %d of row %d, column %d is summed twice",
+            number, k_block, i, j);
+    }
   }
   for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than splits");
-  for (int again = 0; again < 3; ++again) CHECK(!work_tiles.find(p, count + again, tile), "there are work tiles after the last");
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < cols; ++j) {
       if (triangular && j > i) continue;
       const auto key = std::make_pair(i, j);
       CHECK(summed.count(key), "row %d, column %d never comes", i, j);
-      for (int k_block = 0; k_block < p.k_blocks; ++k_block) {
+      for (int k_block = 0; k_block < k_blocks; ++k_block) {
         bool needed = false;
-        for (int u = 0; u < kTileBlocks; ++u)
-          for (int v = 0; v < kTileBlocks; ++v)
-            needed |= has_block<kX, kC>(p, kTileBlocks * i + u, k_block) && has_block<kY, kC>(p, kTileBlocks * j + v, k_block);
+        for (int u = 0; u < kEdge; ++u)
+          for (int v = 0; v < kEdge; ++v)
+            needed |= has_block<kX, kC>(h, kEdge * i + u, k_block) && has_block<kY, kC>(h, kEdge * j + v, k_block);
         CHECK(!needed || summed[key][k_block], "row %d, column %d lacks k-block %d", i, j, k_block);
       }
     }
-  std::printf("%d work tiles, ", count);
+  std::printf("%d tiles, ", tiles.count);
 }
 
 // ---- The half-precision kernel's tiles, as its plan says, of a batch.
@@ -239,7 +240,7 @@ void check_half(Contraction contraction, int m, int n, int k, int triangular, in
   Product p = {};
   p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction, p.batches = batches;
   const half_precision::Plan plan(p, {sms, 90});
-  const half_precision::Tiles& tiles = plan.tiles;
+  const Tiles& tiles = plan.tiles;
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
   CHECK(plan.count == tiles.count && tiles.halved >= 0 && 2 * tiles.halved <= tiles.count, "%d numbers, %d tiles in halves", tiles.count,
         tiles.halved);
@@ -249,7 +250,7 @@ void check_half(Contraction contraction, int m, int n, int k, int triangular, in
   std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
   int before = 1 << 30;
   for (int number = 0; number < tiles.count; ++number) {
-    const half_precision::ClusterTile tile = tiles.at(number);
+    const ClusterTile tile = tiles.at(number);
     const bool half = number < 2 * tiles.halved, below = tile.row >= m_blocks;   // below: nothing of it is stored
     CHECK(tile.row >= 0 && tile.col >= 0 && tile.col < n_blocks && tile.batch >= 0 && tile.batch < batches,
           "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
@@ -257,7 +258,7 @@ void check_half(Contraction contraction, int m, int n, int k, int triangular, in
     std::vector<char> all(k_blocks, 0);
     int length = 0;
     for (int rank = 0; rank < splits; ++rank) {
-      const half_precision::KRange range = tiles.k_range(tile, rank);
+      const KRange range = tiles.k_range(tile, rank);
       CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= k_blocks, "tile %d: k-blocks %d .. %d", number, range.begin,
             range.end - 1);
       CHECK(splits > 1 || range.begin < range.end, "tile %d has no k-block", number);
@@ -325,7 +326,8 @@ def program(model, tmp_path_factory):
         model._CUDA_SCHEDULE,
         model._CUDA_TF32_PLAN,
         model._CUDA_PACKED,
-        model._CUDA_HOPPER_TYPES,
+        "struct TileQueue {};",
+        model._CUDA_PAIRS_TYPES,
         HARNESS,
     ]
     return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts)
