@@ -2974,7 +2974,7 @@ _CUDA_SKELETON = r"""
 // Two warpgroups of consumers, and one of single warps, each with a role: producers, then one for the zeros, then a policy's own.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
-constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8;   // of a thread
+[[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8;   // of a thread
 constexpr int kMostShared = 227 * 1024;                           // bytes of shared memory that a CTA of Hopper has
 constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
 

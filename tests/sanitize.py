@@ -53,13 +53,9 @@ COPIED = {  # for a tool: what becomes of what, besides
             f"    __syncwarp();\n    for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
         ),
         (
-            f"  auto release = [&](int stage) {{\n    __syncwarp();\n    if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
-            f"  auto release = [&](int stage) {{\n    __syncwarp();\n"
-            f"    for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
-        ),
-        (
-            "barrier_init(&shared.empty[s], 2 * kConsumerWarps);",
-            "barrier_init(&shared.empty[s], 2 * kConsumerWarps * 32);",
+            f"    auto release = [&](int stage) {{\n      __syncwarp();\n      if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
+            f"    auto release = [&](int stage) {{\n      __syncwarp();\n"
+            f"      for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
         ),
         # Half precision: who gives a stage back, who has masked one (or the producer, of one that needs none)
         (
@@ -74,11 +70,14 @@ COPIED = {  # for a tool: what becomes of what, besides
             "if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
             "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
         ),
-        ("barrier_init(&shared.full[s], 1);", "barrier_init(&shared.full[s], 64);"),
         (
-            "Policy::load(h, shared.stage[at.stage], barrier, tile, rank, k, x_batch, y_batch);",
-            "Policy::load(h, shared.stage[at.stage], barrier, tile, rank, k, x_batch, y_batch);\n"
-            "        for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));",
+            "barrier_init(&shared.full[s], Policy::kProducers);",
+            "barrier_init(&shared.full[s], Policy::kTakesFirst ? Policy::kProducers : 64);",
+        ),
+        (
+            "    at.advance();\n  }\n\n  // Two warps mask.",
+            "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
+            "    at.advance();\n  }\n\n  // Two warps mask.",
         ),
     ),
 }
