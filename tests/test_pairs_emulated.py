@@ -99,12 +99,12 @@ struct Launched {
   std::vector<uint8_t> memory;
   Workspace at;
   PairsProduct product;
-  Launched(const Product& p, const Packer& packer, int clusters, int products)
+  Launched(const Product& p, const Packer& packer, int clusters, int of_its_own)
       : memory(Workspace(p, clusters, 0, nullptr).bytes + 1024, 0xFF), at(p, clusters, 0, aligned()) {
     std::memset(aligned(), 0, at.words * sizeof(int));
     packer.pack(kX, at.x), packer.pack(kY, at.y);
     product = describe_pairs(p, at.x, at.y, at, 0);
-    product.clusters = clusters / products;
+    product.clusters = of_its_own;
   }
   uint8_t* aligned() { return memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024; }
 };
@@ -119,10 +119,10 @@ template <template <Contraction> typename Policy>
 void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, bool fallback) {
   const Product& nt = p.contraction == kNT ? p : q;
   const Product& tn = p.contraction == kNT ? q : p;
-  Launched one(two ? nt : p, packer, clusters, 1 + two);
+  Launched one(two ? nt : p, packer, clusters, two ? (clusters + 1) / 2 : clusters);
   if (fallback) *one.at.progress = kFallback, one.at.controls[p.batches - 1].fallback = 1;
   if (two) {
-    Launched other(tn, packer, clusters, 2);
+    Launched other(tn, packer, clusters, clusters / 2);
     run<Policy<kNT>, Policy<kTN>>({{one.product, other.product}}, clusters);
   } else if (p.contraction == kNN) {
     run<Policy<kNN>>({{one.product}}, clusters);
