@@ -3418,9 +3418,7 @@ _CUDA_HOPPER_TYPES = r"""
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
 constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;   // of a thread
-[[maybe_unused]] constexpr int kTf32ConsumerRegisters = 208, kTf32ProducerRegisters = 88;
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters &&
-                  2 * kTf32ConsumerRegisters + kTf32ProducerRegisters <= 3 * kEntryRegisters,
+static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters,
               "a warpgroup can only gain registers that another has given up");
 constexpr int kMostShared = 227 * 1024;   // bytes of shared memory that a CTA of Hopper has
 
@@ -3458,7 +3456,7 @@ struct HopperProducts {
   int count;
 };
 
-// A k-block is 64 of k. It takes three stages: the two row blocks of X; the first two column blocks of Y; the other two. In TF32 one.
+// A k-block is 64 of k. It takes three stages: the two row blocks of X; the first two column blocks of Y; the other two.
 // kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column blocks
 enum KBlockFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024 };
 
@@ -3529,16 +3527,14 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 //   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
 //   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
 //
-//   TF32:    | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB, hi alone: a k-block each
-//
-// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once, in TF32 all 256.
+// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. In TF32 there is no lo, and room for twice as
+// many stages.
 template <bool kTf32>
 struct SharedMemory {
   static constexpr int kPartBytes = kTf32 ? kOperandBytes : kBlockBytes;   // of a block: hi, or hi and lo
-  static constexpr int kBlocks = kTf32 ? 6 : 2;                            // of a stage
-  static constexpr int kStageBytes = kBlocks * kPartBytes, kStages = kTf32 ? 4 : 7;
+  static constexpr int kStageBytes = 2 * kPartBytes, kStages = kTf32 ? 14 : 7;
   uint8_t stage[kStages][kStageBytes];
-  BlockHead head[kStages][kBlocks];
+  BlockHead head[kStages][2];
   WorkTile tile[kTiles];
   KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
   int any_fallback;           // the producer's: whether any product needs the fallback
@@ -3566,16 +3562,13 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shar
   }
 }
 
-// The next work tile, for a producer, which is done with the one before. `first`: of the CTA's producers.
+// The next work tile, for a producer, which is done with the one before.
 template <bool kTf32>
-__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken,
-                                                 bool first) {
+__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken) {
   const int at = taken % kTiles;
   if (taken > 0) barrier_arrive_at(address_in_peer(shared_address(&shared.tile_empty[(taken - 1) % kTiles]), 0));
-  if (first) {
-    if (block_rank_in_cluster() == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while the pipeline is multiplied
-    barrier_arrive_expect_tx(&shared.tile_full[at], sizeof(WorkTile));
-  }
+  if (block_rank_in_cluster() == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while the pipeline is multiplied
+  barrier_arrive_expect_tx(&shared.tile_full[at], sizeof(WorkTile));
   barrier_wait(&shared.tile_full[at], taken / kTiles % 2);
   return shared.tile[at];
 }
@@ -3598,14 +3591,14 @@ __device__ inline int k_block_flags(const HopperProduct& p, int first_row, int f
 // It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
 // both. A product that needs the fallback is left out; if it is the only one, there is nothing to do.
 
-template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, WorkTiles<>& work_tiles, int /* the only one */) {
-  constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
+template <Contraction kContraction, bool kTf32>
+__device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles) {
+  constexpr int kPartBytes = SharedMemory<kTf32>::kPartBytes, kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
   const int rank = static_cast<int>(block_rank_in_cluster());
-  Pipeline<SharedMemory<false>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
+  Pipeline<SharedMemory<kTf32>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
   shared.any_fallback = load_relaxed(p.progress) & kFallback;
   for (int taken = 0;; ++taken) {
-    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, true);
+    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken);
     if (tile.i < 0) break;
     if (shared.any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
       if (p.batches == 1) break;
@@ -3624,7 +3617,8 @@ __device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, Wor
           const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
           uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
           copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
+          if constexpr (!kTf32)
+            copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
           copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
       };
@@ -3640,10 +3634,10 @@ __device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, Wor
         if (flags & kHasX << u) {
           const int block = x_blocks + block_of<kX, kContraction>(p, first_row + u, k);
           const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[pipeline.stage]);
+          copy_bulk(shared.stage[pipeline.stage] + u * kPartBytes, from, kPartBytes, &shared.full[pipeline.stage]);
           copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
         }
-      if (k == begin || k % 32 == 0) {
+      if (!kTf32 && (k == begin || k % 32 == 0)) {   // lo has a scale of its own in wide blocks
         const int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
@@ -3654,7 +3648,7 @@ __device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, Wor
         }
       }
 #pragma unroll
-      for (int u = 0; u < 2; ++u)
+      for (int u = 0; u < 2 && !kTf32; ++u)
         flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
       shared.info[stage_y].flags = flags;
       shared.info[pipeline.stage] = {
@@ -3675,81 +3669,18 @@ __device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, Wor
   barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
 }
 
-// ---- Hopper kernel: the producers in TF32, a thread each of four warps.
-//
-// Each follows the work tiles and copies one of the four blocks of a k-block that its CTA fetches: two of X, and two of Y for both CTAs.
-// One thread alone would take longer for a k-block than the tensor cores. A block of Y that does not exist comes as zeros: a branch around
-// wgmma that are under way would serialize all of them.
-
-[[maybe_unused]] constexpr int kTf32Producers = 4;
-[[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
-
-template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory<true>& shared, WorkTiles<>& work_tiles, int producer) {
-  constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
-  const int rank = static_cast<int>(block_rank_in_cluster());
-  const bool of_x = producer < 2;
-  const int place = of_x ? producer : 2 * (producer - 1) + rank;   // in a stage
-  const Packed& packed = of_x ? p.x : p.y;
-  Pipeline<SharedMemory<true>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
-  const bool any_fallback = load_relaxed(p.progress) & kFallback;
-  for (int taken = 0;; ++taken) {
-    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, producer == 0);
-    if (tile.i < 0) break;
-    if (any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
-      if (p.batches == 1) break;
-      continue;
-    }
-    const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
-    const int line = of_x ? first_row + place : first_col + place - 2;
-    const int first_block = matrix_of(packed, tile.batch) * packed.blocks_each;
-#pragma unroll 1
-    for (int k = tile.begin; k < tile.end; ++k, pipeline.advance()) {
-      uint64_t* const full = &shared.full[pipeline.stage];
-      uint8_t* const to = shared.stage[pipeline.stage] + place * kOperandBytes;
-      BlockHead* const head = &shared.head[pipeline.stage][place];
-      const bool has = of_x ? has_block<kX, kContraction>(p, line, k) : has_block<kY, kContraction>(p, line, k);
-      const int block = first_block + (of_x ? block_of<kX, kContraction>(p, line, k) : block_of<kY, kContraction>(p, line, k));
-      const void *from = zero_block, *from_head = zero_block;
-      if (has) from = packed.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = packed.metadata + block;
-
-      // Wait for an empty stage, and copy
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      if (!of_x) {
-        copy_bulk_multicast(to, from, kOperandBytes, full);
-        copy_bulk_multicast(head, from_head, sizeof(BlockHead), full);
-        barrier_arrive_expect_tx(full, 2 * kBytesAndHead);   // and what the other CTA fetches
-        continue;
-      }
-      if (has) {
-        copy_bulk(to, from, kOperandBytes, full);
-        copy_bulk(head, from_head, sizeof(BlockHead), full);
-      }
-      if (producer == 0) {
-        const int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == tile.end - 1);
-        shared.info[pipeline.stage] = {
-            flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
-      }
-      barrier_arrive_expect_tx(full, has ? kBytesAndHead : 0);
-    }
-  }
-  barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-  if (producer == 0) shared.info[pipeline.stage] = {kStop};
-  barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
-}
-
 // ---- Hopper kernel: consumers, two warpgroups, 64 rows of the tile each.
 //
 // Neither waits for the other; while one promotes its sums the other multiplies.
 
-// Issues the wgmma of one k-block, 64 rows and kCols columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
-template <Contraction kContraction, int kCols = 128>
+// Issues the wgmma of one k-block, 64 rows and 128 columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <Contraction kContraction>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<__half, kCols, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+    wgmma<__half, 128, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
@@ -3841,8 +3772,9 @@ struct KBlock {
 };
 
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
+template <bool kTf32>
 struct ConsumerView {
-  using Shared = SharedMemory<false>;
+  using Shared = SharedMemory<kTf32>;
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
@@ -3897,8 +3829,8 @@ struct ConsumerView {
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
-template <Contraction kContraction, typename Meanwhile>
-__device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
+template <Contraction kContraction, bool kTf32, typename Meanwhile>
+__device__ inline void consume_half(const ConsumerView<kTf32>& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
     view.release(h.y_stage());
@@ -3906,7 +3838,7 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   }
   const uint64_t x = view.x(h), y = view.y(h);
   float sums[64];
-  if (h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
+  if (!kTf32 && h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
 #pragma unroll 1
     for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
@@ -3928,12 +3860,12 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   // Issue wgmma
   warpgroup_arrive();
-  issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
+  if constexpr (!kTf32) issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
   const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
-  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
-  issue_wgmma<kContraction>(x, y, sums, true);
+  if constexpr (!kTf32) issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
+  issue_wgmma<kContraction>(x, y, sums, !kTf32);
   warpgroup_commit_batch();
   // Wait for the next stages, and then for the sums
   meanwhile();
@@ -3946,11 +3878,11 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
 
 // ---- Hopper kernel: consumers: tile by tile.
 
-template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory<false>& shared) {
-  ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
+template <Contraction kContraction, bool kTf32>
+__device__ void consume(const HopperProduct& p, SharedMemory<kTf32>& shared) {
+  ConsumerView<kTf32> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   keep(view.base);
-  Pipeline<SharedMemory<false>::kStages> pipeline;
+  Pipeline<SharedMemory<kTf32>::kStages> pipeline;
   KBlock k_block;
   Half first, second;
   auto wait_for_first = [&] { view.next_k_block(pipeline, k_block, first); };
@@ -3971,119 +3903,6 @@ __device__ void consume(const HopperProduct& p, SharedMemory<false>& shared) {
     const KBlockInfo info = shared.info[x_stage];
     view.release(x_stage);
     write_sums(p, info, view.group, total);
-  }
-}
-
-// ---- Hopper kernel: consumers: tile by tile in TF32.
-
-// Hi hi is the only product. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in
-// this unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
-struct Unit {
-  static constexpr uint32_t kNone = 0, kOne = 1;   // none yet; numbers as they are. Else the sum of two powers of two, as bits
-  uint32_t bits = kNone;
-
-  // Whether all that a k-block adds to the totals has this unit; the first block that is multiplied decides which it is. A lane looks at
-  // one block of Y. has: whether it exists.
-  __device__ bool is_of(float of_x, float of_y, bool has) {
-    const uint32_t of_both = __float_as_uint(of_x) + __float_as_uint(of_y), which = __ballot_sync(0xFFFFFFFFu, has);
-    if (bits == kNone && which) bits = __shfl_sync(0xFFFFFFFFu, of_both, __ffs(which) - 1);
-    return __all_sync(0xFFFFFFFFu, !has || of_both == bits);
-  }
-
-  // Totals in this unit become numbers as they are.
-  __device__ void undo(float (&total)[2][64]) {
-    if (bits > kOne) {
-      const int exponent = static_cast<int>(bits >> 23) - 254, half = exponent / 2;
-      const float first = power_of_two(half), second = power_of_two(exponent - half);   // the product may be no normal number
-#pragma unroll
-      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = total[u / 64][u % 64] * first * second;
-    }
-    bits = kOne;
-  }
-};
-
-template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory<true>& shared) {
-  using Shared = SharedMemory<true>;
-  const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
-  const uint32_t base = shared_address(&shared);
-  Pipeline<Shared::kStages> at;
-  int flags;   // of the k-block at this stage
-  auto wait_for_stage = [&] {
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-    flags = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * at.stage);
-  };
-  auto release = [&](int stage) {
-    __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-  };
-  auto has_x = [&] { return (flags & kHasX << group) != 0; };
-  auto unscale = [&](int block) {
-    return __int_as_float(load_shared(base + offsetof(Shared, head) + sizeof(BlockHead) * (Shared::kBlocks * at.stage + block)));
-  };
-  auto operand = [&](int block) {
-    return make_descriptor(base + offsetof(Shared, stage) + at.stage * Shared::kStageBytes + block * kOperandBytes, kOperandBytes, 1024);
-  };
-  wait_for_stage();
-  while (!(flags & kStop)) {   // a tile at a time
-    float total[2][64];
-#pragma unroll
-    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    Unit unit;
-    auto is_of_unit = [&] { return has_x() && unit.is_of(unscale(group), unscale(2 + lane % 4), flags & kHasY << lane % 4); };
-    KBlockInfo info;
-    for (bool last = false; !last;) {
-      if (is_of_unit()) {   // k-blocks of one unit: while one is multiplied the next is issued
-        int reading = -1;   // the stage that the tensor cores read
-        bool more;
-#pragma unroll 1
-        do {
-          // Issue wgmma
-          const uint64_t x = operand(group), y = operand(2);
-          warpgroup_arrive();
-          issue_wgmma<kContraction, 256>(x, y, total[0], true);
-          warpgroup_commit_batch();
-          // Wait for the k-block before, and give its stage back
-          warpgroup_wait<1>();
-          if (reading >= 0) release(reading);
-          reading = at.stage, last = flags & kLast;
-          if (last) info = shared.info[reading];
-          // Wait for the next one
-          at.advance();
-          wait_for_stage();
-          more = !last && is_of_unit();
-        } while (more);
-        warpgroup_wait<0>();
-        release(reading);
-      } else {
-        if (has_x()) {   // a k-block that may have another unit: it is promoted
-          unit.undo(total);
-#pragma unroll
-          for (int u = 0; u < 4; ++u) {   // by column blocks: so a quarter of the sums needs registers
-            if (!(flags & kHasY << u)) continue;
-            // Issue wgmma, and wait for the sums
-            float sums[32];
-            const uint64_t x = operand(group), y = operand(2 + u);
-            warpgroup_arrive();
-            issue_wgmma<kContraction, 64>(x, y, sums, false);
-            warpgroup_commit_batch();
-            warpgroup_wait<0>();
-            // Promote
-            float of_x = unscale(group), of_y = unscale(2 + u);
-            if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;   // else one after the other
-#pragma unroll
-            for (int e = 0; e < 32; ++e) total[u / 2][u % 2 * 32 + e] += sums[e] * of_x * of_y;
-          }
-        }
-        last = flags & kLast;
-        if (last) info = shared.info[at.stage];
-        release(at.stage);
-        at.advance();
-        wait_for_stage();
-      }
-    }
-    unit.undo(total);
-    write_sums(p, info, group, total);
   }
 }
 
@@ -4121,12 +3940,12 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory<kTf32>& sh
   fence_proxy_async_global();
   if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(p.progress, kPackingEnded);
   if (warp < kProducerWarp) {
-    warpgroup_reg_alloc<kTf32 ? kTf32ConsumerRegisters : kConsumerRegisters>();
+    warpgroup_reg_alloc<kConsumerRegisters>();
     consume<kContraction>(p, shared);
     if (p.triangular) write_zeros_above(p);
   } else {
-    warpgroup_reg_dealloc<kTf32 ? kTf32ProducerRegisters : kProducerRegisters>();
-    if (lane == 0 && (kTf32 || warp == kProducerWarp)) produce<kContraction>(p, shared, work_tiles, warp - kProducerWarp);
+    warpgroup_reg_dealloc<kProducerRegisters>();
+    if (lane == 0 && warp == kProducerWarp) produce<kContraction>(p, shared, work_tiles);
   }
 }
 
@@ -4138,16 +3957,15 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
   extern __shared__ __align__(1024) uint8_t raw[];
   using Shared = SharedMemory<kTf32>;
   Shared& shared = *reinterpret_cast<Shared*>(raw);
-  constexpr int kProducers = kTf32 ? kTf32Producers : 1;
   if (threadIdx.x == 0) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     for (int s = 0; s < Shared::kStages; ++s) {
-      barrier_init(&shared.full[s], kProducers);
+      barrier_init(&shared.full[s], 1);
       barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
     }
     for (int u = 0; u < kTiles; ++u) {
       barrier_init(&shared.tile_full[u], 1);
-      barrier_init(&shared.tile_empty[u], 2 * kProducers);
+      barrier_init(&shared.tile_empty[u], 2);
     }
     barrier_init_fence();
   }
