@@ -1201,18 +1201,15 @@ __device__ inline bool loses_bits(float x, float scale) {
   return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
 }
 
-// Which residuals are packed: none (in TF32), as they are, or at 2^11 times their value.
-enum Residuals : int { kNoResiduals, kResiduals, kWideResiduals };
-
-// Two neighbours, of which none is an outlier.
-template <Residuals kLo>
+// Two neighbours, of which none is an outlier. kWide: residuals at 2^11 times their value.
+template <bool kWide>
 __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, uint32_t& lo) {
-  constexpr float kResidualScale = kLo == kWideResiduals ? 1.0f / kWideResidual : 1.0f;
+  constexpr float kResidualScale = kWide ? 1.0f / kWideResidual : 1.0f;
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
   const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * kResidualScale, fmaf(y, scale, -back.y) * kResidualScale);
   hi = *reinterpret_cast<const uint32_t*>(&high);
-  if (kLo != kNoResiduals) lo = *reinterpret_cast<const uint32_t*>(&low);
+  lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
 // How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
@@ -1296,23 +1293,21 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
 }
-// For TF32: one of every four. So most blocks of a matrix have one scale; 26 of float16's 30 binades are left below the largest at least.
-__device__ inline int coarse_scale_exponent(uint32_t largest) { return (scale_exponent(largest) + 127) / 4 * 4 - 127; }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the operand tiles of a packed block.
-template <Residuals kLo>
+template <bool kWide>
 __device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tiles) {
   const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
-    split_two<kLo>(block[i][0], block[i][1], scale, hi.x, lo.x);
-    split_two<kLo>(block[i][2], block[i][3], scale, hi.y, lo.y);
+    split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
+    split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
     store_kept(at, hi, policy);
-    if (kLo != kNoResiduals) store_kept(at + kOperandBytes, lo, policy);
+    store_kept(at + kOperandBytes, lo, policy);
   }
 }
 
@@ -1382,10 +1377,8 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
 // Whether each matrix of an operand is one product's. Else it is all of theirs, and a product that needs the fallback says nothing of it.
 __device__ inline bool is_of_one(const Packed& operand, const Product& product) { return operand.matrices == product.batches; }
 
-// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. kHiAlone: for TF32, what
-// is not kept for a setting that may need lo, too.
-template <bool kHiAlone>
-__global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const __grid_constant__ Packing p) {
+// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
+__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ PackScratch scratch;
   const int t = threadIdx.x;
@@ -1426,7 +1419,7 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
     largest = max(largest, scratch.largest[w]);
     least = min(least, scratch.least[w]);
   }
-  const int exponent = kHiAlone || p.product.tf32 ? coarse_scale_exponent(largest) : scale_exponent(largest);
+  const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
   const float least_scaled = __uint_as_float(least + 1) * scale;
@@ -1434,24 +1427,17 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
   bool wide = false;
   int outliers = 0;
   if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
-    if (!kHiAlone) {
-      bool loses = false;
+    bool loses = false;
 #pragma unroll
-      for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
-      wide = __syncthreads_or(loses);
-    }
-    if (least_scaled < kLeastNormal) {
-      outliers = list_outliers(source, scale, block, metadata);
-      if (kHiAlone) wide = true;   // product_behind looks for outliers in wide blocks alone; with lo, a block that has one is wide anyway
-    }
+    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
+    wide = __syncthreads_or(loses);
+    if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
   uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
-  if (kHiAlone)
-    split_block<kNoResiduals>(source, t, scale, block, operand_tiles);
-  else if (wide)
-    split_block<kWideResiduals>(source, t, scale, block, operand_tiles);
+  if (wide)
+    split_block<true>(source, t, scale, block, operand_tiles);
   else
-    split_block<kResiduals>(source, t, scale, block, operand_tiles);
+    split_block<false>(source, t, scale, block, operand_tiles);
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (wide) {
@@ -4780,10 +4766,8 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
 // An outlier of a line meets every tile on it. With too many the fallback is sooner done with the whole product.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
-// kept: for gradients. They go by the setting when they are computed, so lo may be needed even if this product is in TF32.
-static cudaError_t launch_packing(const Packing& packing, bool kept, cudaStream_t stream) {
-  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
-  return with_constant(packing.product.tf32 && !kept, [&](auto hi_alone) { return launch_kernel<pack_blocks<hi_alone>>(launch, packing); });
+static cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
+  return launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
 }
 
 template <Contraction kFirst, Contraction kSecond>
@@ -4833,7 +4817,7 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, bool k
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
-                            most_outliers(product)}, keep, stream);
+                            most_outliers(product)}, stream);
   if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
@@ -4923,7 +4907,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, false,
+    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)},
                            stream);
   HopperProducts products = {};
   if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
