@@ -3513,8 +3513,8 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 //   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
 //   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
 //
-// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. In TF32 there is no lo, and room for twice as
-// many stages.
+// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. In TF32 lo is left in memory, and there is
+// room for twice as many stages.
 template <bool kTf32>
 struct SharedMemory {
   static constexpr int kPartBytes = kTf32 ? kOperandBytes : kBlockBytes;   // of a block: hi, or hi and lo
