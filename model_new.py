@@ -3522,10 +3522,8 @@ struct SharedMemory {
   uint8_t stage[kStages][kStageBytes];
   BlockHead head[kStages][2];
   WorkTile tile[kTiles];
-  KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
-  int any_fallback;           // the producer's: whether any product needs the fallback
-  int matrix[2];              // the producer's: which of X, and of Y, the tile has
-  uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
+  KBlockInfo info[kStages];   // its flags with the stage of the first half of Y; the rest with that of X, of a tile's last k-block
+  uint32_t wide[4];           // the producer's of Y: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kStages], empty[kStages];
   uint64_t tile_full[kTiles], tile_empty[kTiles];   // empty: in the CTA that makes them; no producer of either CTA needs it any more
 };
@@ -3548,13 +3546,16 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shar
   }
 }
 
-// The next work tile, for a producer, which is done with the one before.
+// The next work tile, for a producer, which is done with the one before. `first`: of the CTA's producers.
 template <bool kTf32>
-__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken) {
+__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken,
+                                                 bool first) {
   const int at = taken % kTiles;
   if (taken > 0) barrier_arrive_at(address_in_peer(shared_address(&shared.tile_empty[(taken - 1) % kTiles]), 0));
-  if (block_rank_in_cluster() == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while the pipeline is multiplied
-  barrier_arrive_expect_tx(&shared.tile_full[at], sizeof(WorkTile));
+  if (first) {
+    if (block_rank_in_cluster() == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while the pipeline is multiplied
+    barrier_arrive_expect_tx(&shared.tile_full[at], sizeof(WorkTile));
+  }
   barrier_wait(&shared.tile_full[at], taken / kTiles % 2);
   return shared.tile[at];
 }
@@ -3572,86 +3573,84 @@ __device__ inline int k_block_flags(const HopperProduct& p, int first_row, int f
   return flags;
 }
 
-// ---- Hopper kernel: the producer, one thread.
+// ---- Hopper kernel: the producers, a thread for X and one for Y.
 //
-// It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
+// Each follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
 // both. A product that needs the fallback is left out; if it is the only one, there is nothing to do.
 
-template <Contraction kContraction, bool kTf32>
+template <Operand kOperand, Contraction kContraction, bool kTf32>
 __device__ void produce(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles) {
   constexpr int kPartBytes = SharedMemory<kTf32>::kPartBytes, kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
   const int rank = static_cast<int>(block_rank_in_cluster());
+  const Packed& packed = kOperand == kX ? p.x : p.y;
   Pipeline<SharedMemory<kTf32>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
-  shared.any_fallback = load_relaxed(p.progress) & kFallback;
+  const bool any_fallback = load_relaxed(p.progress) & kFallback;
   for (int taken = 0;; ++taken) {
-    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken);
+    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, kOperand == kY);
     if (tile.i < 0) break;
-    if (shared.any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
+    if (any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
       if (p.batches == 1) break;
       continue;
     }
     const int begin = tile.begin, end = tile.end;
-    shared.matrix[kX] = matrix_of(p.x, tile.batch), shared.matrix[kY] = matrix_of(p.y, tile.batch);
-    const int x_blocks = shared.matrix[kX] * p.x.blocks_each, y_blocks = shared.matrix[kY] * p.y.blocks_each;   // their first
+    const int matrix = matrix_of(packed, tile.batch), blocks = matrix * packed.blocks_each;   // its first
     const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
 #pragma unroll 1
     for (int k = begin; k < end; ++k) {
-      int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == end - 1);
-      auto copy_y = [&](int half) {
-        if (flags & kHasY << 2 * half << rank) {
-          const int block = y_blocks + block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
-          const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
-          copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
-          if constexpr (!kTf32)
-            copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
-        }
-      };
-
-      // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes when they are on their way.
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      copy_y(0);
-      const int stage_y = pipeline.stage;
-      pipeline.advance();
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
+      if constexpr (kOperand == kX) {
+        pipeline.advance();
+        uint64_t* const full = &shared.full[pipeline.stage];
+        const bool has[] = {has_block<kX, kContraction>(p, first_row, k), has_block<kX, kContraction>(p, first_row + 1, k)};
+        barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
 #pragma unroll
-      for (int u = 0; u < 2; ++u)
-        if (flags & kHasX << u) {
-          const int block = x_blocks + block_of<kX, kContraction>(p, first_row + u, k);
-          const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          copy_bulk(shared.stage[pipeline.stage] + u * kPartBytes, from, kPartBytes, &shared.full[pipeline.stage]);
-          copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
-        }
-      if (!kTf32 && (k == begin || k % 32 == 0)) {   // lo has a scale of its own in wide blocks
-        const int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
+        for (int u = 0; u < 2; ++u)
+          if (has[u]) {
+            const int block = blocks + block_of<kX, kContraction>(p, first_row + u, k);
+            copy_bulk(shared.stage[pipeline.stage] + u * kPartBytes, packed.blocks + static_cast<int64_t>(block) * kBlockBytes, kPartBytes,
+                      full);
+            copy_bulk(&shared.head[pipeline.stage][u], packed.metadata + block, sizeof(BlockHead), full);
+          }
+        if (k == end - 1)
+          shared.info[pipeline.stage] = {0, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
+        barrier_arrive_expect_tx(full, (has[0] + has[1]) * kBytesAndHead);
+        pipeline.advance(), pipeline.advance();
+      } else {
+        int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == end - 1);
+        if (!kTf32 && (k == begin || k % 32 == 0)) {   // lo has a scale of its own in wide blocks
+          const int x_matrix = matrix_of(p.x, tile.batch);
 #pragma unroll
-        for (int u = 0; u < 2; ++u) {
-          const int col = first_col + 2 * u;
-          shared.wide[u] = wide_blocks<kX, kContraction>(p, x_matrix, first_row + u, k);
-          shared.wide[2 + u] =
-              wide_blocks<kY, kContraction>(p, y_matrix, col, k) | wide_blocks<kY, kContraction>(p, y_matrix, col + 1, k);
+          for (int u = 0; u < 2; ++u) {
+            const int col = first_col + 2 * u;
+            shared.wide[u] = wide_blocks<kX, kContraction>(p, x_matrix, first_row + u, k);
+            shared.wide[2 + u] = wide_blocks<kY, kContraction>(p, matrix, col, k) | wide_blocks<kY, kContraction>(p, matrix, col + 1, k);
+          }
+        }
+#pragma unroll
+        for (int u = 0; u < 2 && !kTf32; ++u)
+          flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          uint64_t* const full = &shared.full[pipeline.stage];
+          barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
+          if (flags & kHasY << 2 * half << rank) {
+            const int block = blocks + block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
+            const uint8_t* from = packed.blocks + static_cast<int64_t>(block) * kBlockBytes;
+            uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
+            copy_bulk_multicast(to, from, kOperandBytes, full);
+            if constexpr (!kTf32) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, full);
+            copy_bulk_multicast(&shared.head[pipeline.stage][rank], packed.metadata + block, sizeof(BlockHead), full);
+          }
+          if (half == 0) shared.info[pipeline.stage].flags = flags;
+          barrier_arrive_expect_tx(full, __popc(flags & kHasY * 3 << 2 * half) * kBytesAndHead);
+          pipeline.advance();
+          if (half == 0) pipeline.advance();   // X's
         }
       }
-#pragma unroll
-      for (int u = 0; u < 2 && !kTf32; ++u)
-        flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
-      shared.info[stage_y].flags = flags;
-      shared.info[pipeline.stage] = {
-          flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
-      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
-      pipeline.advance();
-
-      // Wait for an empty stage, and copy the second half of Y
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      copy_y(1);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
-      pipeline.advance();
     }
   }
+  if (kOperand == kX) return;
   barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-  shared.info[pipeline.stage] = {kStop};
+  shared.info[pipeline.stage].flags = kStop;
   barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
 }
 
@@ -3931,7 +3930,8 @@ __device__ inline void take_part(const HopperProduct& p, SharedMemory<kTf32>& sh
     if (p.triangular) write_zeros_above(p);
   } else {
     warpgroup_reg_dealloc<kProducerRegisters>();
-    if (lane == 0 && warp == kProducerWarp) produce<kContraction>(p, shared, work_tiles);
+    if (lane == 0 && warp == kProducerWarp) produce<kY, kContraction>(p, shared, work_tiles);
+    if (lane == 0 && warp == kProducerWarp + 1) produce<kX, kContraction>(p, shared, work_tiles);
   }
 }
 
@@ -3951,7 +3951,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
     }
     for (int u = 0; u < kTiles; ++u) {
       barrier_init(&shared.tile_full[u], 1);
-      barrier_init(&shared.tile_empty[u], 2);
+      barrier_init(&shared.tile_empty[u], 2 * 2);
     }
     barrier_init_fence();
   }
