@@ -32,8 +32,9 @@ Map, top to bottom:
 
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
                        split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
-                       any strides), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind
-                       the Hopper kernel, the Hopper kernel (float32, TF32), the half-precision kernel, which kernel computes
+                       any strides; sums that are not finite, once more), the tf32 kernel (small float32 products), layouts, the mma
+                       kernel (Ampere on), what runs behind the Hopper kernel, the Hopper kernel (float32, TF32), the half-precision
+                       kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -1064,6 +1065,8 @@ struct PackScratch {
   uint32_t largest[kPackers / 32], least[kPackers / 32];
 };
 
+// ---- Packing: float32 as pairs of float16.
+
 // x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
 // 19 binades under the largest of the block, may lose some of the 22. A block in which one does is wide: its lo are stored at 2^11 times
 // their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. The price is paid by the products
@@ -1094,6 +1097,8 @@ __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, ui
   hi = *reinterpret_cast<const uint32_t*>(&high);
   if (kLo != kNoResiduals) lo = *reinterpret_cast<const uint32_t*>(&low);
 }
+
+// ---- Packing: loading a block, and its largest element.
 
 // How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
 // reads four of a column at once, and the threads of a warp, 4 x 8 of them, write to shared memory without a bank conflict.
@@ -1170,6 +1175,8 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
   largest = warp_max(largest);
   least = warp_min(least);
 }
+
+// ---- Packing: scaling, splitting, outliers.
 
 // The power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends, as an exponent; at most 126,
 // so that its inverse is a normal number.
@@ -1441,7 +1448,8 @@ static cudaError_t with_type(ElementType type, const F& f) {
 _CUDA_EXACT = r"""
 // ---- Exact path: k-blocks on their way to shared memory.
 
-constexpr int kExactThreads = 128, kExactRows = 32;   // of C, with 64 columns, that are summed at a time
+constexpr int kExactThreads = 128, kExactCtasPerSm = 4;
+constexpr int kExactRows = 32;   // of C, with 64 columns, that are summed at a time
 
 // Two stages of k-blocks, k the slow index, and the sums. The padding spreads rows over the banks, and keeps them aligned.
 template <typename T>
@@ -1493,13 +1501,13 @@ struct ExactLoader {
 // ---- Exact path: sums.
 
 // Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds; chains are kChain
-// k-blocks, so that errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
+// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds, in chains of kChain k-blocks:
+// errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
                                    ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
   using Acc = AccumulatorOf<T>;
-  constexpr int kBlockK = ExactMemory<T>::kBlockK;
+  constexpr int kBlockK = ExactMemory<T>::kBlockK, kChain = 4;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
   auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
@@ -1507,7 +1515,6 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
   for (int from = begin; from < end; from += kExactRows) {
     ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + from, p.m, k_end}};
     ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
-    constexpr int kChain = 4;
     Acc sum[2][8] = {}, chain[2][8] = {};
     __syncthreads();   // whoever used the memory before has done with it
     of_x.load(k_begin), of_y.load(k_begin);
@@ -1581,7 +1588,7 @@ _CUDA_EXACT_LAUNCH = r"""
 // ---- Exact path: launching.
 
 template <typename T>
-__global__ void __launch_bounds__(kExactThreads, 4) exact_product(const __grid_constant__ Product p) {
+__global__ void __launch_bounds__(kExactThreads, kExactCtasPerSm) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory<T> memory;
   exact_compute<T>(p, blockIdx.x, memory);
 }
@@ -2269,9 +2276,9 @@ _CUDA_MMA = r"""
 template <typename T>
 struct MmaShape {
   using Acc = AccumulatorOf<T>;
-  static constexpr int kBlockMN = 64;        // of a tile
+  static constexpr int kBlockMN = 64;              // of a tile
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kRowBytes = 128;   // of k, in a stage, for each line
+  static constexpr int kRowBytes = 128;            // of k, in a stage, for each line
   static constexpr int kStepsToPromote = 2;
   static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 4, kStages = 3;
   static constexpr int kWarpMN = kBlockMN / 2;   // of C, four warps
@@ -2297,7 +2304,7 @@ struct MmaWorkTile {
 
 //   stage:     | X | Y |      one of kStages; 64 lines by 128 bytes of k each
 //   K-major:   | line 0: 128 bytes of k | line 1 | ...            chunks of 16 bytes, permuted by the line
-//   MN-major:  | k = 0: 64 lines | k = 1 | ...                 permuted by k
+//   MN-major:  | k = 0: 64 lines | k = 1 | ...                     permuted by k
 template <typename T>
 struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
   uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];
@@ -2491,7 +2498,7 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
   }
 }
 
-// ---- mma kernel: a tile.
+// ---- mma kernel: summing a CTA's k-blocks.
 
 // Sums the k-blocks of a CTA, each while later ones are being copied.
 template <typename T, bool kXKMajor, bool kYKMajor>
@@ -2566,6 +2573,8 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
       iterate(std::false_type());
   }
 }
+
+// ---- mma kernel: writing a tile.
 
 // Writes a warp's sums, whose first element is (row, col) of C. inside: all of them exist.
 template <typename T>
@@ -2723,11 +2732,12 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
       }
 }
 
+template <int kBlockMN>
+using Corrections = double[kBlockMN][kBlockMN + 1];   // of a tile
+
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
 // X meets a row of the tile, one of Y a column. Each may be less than half a last bit of what stands in C, and all of them together a lot.
 // So they are summed apart, in float64, and added once. Of one place always the same thread adds, in a fixed order.
-template <int kBlockMN>
-using Corrections = double[kBlockMN][kBlockMN + 1];
 template <int kBlockMN, int kThreads>
 __device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
                                           Corrections<kBlockMN>& corrections) {
@@ -2809,7 +2819,7 @@ struct MmaFallback {
   }
 };
 struct ExactFallback {
-  static constexpr int kBlockMN = kBlock, kThreads = kExactThreads, kCtasPerSm = 4;
+  static constexpr int kBlockMN = kBlock, kThreads = kExactThreads, kCtasPerSm = kExactCtasPerSm;
   union Memory {
     ExactMemory<float> exact;
     Corrections<kBlockMN> corrections;
@@ -2890,8 +2900,8 @@ constexpr int kMostShared = 227 * 1024;   // bytes of shared memory that a CTA o
 
 // ---- Hopper kernel: sizes, and what its CTAs are given and share.
 
-constexpr int kBlockN = 256;                           // of C: a CTA computes 128 x 256 at a time
-constexpr int kWorkTiles = 4;                            // places for work tiles on their way to the producers
+constexpr int kBlockN = 256;                         // of C: a CTA computes 128 x 256 at a time
+constexpr int kWorkTiles = 4;                        // places for work tiles on their way to the producers
 [[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
 struct HopperProduct {
