@@ -32,8 +32,9 @@ Map, top to bottom:
 
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
                        split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
-                       any strides), the tf32 kernel (small float32 products), layouts, the mma kernel (Ampere on), what runs behind
-                       the Hopper kernel, the Hopper kernel (float32, TF32), the half-precision kernel, which kernel computes
+                       any strides; sums that are not finite, once more), the tf32 kernel (small float32 products), layouts, the mma
+                       kernel (Ampere on), what runs behind the Hopper kernel, the Hopper kernel (float32, TF32), the half-precision
+                       kernel, which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -426,19 +427,23 @@ struct Plan {
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
 # They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. address_in_peer gives the
-# same place in another CTA of the cluster. A few have a name in CUDA (__reduce_max_sync, the cluster's registers and barrier,
-# cudaGridDependencySynchronize), but it is declared for 8.0 or 9.0 and later alone, and all of this text has to compile for 7.5, too.
+# same place in another CTA of the cluster. cuda::ptx, of CCCL, has barriers, bulk and tensor copies and fences. Own asm are instructions
+# that it lacks, those that take an address in a peer, the cluster's barrier (which it has not aligned) and the cluster's registers (which
+# it lets the compiler read anew).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
+#include <cuda/ptx>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <type_traits>
 
+namespace ptx = cuda::ptx;
+
 // ---- PTX: addresses, clusters.
 
 // For a stress test: where a warp waits, arrives, copies or commits it sleeps a while at random, so that orders come up that are rare else.
-#if defined(TRIL_MATMUL_STRESS) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+#ifdef TRIL_MATMUL_STRESS
 __device__ inline void stress_delay() {
   const uint32_t random = (static_cast<uint32_t>(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
   if (random % 8 == 0) __nanosleep(random);
@@ -462,8 +467,6 @@ __device__ inline uint32_t block_rank_in_cluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-
-// The number of the cluster in the grid.
 __device__ inline uint32_t cluster_id_in_grid() {
   uint32_t number;
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
@@ -486,19 +489,10 @@ __device__ inline T load_in_peer(uint32_t at) {   // at: as address_in_peer give
   return value;
 }
 
-// A barrier of the cluster, and its two halves. Relaxed: it publishes nothing.
-__device__ inline void cluster_arrive_relaxed() {
-  STRESS_DELAY();
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ inline void cluster_arrive() {
-  STRESS_DELAY();
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ inline void cluster_wait() {
-  STRESS_DELAY();
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+// A barrier of the cluster, and its two halves. Relaxed: it publishes nothing. All threads of a warp come together.
+__device__ inline void cluster_arrive_relaxed() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { STRESS_DELAY(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // ---- PTX: hints to the compiler.
@@ -523,15 +517,11 @@ __device__ inline void keep(Word& value) {
 // ---- PTX: barriers in shared memory.
 
 // mbarriers: a phase ends when `count` arrivals and all the bytes that were announced have come.
-__device__ inline void barrier_init(uint64_t* barrier, uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
-}
-
-__device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
+__device__ inline void barrier_init(uint64_t* barrier, uint32_t count) { ptx::mbarrier_init(barrier, count); }
+__device__ inline void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   STRESS_DELAY();
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+  ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
 // These take a barrier by its address. An arrival may be on a barrier of any CTA of the cluster, and publishes what this thread wrote to
@@ -544,15 +534,9 @@ __device__ inline void barrier_arrive_at(uint32_t barrier) {
 
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   STRESS_DELAY();
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
 }
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
@@ -620,31 +604,19 @@ __device__ inline void cp_async_4(uint32_t to, const void* from, bool exist) {
   STRESS_DELAY();
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exist ? 4 : 0) : "memory");
 }
-__device__ inline void cp_async_commit_group() {
-  STRESS_DELAY();
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
+__device__ inline void cp_async_commit_group() { STRESS_DELAY(); asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void cp_async_wait_group() {
-  STRESS_DELAY();
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
+__device__ inline void cp_async_wait_group() { STRESS_DELAY(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. The second form writes
-// to the same place in both CTAs of the cluster and counts on the barrier of each.
+// Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. Multicast: to the same place in
+// both CTAs of the cluster (3: a bit for each), counted on the barrier of each.
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   STRESS_DELAY();
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
+  ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
-
 __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   STRESS_DELAY();
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
-               : "memory");
+  ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
 // Stores what is to stay in the L2 cache longer than other lines.
@@ -658,45 +630,32 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
 }
 
 // What the copy engine writes to global memory, in groups; the issuing thread waits until they have been read.
-__device__ inline void bulk_commit_group() {
-  STRESS_DELAY();
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-__device__ inline void bulk_wait_group_read() {
-  STRESS_DELAY();
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
+__device__ inline void bulk_commit_group() { STRESS_DELAY(); ptx::cp_async_bulk_commit_group(); }
+__device__ inline void bulk_wait_group_read() { STRESS_DELAY(); ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>()); }
 
-// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier. The second form writes to the same place in both CTAs of the
-// cluster, and counts on the barrier of each.
+// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier as those of bulk copies are.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  const int at[] = {at0, at1, at2};
   STRESS_DELAY();
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
-                   shared_address(to)),
-               "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier))
-               : "memory");
+  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
 }
 __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  const int at[] = {at0, at1, at2};
   STRESS_DELAY();
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
-      "%6;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(at0), "r"(at1), "r"(at2), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(3))
-      : "memory");
+  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier, 3);
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
 __device__ inline void tma_store(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
+  const int at[] = {at0, at1, at2};
   STRESS_DELAY();
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(at0), "r"(at1),
-               "r"(at2), "r"(shared_address(from))
-               : "memory");
+  ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, at, from);
 }
 
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
-__device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-__device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_proxy_async_global() { ptx::fence_proxy_async(ptx::space_global); }
+__device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::space_shared); }
 
 // ---- PTX: warps, memory order, registers, launches.
 
@@ -708,34 +667,22 @@ __device__ inline void named_barrier_sync(int team) {
 }
 
 // Over all lanes of a warp.
-__device__ inline uint32_t warp_max(uint32_t value) {
-  uint32_t result;
-  asm volatile("redux.sync.max.u32 %0, %1, 0xFFFFFFFF;" : "=r"(result) : "r"(value));
-  return result;
-}
-__device__ inline uint32_t warp_min(uint32_t value) {
-  uint32_t result;
-  asm volatile("redux.sync.min.u32 %0, %1, 0xFFFFFFFF;" : "=r"(result) : "r"(value));
-  return result;
-}
+__device__ inline uint32_t warp_max(uint32_t value) { return __reduce_max_sync(0xFFFFFFFFu, value); }
+__device__ inline uint32_t warp_min(uint32_t value) { return __reduce_min_sync(0xFFFFFFFFu, value); }
 
-__device__ inline int load_acquire(const int* p) {
+template <typename T>   // int or uint64_t
+__device__ inline T load_acquire(const T* p) {
   STRESS_DELAY();
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  T value;
+  if constexpr (sizeof(T) == 4)
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  else
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
-
 __device__ inline int load_relaxed(const int* p) {
   int value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-  return value;
-}
-
-__device__ inline uint64_t load_acquire(const uint64_t* p) {
-  STRESS_DELAY();
-  uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
   return value;
 }
 __device__ inline void store_release(uint64_t* p, uint64_t value) {
@@ -748,27 +695,13 @@ __device__ inline void add_release(int* p, int value) {
 }
 
 template <int kRegisters>
-__device__ inline void warpgroup_reg_alloc() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
+__device__ inline void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 template <int kRegisters>
-__device__ inline void warpgroup_reg_dealloc() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
+__device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 
-// Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin. Other GPUs have no such
-// thing, and there the kernels of a stream run one after the other.
-__device__ inline void grid_dependency_wait() {
-  STRESS_DELAY();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ inline void launch_dependent_grids() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+// Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin.
+__device__ inline void grid_dependency_wait() { STRESS_DELAY(); asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- PTX: the tensor cores.
 
@@ -783,19 +716,10 @@ __device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) 
   return (operand & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(operand) + (bytes >> 4));
 }
 
-__device__ inline void warpgroup_arrive() {
-  STRESS_DELAY();
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ inline void warpgroup_commit_batch() {
-  STRESS_DELAY();
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
+__device__ inline void warpgroup_arrive() { STRESS_DELAY(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_commit_batch() { STRESS_DELAY(); asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
-__device__ inline void warpgroup_wait() {
-  STRESS_DELAY();
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
+__device__ inline void warpgroup_wait() { STRESS_DELAY(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
 // mma: one warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or
 // four of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
@@ -904,20 +828,20 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 _CUDA_EPILOGUE = r"""
 // ---- Epilogue: zeros above the diagonal, and vectors of four.
 
-// Zeros in lines `from` to `to` of the tile kEdge x kEdge whose first element is (row, col), as far as C goes. Lines are rows, or columns
-// if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the zeros shall not
-// drive anything else out of the L2 cache. P: anything that has m, n, c_row and c_col.
-template <int kEdge, bool kStreaming, typename P, typename T>
+// Zeros in lines `from` to `to` of the tile of kBlockMN rows and columns whose first element is (row, col), as far as C goes. Lines are
+// rows, or columns if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the
+// zeros shall not drive anything else out of the L2 cache. P: anything that has m, n, c_row and c_col.
+template <int kBlockMN, bool kStreaming, typename P, typename T>
 __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   constexpr int kVector = 16 / sizeof(T);
   const bool column_major = p.c_row == 1 && p.c_col != 1;
-  const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kEdge, column_major ? p.m - row : p.n - col);
+  const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kBlockMN, column_major ? p.m - row : p.n - col);
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
-  if (length == kEdge && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
+  if (length == kBlockMN && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
 #pragma unroll 1
-    for (int e = from * kEdge + thread * kVector; e < lines * kEdge; e += threads * kVector) {
-      uint4* const at = reinterpret_cast<uint4*>(c + e / kEdge * line_stride + e % kEdge);
+    for (int e = from * kBlockMN + thread * kVector; e < lines * kBlockMN; e += threads * kVector) {
+      uint4* const at = reinterpret_cast<uint4*>(c + e / kBlockMN * line_stride + e % kBlockMN);
       if constexpr (kStreaming)
         __stcs(at, uint4());
       else
@@ -925,8 +849,8 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
     }
   } else {
 #pragma unroll 1
-    for (int e = from * kEdge + thread; e < lines * kEdge; e += threads)
-      if (e % kEdge < length) c[e / kEdge * line_stride + e % kEdge * stride] = T();
+    for (int e = from * kBlockMN + thread; e < lines * kBlockMN; e += threads)
+      if (e % kBlockMN < length) c[e / kBlockMN * line_stride + e % kBlockMN * stride] = T();
   }
 }
 
@@ -1078,22 +1002,17 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
 }
 
-// The words of a line's mask: of a row of blocks, or of a column.
-__device__ inline uint32_t* wide_in_row(const Packed& p, int matrix, int r) {
-  return p.wide_by_row + (matrix * blocks_in(p.rows) + r) * mask_words(p.block_cols);
-}
-__device__ inline uint32_t* wide_in_col(const Packed& p, int matrix, int c) {
-  return p.wide_by_col + (matrix * p.block_cols + c) * mask_words(blocks_in(p.rows));
-}
+// The words of a line's mask: of a column of blocks, or of a row.
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
-  return is_col ? wide_in_col(p, matrix, line) : wide_in_row(p, matrix, line);
+  return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(blocks_in(p.rows))
+                : p.wide_by_row + (matrix * blocks_in(p.rows) + line) * mask_words(p.block_cols);
 }
 // The last of them: not zero if a block of the line has outliers.
 __device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
-  return wide_in_row(p, matrix, r)[mask_words(p.block_cols) - 1];
+  return wide_in_line(p, matrix, false, r)[mask_words(p.block_cols) - 1];
 }
 __device__ inline uint32_t& has_outliers_in_col(const Packed& p, int matrix, int c) {
-  return wide_in_col(p, matrix, c)[mask_words(blocks_in(p.rows)) - 1];
+  return wide_in_line(p, matrix, true, c)[mask_words(blocks_in(p.rows)) - 1];
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
@@ -1146,6 +1065,8 @@ struct PackScratch {
   uint32_t largest[kPackers / 32], least[kPackers / 32];
 };
 
+// ---- Packing: float32 as pairs of float16.
+
 // x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
 // 19 binades under the largest of the block, may lose some of the 22. A block in which one does is wide: its lo are stored at 2^11 times
 // their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. The price is paid by the products
@@ -1176,6 +1097,8 @@ __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, ui
   hi = *reinterpret_cast<const uint32_t*>(&high);
   if (kLo != kNoResiduals) lo = *reinterpret_cast<const uint32_t*>(&low);
 }
+
+// ---- Packing: loading a block, and its largest element.
 
 // How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
 // reads four of a column at once, and the threads of a warp, 4 x 8 of them, write to shared memory without a bank conflict.
@@ -1252,6 +1175,8 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
   largest = warp_max(largest);
   least = warp_min(least);
 }
+
+// ---- Packing: scaling, splitting, outliers.
 
 // The power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends, as an exponent; at most 126,
 // so that its inverse is a normal number.
@@ -1417,8 +1342,8 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (wide) {
-      atomicOr(wide_in_row(operand, matrix, r) + c / 32, 1u << c % 32);
-      atomicOr(wide_in_col(operand, matrix, c) + r / 32, 1u << r % 32);
+      atomicOr(wide_in_line(operand, matrix, false, r) + c / 32, 1u << c % 32);
+      atomicOr(wide_in_line(operand, matrix, true, c) + r / 32, 1u << r % 32);
     }
     if (outliers) {
       atomicOr(&has_outliers_in_row(operand, matrix, r), 1u);
@@ -1523,7 +1448,8 @@ static cudaError_t with_type(ElementType type, const F& f) {
 _CUDA_EXACT = r"""
 // ---- Exact path: k-blocks on their way to shared memory.
 
-constexpr int kExactThreads = 128, kExactRows = 32;   // of C, with 64 columns, that are summed at a time
+constexpr int kExactThreads = 128, kExactCtasPerSm = 4;
+constexpr int kExactRows = 32;   // of C, with 64 columns, that are summed at a time
 
 // Two stages of k-blocks, k the slow index, and the sums. The padding spreads rows over the banks, and keeps them aligned.
 template <typename T>
@@ -1575,13 +1501,13 @@ struct ExactLoader {
 // ---- Exact path: sums.
 
 // Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds; chains are kChain
-// k-blocks, so that errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
+// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds, in chains of kChain k-blocks:
+// errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
                                    ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
   using Acc = AccumulatorOf<T>;
-  constexpr int kBlockK = ExactMemory<T>::kBlockK;
+  constexpr int kBlockK = ExactMemory<T>::kBlockK, kChain = 4;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
   auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
@@ -1589,7 +1515,6 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
   for (int from = begin; from < end; from += kExactRows) {
     ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + from, p.m, k_end}};
     ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
-    constexpr int kChain = 4;
     Acc sum[2][8] = {}, chain[2][8] = {};
     __syncthreads();   // whoever used the memory before has done with it
     of_x.load(k_begin), of_y.load(k_begin);
@@ -1663,7 +1588,7 @@ _CUDA_EXACT_LAUNCH = r"""
 // ---- Exact path: launching.
 
 template <typename T>
-__global__ void __launch_bounds__(kExactThreads, 4) exact_product(const __grid_constant__ Product p) {
+__global__ void __launch_bounds__(kExactThreads, kExactCtasPerSm) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory<T> memory;
   exact_compute<T>(p, blockIdx.x, memory);
 }
@@ -2351,16 +2276,16 @@ _CUDA_MMA = r"""
 template <typename T>
 struct MmaShape {
   using Acc = AccumulatorOf<T>;
-  static constexpr int kEdge = 64;        // of a tile
+  static constexpr int kBlockMN = 64;              // of a tile
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kRowBytes = 128;   // of k, in a stage, for each line
+  static constexpr int kRowBytes = 128;            // of k, in a stage, for each line
   static constexpr int kStepsToPromote = 2;
   static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 4, kStages = 3;
-  static constexpr int kWarpEdge = kEdge / 2;   // of C, four warps
+  static constexpr int kWarpMN = kBlockMN / 2;   // of C, four warps
   static constexpr int kThreads = 128;
-  static constexpr int kTilesM = kWarpEdge / 16, kTilesN = kWarpEdge / 8, kSums = kTilesM * kTilesN * 4;
+  static constexpr int kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8, kSums = kTilesM * kTilesN * 4;
   static constexpr int kCtasPerSm = kSplit ? 2 : 3;
-  static constexpr int kOperandBytes = kEdge * kRowBytes, kStageBytes = 2 * kOperandBytes;
+  static constexpr int kOperandBytes = kBlockMN * kRowBytes, kStageBytes = 2 * kOperandBytes;
   static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
   static_assert(kSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
 };
@@ -2379,7 +2304,7 @@ struct MmaWorkTile {
 
 //   stage:     | X | Y |      one of kStages; 64 lines by 128 bytes of k each
 //   K-major:   | line 0: 128 bytes of k | line 1 | ...            chunks of 16 bytes, permuted by the line
-//   MN-major:  | k = 0: 64 lines | k = 1 | ...                 permuted by k
+//   MN-major:  | k = 0: 64 lines | k = 1 | ...                     permuted by k
 template <typename T>
 struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
   uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];
@@ -2393,7 +2318,7 @@ __device__ constexpr int mma_at(int line, int k) {
   using S = MmaShape<T>;
   constexpr int kSize = sizeof(T);
   if (kKMajor) return line * S::kRowBytes + ((k * kSize) ^ (kSize == 8 ? line % 4 * 32 : line % 8 * 16));
-  return k * S::kEdge * kSize + ((line * kSize) ^ (kSize >= 4 ? k % 4 * 32 : k % 8 * 16));
+  return k * S::kBlockMN * kSize + ((line * kSize) ^ (kSize >= 4 ? k % 4 * 32 : k % 8 * 16));
 }
 
 // ---- mma kernel: k-blocks on their way to shared memory.
@@ -2402,7 +2327,7 @@ __device__ constexpr int mma_at(int line, int k) {
 template <typename T, bool kKMajor>
 struct MmaCopier {
   using S = MmaShape<T>;
-  static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : S::kEdge * int(sizeof(T))) / 16;
+  static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : S::kBlockMN * int(sizeof(T))) / 16;
   static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // of a thread; between them
   static constexpr int kToStep = kFarStep * kInRow * 16;
   static_assert(kFarStep % (kKMajor || sizeof(T) == 2 ? 8 : 4) == 0, "all of a thread's chunks are permuted alike");
@@ -2413,9 +2338,9 @@ struct MmaCopier {
   int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly
 
   __device__ MmaCopier(const OperandView<T>& view, int k0, uint32_t stage) {
-    whole_from = view.side == kFromLine ? view.first_line + S::kEdge - 1 : 0;
+    whole_from = view.side == kFromLine ? view.first_line + S::kBlockMN - 1 : 0;
     whole_to = view.side == kUpToLine ? view.first_line + 1 - S::kBlockK : view.depth;
-    whole_to = view.first_line + S::kEdge <= view.lines ? min(whole_to, view.depth - S::kBlockK) : -1;
+    whole_to = view.first_line + S::kBlockMN <= view.lines ? min(whole_to, view.depth - S::kBlockK) : -1;
     next = view.data + (kKMajor ? (view.first_line + far()) * view.line_stride + k0 + near()
                                 : (k0 + far()) * view.k_stride + view.first_line + near());
     step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
@@ -2451,7 +2376,7 @@ struct MmaCopier {
     auto end = [&](int i) {   // of the chunk, the elements before this one exist
       return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
     };
-    if (!begins || k0 <= view.first_line - S::kBlockK || k0 >= view.first_line + S::kEdge) {
+    if (!begins || k0 <= view.first_line - S::kBlockK || k0 >= view.first_line + S::kBlockMN) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
         cp_async_16(at + i * kToStep, from, end(i) * static_cast<int>(sizeof(T)));
@@ -2479,7 +2404,7 @@ struct MmaCopier {
 // tiles of eight columns.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
-  static constexpr int kKRow = MmaShape<T>::kEdge * sizeof(T);   // bytes from one k to the next, MN-major
+  static constexpr int kKRow = MmaShape<T>::kBlockMN * sizeof(T);   // bytes from one k to the next, MN-major
   uint32_t at;   // in the first stage
   __device__ MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
@@ -2573,28 +2498,28 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
   }
 }
 
-// ---- mma kernel: a tile.
+// ---- mma kernel: summing a CTA's k-blocks.
 
 // Sums the k-blocks of a CTA, each while later ones are being copied.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
   using S = MmaShape<T>;
-  constexpr int kEdge = S::kEdge;
+  constexpr int kBlockMN = S::kBlockMN;
   const MmaWorkTile<T>& work = memory.work;
-  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpEdge, warp_col = warp / 2 * S::kWarpEdge;
-  const int row = work.tile.i * kEdge + warp_row, col = work.tile.j * kEdge + warp_col, k_begin = work.k_begin;
+  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpMN, warp_col = warp / 2 * S::kWarpMN;
+  const int row = work.tile.i * kBlockMN + warp_row, col = work.tile.j * kBlockMN + warp_col, k_begin = work.k_begin;
   const int k_end = k_begin + work.k_blocks * S::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
-  auto view_x = [&] { return OperandView<T>{work.x, p.x_row, p.x_col, x_side, work.tile.i * kEdge, p.m, p.k}; };
-  auto view_y = [&] { return OperandView<T>{work.y, p.y_col, p.y_row, y_side, work.tile.j * kEdge, p.n, p.k}; };
+  auto view_x = [&] { return OperandView<T>{work.x, p.x_row, p.x_col, x_side, work.tile.i * kBlockMN, p.m, p.k}; };
+  auto view_y = [&] { return OperandView<T>{work.y, p.y_col, p.y_row, y_side, work.tile.j * kBlockMN, p.n, p.k}; };
   MmaCopier<T, kXKMajor> x(view_x(), k_begin, stages);
   MmaCopier<T, kYKMajor> y(view_y(), k_begin, stages + S::kOperandBytes);
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
   int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
-  int terms_to = end_of_k(x_side, y_side, row + S::kWarpEdge, col + S::kWarpEdge, p.k);
+  int terms_to = end_of_k(x_side, y_side, row + S::kWarpMN, col + S::kWarpMN, p.k);
   keep(terms_from), keep(terms_to);
 #pragma unroll
   for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
@@ -2649,6 +2574,8 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   }
 }
 
+// ---- mma kernel: writing a tile.
+
 // Writes a warp's sums, whose first element is (row, col) of C. inside: all of them exist.
 template <typename T>
 __device__ inline void mma_write(const Product& p, T* c, int row, int col, bool inside, const MmaSums<T>& sum) {
@@ -2684,13 +2611,13 @@ __device__ inline void mma_write(const Product& p, T* c, int row, int col, bool 
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T>& memory) {
   using S = MmaShape<T>;
-  constexpr int kEdge = S::kEdge;
+  constexpr int kBlockMN = S::kBlockMN;
   if (threadIdx.x == 0) {
     // All others wait for this, so it divides only where it has to: splits is 1, 2, 4 or 8
     const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = static_cast<int>(p.batches);
     int place = number >> log_splits, batch = 0;
     if (batches > 1) batch = place % batches, place /= batches;
-    const Tile tile = tile_at(p, kEdge, place);
+    const Tile tile = tile_at(p, kBlockMN, place);
     const int all = ceil_div(tile.k_end - tile.k_begin, S::kBlockK), first = all * split >> log_splits;
     memory.work = {tile,
                    static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
@@ -2706,8 +2633,8 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   mma_sum<T, kXKMajor, kYKMajor>(p, memory, sum);
   const MmaWorkTile<T>& work = memory.work;
   const Tile& tile = work.tile;
-  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpEdge, warp_col = warp / 2 * S::kWarpEdge;
-  const int row = tile.i * kEdge, col = tile.j * kEdge;
+  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpMN, warp_col = warp / 2 * S::kWarpMN;
+  const int row = tile.i * kBlockMN, col = tile.j * kBlockMN;
   static_assert(sizeof(sum) * S::kThreads <= sizeof(memory.stage), "a CTA's sums must fit its stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if ((S::kSplit || p.triangular) && __builtin_expect(!all_finite(sum), false)) {
@@ -2724,9 +2651,9 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 
   add_splits<S::kSums, S::kThreads>(sum, reinterpret_cast<typename S::Acc*>(memory.stage), threadIdx.x, true, work.split, splits);
   if (work.split != 0) return;
-  const bool inside = row + kEdge <= p.m && col + kEdge <= p.n && !(p.triangular && tile.i == tile.j);
+  const bool inside = row + kBlockMN <= p.m && col + kBlockMN <= p.n && !(p.triangular && tile.i == tile.j);
   mma_write<T>(p, work.c, row + warp_row, col + warp_col, inside, sum);
-  if (p.triangular && tile.i != tile.j) write_zeros<kEdge, false>(p, work.c, col, row, 0, kEdge, threadIdx.x, S::kThreads);
+  if (p.triangular && tile.i != tile.j) write_zeros<kBlockMN, false>(p, work.c, col, row, 0, kBlockMN, threadIdx.x, S::kThreads);
 }
 """
 
@@ -2736,16 +2663,14 @@ _CUDA_MMA_LAUNCH = r"""
 template <typename T, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(MmaShape<T>::kThreads, MmaShape<T>::kCtasPerSm)
     mma_product(const __grid_constant__ Product p, int splits) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   extern __shared__ __align__(256) unsigned char mma_memory[];
   mma_compute<T, kXKMajor, kYKMajor>(p, splits, blockIdx.x, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
-#endif
 }
 
 // Where tiles are few, several CTAs, a cluster of Hopper or later, share the range of k of one. The limits are measured, on an H200.
 template <typename T>
 static int mma_splits_of(const Product& p, const Gpu& gpu) {
-  const int64_t tiles = tile_count(p, MmaShape<T>::kEdge) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
+  const int64_t tiles = tile_count(p, MmaShape<T>::kBlockMN) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
   int splits = 1;
   while (gpu.capability >= 90 && splits < 8 && splits * splits * tiles <= most && p.k >= splits * (sizeof(T) == 2 ? 512 : 128)) splits *= 2;
   return splits;
@@ -2759,7 +2684,7 @@ static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t 
   (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
   const int splits = mma_splits_of<T>(p, gpu);
   return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-    const Launch launch(tile_count(p, S::kEdge) * p.batches * splits, S::kThreads, sizeof(MmaMemory<T>), splits, false, stream);
+    const Launch launch(tile_count(p, S::kBlockMN) * p.batches * splits, S::kThreads, sizeof(MmaMemory<T>), splits, false, stream);
     return launch_kernel<mma_product<T, x_k_major, y_k_major>>(launch, q, splits);
   });
 }
@@ -2789,12 +2714,12 @@ __device__ inline bool has_outliers(const Packed& packed, int matrix, bool trans
   return transposed ? has_outliers_in_col(packed, matrix, line) : has_outliers_in_row(packed, matrix, line);
 }
 
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kEdge - 1`, in a fixed order.
-template <int kEdge, typename F>
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kBlockMN - 1`, in a fixed order.
+template <int kBlockMN, typename F>
 __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
   const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
   const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols)) - 1;
-  for (int line = first / kBlock; line * kBlock < first + kEdge && line < line_blocks; ++line)
+  for (int line = first / kBlock; line * kBlock < first + kBlockMN && line < line_blocks; ++line)
     for (int word = 0; word < words && has_outliers(packed, matrix, transposed, line); ++word)
       for (uint32_t bits = wide_in_line(packed, matrix, transposed, line)[word]; bits; bits &= bits - 1) {
         const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
@@ -2802,38 +2727,39 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
         for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
           const int at = line * kBlock + (transposed ? outlier.col : outlier.row);
-          if (at >= first && at < first + kEdge) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
+          if (at >= first && at < first + kBlockMN) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
         }
       }
 }
 
+template <int kBlockMN>
+using Corrections = double[kBlockMN][kBlockMN + 1];   // of a tile
+
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
 // X meets a row of the tile, one of Y a column. Each may be less than half a last bit of what stands in C, and all of them together a lot.
 // So they are summed apart, in float64, and added once. Of one place always the same thread adds, in a fixed order.
-template <int kEdge>
-using Corrections = double[kEdge][kEdge + 1];
-template <int kEdge, int kThreads>
+template <int kBlockMN, int kThreads>
 __device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
-                                          Corrections<kEdge>& corrections) {
+                                          Corrections<kBlockMN>& corrections) {
   const float* const x = static_cast<const float*>(p.x) + batch_offset(p, p.x_batch, batch);
   const float* const y = static_cast<const float*>(p.y) + batch_offset(p, p.y_batch, batch);
   float* const c = static_cast<float*>(p.c) + batch_offset(p, p.c_batch, batch);
   const int x_matrix = matrix_of(packed_x, batch), y_matrix = matrix_of(packed_y, batch);
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  const int first_row = tile.i * kEdge, first_col = tile.j * kEdge;
-  constexpr int kSets = kThreads / kEdge;   // of threads, each for every kSets-th row or column
-  const int set = threadIdx.x / kEdge, row = first_row + threadIdx.x % kEdge, col = first_col + threadIdx.x % kEdge;
-  for (int e = threadIdx.x; e < kEdge * kEdge; e += kThreads) corrections[e / kEdge][e % kEdge] = 0.0;
+  const int first_row = tile.i * kBlockMN, first_col = tile.j * kBlockMN;
+  constexpr int kSets = kThreads / kBlockMN;   // of threads, each for every kSets-th row or column
+  const int set = threadIdx.x / kBlockMN, row = first_row + threadIdx.x % kBlockMN, col = first_col + threadIdx.x % kBlockMN;
+  for (int e = threadIdx.x; e < kBlockMN * kBlockMN; e += kThreads) corrections[e / kBlockMN][e % kBlockMN] = 0.0;
   __syncthreads();
   auto add = [&](int m, int n, double a, double b) {
     double& at = corrections[m - first_row][n - first_col];
     if (!p.triangular || n <= m) at = fma(a, b, at);
   };
-  for_each_outlier<kEdge>(packed_x, x_matrix, p.contraction == kTN, first_row, [&](int k, int m, float value) {
+  for_each_outlier<kBlockMN>(packed_x, x_matrix, p.contraction == kTN, first_row, [&](int k, int m, float value) {
     if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
   });
   __syncthreads();
-  for_each_outlier<kEdge>(packed_y, y_matrix, p.contraction != kNT, first_col, [&](int k, int n, float value) {
+  for_each_outlier<kBlockMN>(packed_y, y_matrix, p.contraction != kNT, first_col, [&](int k, int n, float value) {
     if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
     const float a = x[row * p.x_row + k * p.x_col];
     const bool transposed = p.contraction == kTN;
@@ -2842,29 +2768,29 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
     if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
   });
   __syncthreads();
-  for (int e = threadIdx.x; e < kEdge * kEdge; e += kThreads)
-    if (const double sum = corrections[e / kEdge][e % kEdge]; sum != 0.0) {
-      float& at = c[(first_row + e / kEdge) * p.c_row + (first_col + e % kEdge) * p.c_col];
+  for (int e = threadIdx.x; e < kBlockMN * kBlockMN; e += kThreads)
+    if (const double sum = corrections[e / kBlockMN][e % kBlockMN]; sum != 0.0) {
+      float& at = c[(first_row + e / kBlockMN) * p.c_row + (first_col + e % kBlockMN) * p.c_col];
       at = static_cast<float>(at + sum);
     }
   __syncthreads();
 }
 
 // Corrects the tiles that meet outliers. Of a CTA's tiles each thread looks at one, all at the same time: most meet none.
-template <int kEdge, int kThreads>
-__device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections<kEdge>& corrections) {
-  static_assert(kEdge <= kBlock, "a tile's rows, and its columns, are in one line of blocks");
+template <int kBlockMN, int kThreads>
+__device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections<kBlockMN>& corrections) {
+  static_assert(kBlockMN <= kBlock, "a tile's rows, and its columns, are in one line of blocks");
   __shared__ uint32_t met[kThreads / 32];   // which of the tiles that a warp has looked at
   const int batches = static_cast<int>(p.batches);
-  const int64_t numbers = tile_count(p, kEdge) * batches, step = gridDim.x;
+  const int64_t numbers = tile_count(p, kBlockMN) * batches, step = gridDim.x;
   for (int64_t first = blockIdx.x; first < numbers; first += step * kThreads) {
     bool meets = false;
     const int64_t number = first + step * threadIdx.x;
     if (number < numbers) {
       const int batch = static_cast<int>(number % batches);
-      const Tile tile = tile_at(p, kEdge, static_cast<int>(number / batches));
-      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i * kEdge / kBlock) |
-               has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j * kEdge / kBlock)) &
+      const Tile tile = tile_at(p, kBlockMN, static_cast<int>(number / batches));
+      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i * kBlockMN / kBlock) |
+               has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j * kBlockMN / kBlock)) &
               !behind.controls[batch].fallback;
     }
     const uint32_t of_warp = __ballot_sync(0xFFFFFFFFu, meets);
@@ -2873,8 +2799,8 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
     for (int warp = 0; warp < kThreads / 32; ++warp)
       for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
         const int64_t one = first + step * (warp * 32 + __ffs(bits) - 1);
-        correct_tile<kEdge, kThreads>(p, static_cast<int>(one % batches), tile_at(p, kEdge, static_cast<int>(one / batches)), behind.x,
-                                      behind.y, corrections);
+        correct_tile<kBlockMN, kThreads>(p, static_cast<int>(one % batches), tile_at(p, kBlockMN, static_cast<int>(one / batches)),
+                                         behind.x, behind.y, corrections);
       }
     __syncthreads();
   }
@@ -2886,17 +2812,17 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
 template <bool kXKMajor, bool kYKMajor>
 struct MmaFallback {
   using S = MmaShape<float>;
-  static constexpr int kEdge = S::kEdge, kThreads = S::kThreads, kCtasPerSm = S::kCtasPerSm;
+  static constexpr int kBlockMN = S::kBlockMN, kThreads = S::kThreads, kCtasPerSm = S::kCtasPerSm;
   using Memory = MmaMemory<float>;
   __device__ static void compute(const Product& p, int splits, int number, Memory& memory) {
     mma_compute<float, kXKMajor, kYKMajor>(p, splits, number, memory);
   }
 };
 struct ExactFallback {
-  static constexpr int kEdge = kBlock, kThreads = kExactThreads, kCtasPerSm = 4;
+  static constexpr int kBlockMN = kBlock, kThreads = kExactThreads, kCtasPerSm = kExactCtasPerSm;
   union Memory {
     ExactMemory<float> exact;
-    Corrections<kEdge> corrections;
+    Corrections<kBlockMN> corrections;
   };
   __device__ static void compute(const Product& p, int, int number, Memory& memory) { exact_compute<float>(p, number, memory.exact); }
 };
@@ -2913,18 +2839,18 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
   grid_dependency_wait();
   const int progress = *behind.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
-  using TileCorrections = Corrections<Fallback::kEdge>;
+  using TileCorrections = Corrections<Fallback::kBlockMN>;
   static_assert(sizeof(TileCorrections) <= sizeof(typename Fallback::Memory), "a tile's corrections must fit the fallback's memory");
   // The fallback leaves nothing to correct
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
-    correct_tiles<Fallback::kEdge, Fallback::kThreads>(p, behind, *reinterpret_cast<TileCorrections*>(fallback_memory));
+    correct_tiles<Fallback::kBlockMN, Fallback::kThreads>(p, behind, *reinterpret_cast<TileCorrections*>(fallback_memory));
   if (!(progress & kFallback)) return;
   __shared__ int number;   // of a tile, or of one of its splits
   do {
     if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
     __syncthreads();
     const int batches = static_cast<int>(p.batches), batch = number / splits % batches, rank = number / splits / batches;
-    if (rank >= tile_count(p, Fallback::kEdge)) return;
+    if (rank >= tile_count(p, Fallback::kBlockMN)) return;
     if (behind.controls[batch].fallback)
       Fallback::compute(p, splits, number, *reinterpret_cast<typename Fallback::Memory*>(fallback_memory));
     __syncthreads();
@@ -2936,7 +2862,7 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
 
 template <typename Fallback>
 static cudaError_t launch_behind_as(const Product& p, const Gpu& gpu, int splits, const Behind& behind, cudaStream_t stream) {
-  const int64_t tiles = tile_count(p, Fallback::kEdge) * p.batches, room = gpu.sms * Fallback::kCtasPerSm;   // CTAs that the GPU holds
+  const int64_t tiles = tile_count(p, Fallback::kBlockMN) * p.batches, room = gpu.sms * Fallback::kCtasPerSm;   // CTAs that the GPU holds
   const int64_t blocks = splits > 1 ? tiles * splits : tiles < room ? tiles : room;
   const Launch launch(blocks, Fallback::kThreads, sizeof(typename Fallback::Memory), splits, true, stream);
   return launch_kernel<product_behind<Fallback>>(launch, p, splits, behind);
@@ -2958,7 +2884,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 #
 # CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
 # shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
-# has a picture and the measurements.
+# follows one k-block through it, docs/limits.md has the measurements.
 _CUDA_HOPPER_TYPES = r"""
 // ---- Hopper and half-precision kernel: the warps of a CTA.
 
@@ -2974,8 +2900,8 @@ constexpr int kMostShared = 227 * 1024;   // bytes of shared memory that a CTA o
 
 // ---- Hopper kernel: sizes, and what its CTAs are given and share.
 
-constexpr int kCols = 256;                           // of C: a CTA computes 128 x 256 at a time
-constexpr int kTiles = 4;                            // places for work tiles on their way to the producers
+constexpr int kBlockN = 256;                         // of C: a CTA computes 128 x 256 at a time
+constexpr int kWorkTiles = 4;                        // places for work tiles on their way to the producers
 [[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
 
 struct HopperProduct {
@@ -3081,34 +3007,34 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 //
 // Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once, in TF32 all 256.
 template <bool kTf32>
-struct SharedMemory {
+struct HopperMemory {
   static constexpr int kPartBytes = kTf32 ? kOperandBytes : kBlockBytes;   // of a block: hi, or hi and lo
   static constexpr int kBlocks = kTf32 ? 6 : 2;                            // of a stage
   static constexpr int kStageBytes = kBlocks * kPartBytes, kStages = kTf32 ? 4 : 7;
   uint8_t stage[kStages][kStageBytes];
   BlockHead head[kStages][kBlocks];
-  WorkTile tile[kTiles];
+  WorkTile tile[kWorkTiles];
   KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
   int any_fallback;           // the producer's: whether any product needs the fallback
   int matrix[2];              // the producer's: which of X, and of Y, the tile has
   uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
   uint64_t full[kStages], empty[kStages];
-  uint64_t tile_full[kTiles], tile_empty[kTiles];   // empty: in the CTA that makes them; no producer of either CTA needs it any more
+  uint64_t tile_full[kWorkTiles], tile_empty[kWorkTiles];   // empty: in the CTA that makes them; no producer of either needs it any more
 };
-static_assert(std::max(sizeof(SharedMemory<false>), sizeof(SharedMemory<true>)) <= kMostShared, "a CTA of Hopper has no more");
+static_assert(std::max(sizeof(HopperMemory<false>), sizeof(HopperMemory<true>)) <= kMostShared, "a CTA of Hopper has no more");
 
 // One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
 // computes a work tile makes no difference to the result.
 template <bool kTf32>
-__device__ void make_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int made) {
-  if (made >= kTiles) barrier_wait(&shared.tile_empty[made % kTiles], made / kTiles % 2 ^ 1);
+__device__ void make_work_tile(const HopperProduct& p, HopperMemory<kTf32>& shared, WorkTiles<>& work_tiles, int made) {
+  if (made >= kWorkTiles) barrier_wait(&shared.tile_empty[made % kWorkTiles], made / kWorkTiles % 2 ^ 1);
   WorkTile tile = {};
   const int number = atomicAdd(p.next_tile, 1);   // the products of a batch in turn: so their longest tiles come first
   if (!work_tiles.find(p, number / p.batches, tile)) tile.i = -1;
   tile.batch = number % p.batches, tile.place += tile.batch * p.places;
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    const uint32_t to = address_in_peer(shared_address(&shared.tile[made % kTiles]), rank);
-    const uint32_t barrier = address_in_peer(shared_address(&shared.tile_full[made % kTiles]), rank);
+    const uint32_t to = address_in_peer(shared_address(&shared.tile[made % kWorkTiles]), rank);
+    const uint32_t barrier = address_in_peer(shared_address(&shared.tile_full[made % kWorkTiles]), rank);
     store_async(to, tile.i, tile.j, tile.begin, tile.end, barrier);
     store_async(to + 16, tile.split, tile.splits, tile.place, tile.batch, barrier);
   }
@@ -3116,15 +3042,15 @@ __device__ void make_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shar
 
 // The next work tile, for a producer, which is done with the one before. `first`: of the CTA's producers.
 template <bool kTf32>
-__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, SharedMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken,
+__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, HopperMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken,
                                                  bool first) {
-  const int at = taken % kTiles;
-  if (taken > 0) barrier_arrive_at(address_in_peer(shared_address(&shared.tile_empty[(taken - 1) % kTiles]), 0));
+  const int at = taken % kWorkTiles;
+  if (taken > 0) barrier_arrive_at(address_in_peer(shared_address(&shared.tile_empty[(taken - 1) % kWorkTiles]), 0));
   if (first) {
     if (block_rank_in_cluster() == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while the pipeline is multiplied
     barrier_arrive_expect_tx(&shared.tile_full[at], sizeof(WorkTile));
   }
-  barrier_wait(&shared.tile_full[at], taken / kTiles % 2);
+  barrier_wait(&shared.tile_full[at], taken / kWorkTiles % 2);
   return shared.tile[at];
 }
 
@@ -3147,10 +3073,10 @@ __device__ inline int k_block_flags(const HopperProduct& p, int first_row, int f
 // both. A product that needs the fallback is left out; if it is the only one, there is nothing to do.
 
 template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, WorkTiles<>& work_tiles, int /* the only one */) {
+__device__ void produce(const HopperProduct& p, HopperMemory<false>& shared, WorkTiles<>& work_tiles, int /* the only one */) {
   constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
   const int rank = static_cast<int>(block_rank_in_cluster());
-  Pipeline<SharedMemory<false>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
+  Pipeline<HopperMemory<false>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
   shared.any_fallback = load_relaxed(p.progress) & kFallback;
   for (int taken = 0;; ++taken) {
     const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, true);
@@ -3233,13 +3159,13 @@ __device__ void produce(const HopperProduct& p, SharedMemory<false>& shared, Wor
 [[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
 
 template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, SharedMemory<true>& shared, WorkTiles<>& work_tiles, int producer) {
+__device__ void produce(const HopperProduct& p, HopperMemory<true>& shared, WorkTiles<>& work_tiles, int producer) {
   constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
   const int rank = static_cast<int>(block_rank_in_cluster());
   const bool of_x = producer < 2;
   const int place = of_x ? producer : 2 * (producer - 1) + rank;   // in a stage
   const Packed& packed = of_x ? p.x : p.y;
-  Pipeline<SharedMemory<true>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
+  Pipeline<HopperMemory<true>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
   const bool any_fallback = load_relaxed(p.progress) & kFallback;
   for (int taken = 0;; ++taken) {
     const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, producer == 0);
@@ -3290,14 +3216,14 @@ __device__ void produce(const HopperProduct& p, SharedMemory<true>& shared, Work
 //
 // Neither waits for the other; while one promotes its sums the other multiplies.
 
-// Issues the wgmma of one k-block, 64 rows and kCols columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
-template <Contraction kContraction, int kCols = 128>
+// Issues the wgmma of one k-block, 64 rows and kN columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <Contraction kContraction, int kN = 128>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<__half, kCols, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+    wgmma<__half, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
 // ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
@@ -3349,9 +3275,9 @@ __device__ inline void write_rows(const HopperProduct& p, int batch, int first_r
 __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info, int group, float (&total)[2][64]) {
   const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
   if (info.splits > 1) {
-    const int cols = ceil_div(p.n, kCols), rows = kTileEdge / 64 * ceil_div(p.m, kTileEdge);   // of 64 x 256
-    int* done = p.splits_done + (static_cast<int64_t>(info.batch) * rows + row / 64) * cols + info.col / kCols;
-    constexpr int kPart = 64 * kCols;   // sums of one warpgroup; four such parts are a tile: kPart float4
+    const int cols = ceil_div(p.n, kBlockN), rows = kTileEdge / 64 * ceil_div(p.m, kTileEdge);   // of 64 x 256
+    int* done = p.splits_done + (static_cast<int64_t>(info.batch) * rows + row / 64) * cols + info.col / kBlockN;
+    constexpr int kPart = 64 * kBlockN;   // sums of one warpgroup; four such parts are a tile: kPart float4
     float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kPart) + thread;
     if (info.split < info.splits - 1) {
       leave_sums<128>(total[0], at + static_cast<int64_t>(info.split) * kPart);
@@ -3372,7 +3298,7 @@ __device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info
 
 // What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
 // register: all that the consumers keep beside their sums must fit into the few that are left.
-struct Half {
+struct ColumnHalf {
   int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
   static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11, kWideBit = 1 << 12;
   __device__ int x_stage() const { return what & 15; }
@@ -3388,9 +3314,16 @@ struct KBlock {
   __device__ int stage() const { return what >> 16; }
 };
 
+// This warp is done with a stage: tell both CTAs.
+template <typename Shared>
+__device__ inline void release_stage(uint32_t base, int stage, int lane) {
+  __syncwarp();
+  if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+}
+
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
 struct ConsumerView {
-  using Shared = SharedMemory<false>;
+  using Shared = HopperMemory<false>;
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
@@ -3398,8 +3331,8 @@ struct ConsumerView {
     return __int_as_float(load_shared(base + offsetof(Shared, head) + offset + sizeof(BlockHead) * (2 * stage + block)));
   }
   // The operands of a half of a k-block, as wgmma wants them described.
-  __device__ uint64_t x(const Half& h) const { return operand(h.x_stage(), group * Shared::kPartBytes); }
-  __device__ uint64_t y(const Half& h) const { return operand(h.y_stage(), 0); }
+  __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * Shared::kPartBytes); }
+  __device__ uint64_t y(const ColumnHalf& h) const { return operand(h.y_stage(), 0); }
   __device__ uint64_t operand(int stage, int offset) const {
     return make_descriptor(base + offsetof(Shared, stage) + stage * Shared::kStageBytes + offset, kOperandBytes, 1024);
   }
@@ -3407,7 +3340,7 @@ struct ConsumerView {
   __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
   // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
-  __device__ void next_k_block(Pipeline<Shared::kStages>& pipeline, KBlock& k_block, Half& first) const {
+  __device__ void next_k_block(Pipeline<Shared::kStages>& pipeline, KBlock& k_block, ColumnHalf& first) const {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
     k_block.what = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * pipeline.stage);
     if (k_block.what & kStop) return;
@@ -3415,38 +3348,33 @@ struct ConsumerView {
     pipeline.advance();
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
     k_block.what |= pipeline.stage << 16;
-    first = half_of(k_block, 0, y_stage);
+    first = column_half(k_block, 0, y_stage);
     pipeline.advance();
   }
 
   // Waits for the second half of Y.
-  __device__ Half second_half(const KBlock& k_block, Pipeline<Shared::kStages>& pipeline) const {
+  __device__ ColumnHalf second_half(const KBlock& k_block, Pipeline<Shared::kStages>& pipeline) const {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    const Half half = half_of(k_block, 1, pipeline.stage);
+    const ColumnHalf half = column_half(k_block, 1, pipeline.stage);
     pipeline.advance();
     return half;
   }
 
-  __device__ Half half_of(const KBlock& k_block, int half, int y_stage) const {
+  __device__ ColumnHalf column_half(const KBlock& k_block, int half, int y_stage) const {
     const int columns = k_block.what / kHasY >> 2 * half & 3;
-    Half h = {k_block.stage() | y_stage << 4 | columns << 8};
-    if (columns && k_block.what & kHasX << group) h.what |= Half::kMultiplyBit;
-    if (k_block.what & kLast) h.what |= Half::kLastBit;
-    if (k_block.what & (kWideX << group | kWideY << half)) h.what |= Half::kWideBit;
+    ColumnHalf h = {k_block.stage() | y_stage << 4 | columns << 8};
+    if (columns && k_block.what & kHasX << group) h.what |= ColumnHalf::kMultiplyBit;
+    if (k_block.what & kLast) h.what |= ColumnHalf::kLastBit;
+    if (k_block.what & (kWideX << group | kWideY << half)) h.what |= ColumnHalf::kWideBit;
     return h;
   }
 
-  // This warp is done with a stage: tell both CTAs.
-  __device__ void release(int stage) const {
-    const int lane = fresh_thread_index() % 32;
-    __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-  }
+  __device__ void release(int stage) const { release_stage<Shared>(base, stage, fresh_thread_index() % 32); }
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
 template <Contraction kContraction, typename Meanwhile>
-__device__ inline void consume_half(const ConsumerView& view, const Half& h, float (&total)[64], const Meanwhile& meanwhile) {
+__device__ inline void consume_columns(const ConsumerView& view, const ColumnHalf& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
     view.release(h.y_stage());
@@ -3495,12 +3423,12 @@ __device__ inline void consume_half(const ConsumerView& view, const Half& h, flo
 // ---- Hopper kernel: consumers: tile by tile.
 
 template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory<false>& shared) {
+__device__ void consume(const HopperProduct& p, HopperMemory<false>& shared) {
   ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
   keep(view.base);
-  Pipeline<SharedMemory<false>::kStages> pipeline;
+  Pipeline<HopperMemory<false>::kStages> pipeline;
   KBlock k_block;
-  Half first, second;
+  ColumnHalf first, second;
   auto wait_for_first = [&] { view.next_k_block(pipeline, k_block, first); };
   auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
   wait_for_first();
@@ -3510,8 +3438,8 @@ __device__ void consume(const HopperProduct& p, SharedMemory<false>& shared) {
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
     int x_stage;   // of the last k-block
     for (;;) {
-      consume_half<kContraction>(view, first, total[0], wait_for_second);
-      consume_half<kContraction>(view, second, total[1], wait_for_first);
+      consume_columns<kContraction>(view, first, total[0], wait_for_second);
+      consume_columns<kContraction>(view, second, total[1], wait_for_first);
       x_stage = second.x_stage();
       if (second.last()) break;
       view.release(x_stage);
@@ -3551,8 +3479,8 @@ struct Unit {
 };
 
 template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, SharedMemory<true>& shared) {
-  using Shared = SharedMemory<true>;
+__device__ void consume(const HopperProduct& p, HopperMemory<true>& shared) {
+  using Shared = HopperMemory<true>;
   const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
   const uint32_t base = shared_address(&shared);
   Pipeline<Shared::kStages> at;
@@ -3561,10 +3489,7 @@ __device__ void consume(const HopperProduct& p, SharedMemory<true>& shared) {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
     flags = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * at.stage);
   };
-  auto release = [&](int stage) {
-    __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-  };
+  auto release = [&](int stage) { release_stage<Shared>(base, stage, lane); };
   auto has_x = [&] { return (flags & kHasX << group) != 0; };
   auto unscale = [&](int block) {
     return __int_as_float(load_shared(base + offsetof(Shared, head) + sizeof(BlockHead) * (Shared::kBlocks * at.stage + block)));
@@ -3661,7 +3586,7 @@ __device__ inline void write_zeros_above(const HopperProduct& p) {
 
 // What the warps of a CTA do, each in its role.
 template <Contraction kContraction, bool kTf32>
-__device__ inline void take_part(const HopperProduct& p, SharedMemory<kTf32>& shared) {
+__device__ inline void take_part(const HopperProduct& p, HopperMemory<kTf32>& shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   WorkTiles<> work_tiles;
   if (warp == kProducerWarp && lane == 0 && block_rank_in_cluster() == 0) make_work_tile(p, shared, work_tiles, 0);
@@ -3684,7 +3609,7 @@ template <Contraction kFirst, Contraction kSecond, bool kTf32>
 __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid_constant__ HopperProducts p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
-  using Shared = SharedMemory<kTf32>;
+  using Shared = HopperMemory<kTf32>;
   Shared& shared = *reinterpret_cast<Shared*>(raw);
   constexpr int kProducers = kTf32 ? kTf32Producers : 1;
   if (threadIdx.x == 0) {
@@ -3693,7 +3618,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
       barrier_init(&shared.full[s], kProducers);
       barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
     }
-    for (int u = 0; u < kTiles; ++u) {
+    for (int u = 0; u < kWorkTiles; ++u) {
       barrier_init(&shared.tile_full[u], 1);
       barrier_init(&shared.tile_empty[u], 2 * kProducers);
     }
@@ -3713,9 +3638,11 @@ __global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid
 // Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
 // kernel has ended when packing begins.
 __global__ void reset_counters(int* words, int count) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   grid_dependency_wait();
   launch_dependent_grids();
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
+#endif
 }
 """
 
@@ -3727,7 +3654,7 @@ __global__ void reset_counters(int* words, int count) {
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
 # to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply and send C's boxes, and a scheduler
 # hands out work tiles, the longest first. Sums are float32 and rounded once. Only tiles longer than a cluster's share of the work need a
-# workspace: they are summed in splits. docs/kernel.md has the measurements.
+# workspace: they are summed in splits. docs/limits.md has the measurements.
 _CUDA_HALF = r"""
 #include <atomic>
 #include <initializer_list>
@@ -4519,7 +4446,7 @@ static cudaError_t launch_packing(const Packing& packing, bool kept, cudaStream_
 template <Contraction kFirst, Contraction kSecond>
 static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cudaStream_t stream) {
   return with_constant(p.of[0].tf32, [&](auto tf32) {
-    const Launch launch(2 * clusters, kHopperThreads, sizeof(SharedMemory<tf32>), 2, true, stream);
+    const Launch launch(2 * clusters, kHopperThreads, sizeof(HopperMemory<tf32>), 2, true, stream);
     return launch_kernel<hopper_product<kFirst, kSecond, tf32>>(launch, p);
   });
 }
@@ -4593,7 +4520,7 @@ static bool few_tiles(const Product& p, const Gpu& gpu) {
   return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kMmaKernel) ? 4 : 1);
 }
 
-// Which kernel computes a product. docs/kernel.md has the measurement behind each bound ("Which kernel").
+// Which kernel computes a product. docs/limits.md has the measurement behind each bound ("The bounds between kernels").
 //
 //   asked for    capability    element type         size                      kernel
 //   exact        any           any                  any                       exact
@@ -4961,12 +4888,12 @@ def _pip_toolkit(cuda, path):
     major = str(cuda).partition(".")[0]
     trees = [os.path.join(os.path.abspath(folder), "nvidia", f"cu{major}") for folder in path]
     # A file of each package, in the order of _PIP_PACKAGES, and the library of the last.
-    files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/nv/target", "include/cuda_runtime.h"]
+    files = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx", "include/cuda_runtime.h"]
     files.append(f"lib/libcudart.so.{major}")
     found = [next((tree for tree in trees if os.path.exists(os.path.join(tree, file))), None) for file in files]
     if None in found:
         return None
-    headers = [os.path.join(tree, "include") for tree in dict.fromkeys(found)]
+    headers = [os.path.join(tree, "include") for tree in dict.fromkeys(found)] + [os.path.join(found[3], "include", "cccl")]
     return found[0], headers, os.path.join(found[-1], files[-1])
 
 

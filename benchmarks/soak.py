@@ -27,7 +27,6 @@ import argparse
 import contextlib
 import functools
 import gc
-import importlib.util
 import json
 import math
 import os
@@ -42,17 +41,10 @@ from typing import NamedTuple
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))  # benchmark.py lies there
 
+import benchmark  # noqa: E402
 
-def _load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-benchmark = _load(ROOT / "benchmarks" / "benchmark.py")
 check = benchmark.check
 
 CALLS = {

@@ -267,7 +267,7 @@ def slower(*records):
         ahead += [f"{with_dtype(row)}: {times} (ours {median(row['ours'])} µs)"] * bool(faster)
     small = "on the CPU, where Python's checks and masks cost more than they save in so small a product"
     slow = "; ".join(f"{where}: {', '.join(rows) or 'nothing'}" for where, rows in (("on the GPU", on_gpu), (small, on_cpu)))
-    by_whom = "; ".join(ahead) + " ([where ours goes](docs/kernel.md#half-precision))" if ahead else "nobody in the table above"
+    by_whom = "; ".join(ahead) + " ([where ours goes](docs/limits.md#half-precision))" if ahead else "nobody in the table above"
     return f"Slower than the reference {slow}.\nFaster than ours: {by_whom}."
 
 
@@ -374,7 +374,7 @@ def table(name, results):
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
 MARKER = re.compile(r"\s*<!-- (begin|end): (\S+) -->\s*")
-DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "judge", "history"))]
+DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "limits", "judge", "history"))]
 
 
 def fill(text, results):

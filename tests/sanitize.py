@@ -49,13 +49,8 @@ EVERY_COPY = (  # which kernel is for small 16-bit products: large ones would ta
 COPIED = {  # for a tool: what becomes of what, besides
     "racecheck": (
         (
-            f"    const int lane = fresh_thread_index() % 32;\n    __syncwarp();\n    if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
-            f"    __syncwarp();\n    for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
-        ),
-        (
-            f"  auto release = [&](int stage) {{\n    __syncwarp();\n    if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
-            f"  auto release = [&](int stage) {{\n    __syncwarp();\n"
-            f"    for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
+            f"  if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
+            f"  for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
         ),
         (
             "barrier_init(&shared.empty[s], 2 * kConsumerWarps);",

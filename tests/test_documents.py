@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 
 import pytest
-from helpers import ROOT, module
+from helpers import ROOT, SOURCE, module
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -44,6 +44,52 @@ def test_the_readme_is_short():
 def test_links_lead_to_files(path):
     for link in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
         assert link.startswith("https://") or (path.parent / link).exists(), f"{path.name} links to {link}, which is not there"
+
+
+def anchors(path):
+    """What GitHub calls the headings of a document."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_sections(path):
+    for file, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", path.read_text(encoding="utf-8")):
+        there = (path.parent / file) if file else path
+        assert anchor in anchors(there), f"{path.name} links to {file}#{anchor}, a section that is not there"
+
+
+@pytest.mark.parametrize("name", ["kernel", "limits"])
+def test_names_in_the_text_are_those_of_the_file(name):
+    source, text = SOURCE.read_text(encoding="utf-8"), (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"\w+", source)) | ({"portable"} if name == "limits" else set())  # a kernel that is gone, and called so
+    named = [part for span in re.findall(r"`([\w:]+)`", text) for part in span.split("::")]
+    assert len(named) > 3
+    unknown = sorted({part for part in named if part not in known})
+    assert not unknown, f"docs/{name}.md names what model_new.py does not have: {', '.join(unknown)}"
+
+
+def without_layout(code):
+    """C++ without its comments and its white space."""
+    return re.sub(r"\s+", "", re.sub(r"//.*", "", code))
+
+
+QUOTED = re.findall(r"^```cuda (\w+)\n(.*?)^```$", (ROOT / "docs" / "kernel.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(("function", "quoted"), QUOTED, ids=[function for function, _ in QUOTED])
+def test_quoted_code_stands_in_the_function_that_it_is_said_to_be_of(function, quoted):
+    """Piece by piece, in this order; a line `...` stands for what is left out."""
+    definition = rf"^[^\n#/]*\b{function}\([^;]*?{{(?: [^\n]*}}$|\n.*?^}})"  # on one line, or up to a brace that begins one
+    found = re.findall(definition, SOURCE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert found, f"model_new.py has no function {function}"
+    pieces = [without_layout(piece) for piece in quoted.split("...\n")]
+    in_order = re.compile(".*?".join(map(re.escape, pieces)))
+    assert any(in_order.search(without_layout(body)) for body in found), f"docs/kernel.md quotes what {function} does not say:\n{quoted}"
+
+
+def test_kernel_md_quotes_the_code():
+    assert len(QUOTED) > 10
 
 
 # ---- Figures. --------------------------------------------------------------------------------------------------------

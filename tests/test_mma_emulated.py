@@ -21,7 +21,7 @@ int run_type(char** arguments) {
       else
         (y_k_major ? mma_compute<T, false, true> : mma_compute<T, false, false>)(p, splits, number, memory());
     };
-    for (cluster_of = 0; cluster_of < tile_count(p, MmaShape<T>::kEdge) * p.batches; ++cluster_of)
+    for (cluster_of = 0; cluster_of < tile_count(p, MmaShape<T>::kBlockMN) * p.batches; ++cluster_of)
       run_cluster<MmaMemory<T>>(cluster_of, splits, MmaShape<T>::kThreads);
   });
 }

@@ -102,7 +102,7 @@ int main(int, char** arguments) {
     for (int c = 0; c < (triangular ? r + 1 : block_cols); ++c) {
       const int64_t number = block_index(p.x, r, c);
       const BlockMetadata& of = metadata[number];
-      const bool wide = wide_in_row(p.x, 0, r)[c / 32] >> c % 32 & 1, too = wide_in_col(p.x, 0, c)[r / 32] >> r % 32 & 1;
+      const bool wide = wide_in_line(p.x, 0, false, r)[c / 32] >> c % 32 & 1, too = wide_in_line(p.x, 0, true, c)[r / 32] >> r % 32 & 1;
       wide_blocks += wide;
       if (wide != too || (of.head.outliers && !wide)) fail("a block with outliers is not in the masks");
       if (of.head.outliers && !(has_outliers_in_row(p.x, 0, r) && has_outliers_in_col(p.x, 0, c)))

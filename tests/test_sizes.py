@@ -73,7 +73,8 @@ def cuts():
     block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
     half = {columns: constant("_CUDA_HALF", "kStages", kBlockN=columns) for columns in (tile // 2, tile)}
     mma = {
-        size: Cut(*(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kEdge", "kBlockK", "kStages"))) for size in (2, 4, 8)
+        size: Cut(*(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kBlockMN", "kBlockK", "kStages")))
+        for size in (2, 4, 8)
     }
     exact = {size: constant("_CUDA_EXACT", "kBlockK", **{"sizeof(Acc)": size}) for size in (4, 8)}
     tf32 = [constant("_CUDA_TF32_PLAN", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]

@@ -147,7 +147,8 @@ def test_torch_stays_out_of_the_cuda_source(model):
 
 # ---- The compiler that pip installs. ---------------------------------------------------------------------------------
 
-PIP_FILES = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/nv/target", "include/cuda_runtime.h", "lib/libcudart.so.13"]
+PIP_FILES = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx", "include/cuda_runtime.h"]
+PIP_FILES += ["lib/libcudart.so.13"]
 CUDA = torch.version.cuda or "13.0"
 
 
@@ -178,7 +179,7 @@ def no_toolkit(model, monkeypatch, tmp_path):
 def test_pips_toolkit_is_found(model, tmp_path):
     home = tree(tmp_path / "here")
     path = ["", str(tmp_path / "nowhere"), str(tmp_path / "here")]
-    assert model._pip_toolkit("13.0", path) == (home, [f"{home}/include"], f"{home}/lib/libcudart.so.13")
+    assert model._pip_toolkit("13.0", path) == (home, [f"{home}/include", f"{home}/include/cccl"], f"{home}/lib/libcudart.so.13")
     for other in ("12.8", "14.0", "1.3", None):
         assert model._pip_toolkit(other, path) is None, f"taken for CUDA {other}"
 
@@ -186,7 +187,7 @@ def test_pips_toolkit_is_found(model, tmp_path):
 def test_pips_toolkit_in_two_folders(model, tmp_path):
     ours, torchs = tree(tmp_path / "ours", PIP_FILES[:4]), tree(tmp_path / "torchs", PIP_FILES[4:])
     found = model._pip_toolkit("13.0", [str(tmp_path / "ours"), str(tmp_path / "torchs")])
-    assert found == (ours, [f"{ours}/include", f"{torchs}/include"], f"{torchs}/lib/libcudart.so.13")
+    assert found == (ours, [f"{ours}/include", f"{torchs}/include", f"{ours}/include/cccl"], f"{torchs}/lib/libcudart.so.13")
 
 
 @pytest.mark.parametrize("missing", PIP_FILES)
@@ -212,7 +213,7 @@ def test_the_build_is_handed_pips_toolkit(model, no_toolkit, monkeypatch, tmp_pa
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     with pytest.raises(RuntimeError, match="nvcc's words"):
         model._build()
-    assert seen == [(home, [f"{home}/include"], ["-L."], f'INPUT("{home}/lib/libcudart.so.13")\n')]
+    assert seen == [(home, [f"{home}/include", f"{home}/include/cccl"], ["-L."], f'INPUT("{home}/lib/libcudart.so.13")\n')]
     assert before == no_toolkit.CUDA_HOME
 
 
@@ -239,7 +240,8 @@ def test_pips_compiler_builds(model, no_toolkit, monkeypatch, tmp_path):
     toolkit = model._pip_toolkit(CUDA, sys.path)
     if toolkit is None or COMPILER is None or shutil.which("ninja") is None:
         pytest.skip("NVIDIA's compiler packages, a C++ compiler or ninja are not installed")
-    cuda = "#include <cuda_fp16.h>\n__global__ void f(__half* p) { *p = __float2half(1.0f); }\nvoid launch() { f<<<1, 1>>>(nullptr); }\n"
+    cuda = "#include <cuda/ptx>\n#include <cuda_fp16.h>\n__global__ void f(__half* p) { *p = __float2half(1.0f); }\n"
+    cuda += "void launch() { f<<<1, 1>>>(nullptr); }\n"
     cuda += "int version() { int found = 0; cudaRuntimeGetVersion(&found); return found; }\n"
     binding = "#include <torch/csrc/utils/pybind.h>\n#include <cuda_runtime_api.h>\nint version();\n"
     binding += 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("version", &version); }\n'
