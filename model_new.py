@@ -316,7 +316,6 @@ struct Tiles {
   int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows, and for the lower one
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
-  int start;             // where in k the tiles that have this k-block begin
 
   __device__ ClusterTile at(int number) const {
     const bool half = number < 2 * halved;
@@ -344,9 +343,9 @@ struct Tiles {
     return {begin + (end - begin) * rank / splits, begin + (end - begin) * (rank + 1) / splits};
   }
 
-  // The k-block that comes at place `at` of a range, which is gone through from `start` on, and round at its end.
+  // The k-block that comes at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
   __device__ int k_block(const KRange& range, int at) const {
-    const int k = (range.begin <= start && start < range.end ? start : range.begin) + at;
+    const int middle = k_blocks / 2, k = (range.begin <= middle && middle < range.end ? middle : range.begin) + at;
     return k < range.end ? k : k - (range.end - range.begin);
   }
 
@@ -376,7 +375,7 @@ struct SplitTiles : Tiles {
     tiles.edge = kEdge, tiles.rows = ceil_div(p.m, kTileEdge), tiles.cols = ceil_div(p.n, kTileEdge);
     tiles.m_blocks = ceil_div(p.m, kBlock), tiles.k_blocks = ceil_div(p.k, kBlock);
     tiles.triangular = p.triangular, tiles.contraction = p.contraction, tiles.batches = static_cast<int>(p.batches);
-    tiles.splits = 1, tiles.start = tiles.k_blocks / 2;
+    tiles.splits = 1;
     tiles.longest = longest;
     numbers = 0;
     for (int group = 0; group < (p.triangular ? tiles.rows : 1); ++group) {
@@ -437,7 +436,7 @@ struct Plan {
     count = (wide ? large : small) + halved;
     clusters = static_cast<int>(std::min(sms / ctas, count));
     tiles = {edge, rows, cols, ceil_div(p.m, kBlock), static_cast<int>(k_blocks), p.triangular, p.contraction, static_cast<int>(p.batches),
-             static_cast<int>(halved), static_cast<int>(count), splits, wide ? static_cast<int>(k_blocks) / 2 : 0};
+             static_cast<int>(halved), static_cast<int>(count), splits};
   }
 };
 
@@ -663,6 +662,14 @@ __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int 
   ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier, 3);
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
+// Whether this is the one thread of its warp that is elected. Of a copy that any other condition gives to one thread the compiler makes a
+// loop over threads, since the copy engine takes addresses of warps.
+__device__ inline bool elect_one() {
+  uint32_t is;
+  asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
+  return is != 0;
+}
 
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
 __device__ inline void fence_proxy_async_global() { ptx::fence_proxy_async(ptx::space_global); }
@@ -2896,7 +2903,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
 #
 # Clusters stay and take tiles, the longest first, from a queue in memory, which they ask a few k-blocks before they need one: if they asked
-# sooner, tiles would no longer go to whoever is done first. In each CTA producers bring the blocks of both operands to the stages of a
+# sooner, tiles would no longer go to whoever is done first. In each CTA one producer brings the blocks of both operands to the stages of a
 # pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All large tiles begin with the k-block in the
 # middle, if they have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2
 # the others find.
@@ -2906,7 +2913,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
-// Two warpgroups of consumers, and one of single warps, each with a role: producers, then one for the zeros, then a policy's own.
+// Two warpgroups of consumers, and one of single warps, each with a role: the producer, that for the zeros, and a policy's own.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8;   // of a thread
@@ -2937,7 +2944,7 @@ struct TileQueue {
 //   Memory            the stages, and what else of shared memory is its own
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
-//   kProducers, kConsumerRegisters, kAskedAhead   the last: k-blocks of a tile that are left when the next one is asked for
+//   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
 //   prepare, has_work, is_left_out, operands_of, k_range, load, compute, own_role, result
 template <typename Policy>
@@ -2948,7 +2955,7 @@ struct SharedMemory {
   uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
-// One k-block of a tile, for a producer.
+// One k-block of a tile, for the producer.
 struct KBlock {
   int k;
   bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
@@ -3007,9 +3014,9 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
 
 // ---- Skeleton: the roles that all policies share.
 
-// A producer: one thread.
+// The producer: one thread.
 template <typename Policy>
-__device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile, int producer) {
+__device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
   const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
@@ -3019,8 +3026,8 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       const int k = h.tiles.k_block(range, i);
-      Policy::load(h, shared, at, tile, rank, {k, i == 0 || k == range.begin, i == count - 1, round}, operands, producer);
-      if (producer == 0 && i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
+      Policy::load(h, shared, at, tile, rank, {k, i == 0 || k == range.begin, i == count - 1, round}, operands);
+      if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
     }
   }
 }
@@ -3058,7 +3065,6 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
   if (!has_work) first.row = -1;
 
-  constexpr int kZerosWarp = kProducerWarp + Policy::kProducers;
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<Policy::kConsumerRegisters>();
     Pipeline<Policy::kStages> at;
@@ -3068,9 +3074,9 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
     if (h.tiles.splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
-    if (warp < kZerosWarp) {
-      if (lane == 0) produce<Policy>(h, shared, first, warp - kProducerWarp);
-    } else if (warp == kZerosWarp) {
+    if (warp == kProducerWarp) {
+      if (elect_one()) produce<Policy>(h, shared, first);
+    } else if (warp == kProducerWarp + 1) {
       if (has_work) write_zeros_above<Policy>(h, number * Policy::kCtas + rank);
     } else {
       Policy::own_role(h, shared, first, warp);
@@ -3097,14 +3103,11 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   constexpr int kCount = kProductsOf<Policy, Second>;
   const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
   // Fill the barriers
-  if (threadIdx.x == 0) {
+  if (const int u = threadIdx.x; u < 32) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    Policy::prepare(products.of[0], shared);
-    for (int s = 0; s < Policy::kStages; ++s) {
-      barrier_init(&shared.full[s], Policy::kProducers);
-      barrier_init(&shared.empty[s], Policy::kCtas * kConsumerWarps);
-    }
-    for (int u = 0; u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);
+    Policy::prepare(products.of[0], shared, u);
+    if (u < Policy::kStages) barrier_init(&shared.full[u], 1), barrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps);
+    if (u < kQueued) barrier_init(&shared.next_full[u], 1);
     barrier_init_fence();
   }
   __syncwarp();
@@ -3153,25 +3156,21 @@ struct HalfProduct {
   TileQueue queue;
   int clusters;
   NonFinite non_finite;
-  bool bfloat16;      // or float16
 };
 
 // ---- Half precision: storing C.
 
-__device__ inline uint32_t pack(bool bfloat16, float a, float b) {
-  if (!bfloat16) {
-    const __half2 two = __floats2half2_rn(a, b);
-    return reinterpret_cast<const uint32_t&>(two);
-  } else {
-    const __nv_bfloat162 two = __floats2bfloat162_rn(a, b);
-    return reinterpret_cast<const uint32_t&>(two);
-  }
-}
+template <typename T>
+using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+__device__ inline void round_two(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
+__device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 
 // A warpgroup rounds its sums of a box once and writes it, block (row, col) of C, by way of shared memory: in lines of 128 bytes, rows, or
 // columns if C is column-major. Above the diagonal of a triangular product it writes zeros. Calls take two places in turn: whoever writes
-// to one has since been at a barrier that all threads reached after they had read what was there before.
-__device__ inline void store_box(const HalfProduct& h, uint8_t* box, int group, int row, int col, int batch, float* sum) {
+// to one has since been at a barrier that all threads reached after they had read what was there before. c: of this product of the batch.
+// Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges there is no number.
+template <typename T>
+__device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const bool by_rows = h.p.c_col == 1;
   if (h.p.triangular && col >= row) {
@@ -3180,44 +3179,46 @@ __device__ inline void store_box(const HalfProduct& h, uint8_t* box, int group, 
     for (int u = 0; u < 32; ++u)
       if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
   }
+  uint32_t w[4][4];
+  Two<T> zero[2] = {};   // or NaN, where a number is one, or Inf
+#pragma unroll
+  for (int u = 0; u < 16; ++u) {
+    Two<T> two;
+    round_two(sum[2 * u], sum[2 * u + 1], two);
+    zero[u % 2] = __hfma2(two, Two<T>(), zero[u % 2]);
+    w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
+  }
+  zero[0] = __hadd2(zero[0], zero[1]);
   // To shared memory, 128 bytes a line, swizzled
-  float sign = 0.0f;   // or a NaN, if a sum is one, or Inf
   const uint32_t base = shared_address(box);
   const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
   const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+  if (by_rows) {
 #pragma unroll
-  for (int q = 0; q < 4; ++q) {
-    const float* s = sum + 8 * q;
-    const uint32_t w[4] = {pack(h.bfloat16, s[0], s[1]), pack(h.bfloat16, s[2], s[3]), pack(h.bfloat16, s[4], s[5]),
-                           pack(h.bfloat16, s[6], s[7])};
+    for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
+  } else {
 #pragma unroll
-    for (int u = 0; u < 8; ++u) sign = fmaf(s[u], 0.0f, sign);
-    if (by_rows)
-      stmatrix_x4<false>(by_row ^ 32 * q, w);
-    else
-      stmatrix_x4<true>(by_col + 2048 * q, w);
+    for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
   }
-  // Dense products have every term. Beyond the edges zeros may have met Inf
-  const bool any = named_barrier_or<128>(kConsumerTeam + group, h.p.triangular && sign != 0.0f);
-  const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
-  if (any && thread == 0 && m > 0 && n > 0) {
-    const uint32_t number = static_cast<uint32_t>(batch) * h.tiles.m_blocks + row;
-    h.non_finite.add(number * ceil_div(h.p.n, kBlock) + col);
-  }
+  const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
+  const bool any = named_barrier_or<128>(kConsumerTeam + group, h.p.triangular && !finite);
   // To memory, 16 bytes at a time
+  const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
   const int lines = by_rows ? m : n, length = (by_rows ? n : m) - thread % 8 * 8;
   const int64_t stride = by_rows ? h.p.c_row : h.p.c_col;
-  uint16_t* const c = static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
   uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
+  const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
+  if (lines >= kBlock && length >= 8) {
 #pragma unroll
-  for (int line = thread / 8; line < kBlock; line += 16, to = next_address(to, 16 * stride)) {
-    if (line >= lines) break;
-    const uint8_t* const from = box + swizzled(line, thread % 8 * 8);
-    if (length >= 8)
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    else
-      for (int e = 0; e < length; ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
+    for (int u = 0; u < kBlock / 16; ++u)
+      *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
+  } else {
+#pragma unroll 1
+    for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
+#pragma unroll 1
+      for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
   }
+  return any && m > 0 && n > 0;
 }
 
 // ---- Half precision: the policy: how the user's matrices are copied, masked and multiplied.
@@ -3243,14 +3244,14 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
 //
 // K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
-template <int kMajorX, int kMajorY, bool kWide>
+template <typename T, int kMajorX, int kMajorY, bool kWide>
 struct Half {
   using Product = HalfProduct;
   using Element = uint16_t;
   using Shared = SharedMemory<Half>;
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
   static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
-  static constexpr int kProducers = 1, kConsumerRegisters = 216, kAskedAhead = 3;
+  static constexpr int kConsumerRegisters = 216, kAskedAhead = 3;
   static constexpr bool kTakesFirst = false, kStreaming = false;
 
   struct Memory {
@@ -3259,10 +3260,9 @@ struct Half {
     uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
   };
 
-  static __device__ void prepare(const HalfProduct& h, Shared& shared) {
-    prefetch_tma_descriptor(h.x);
-    prefetch_tma_descriptor(h.y);
-    for (int s = 0; s < kStages; ++s) barrier_init(&shared.own.landed[s], 1);
+  static __device__ void prepare(const HalfProduct& h, Shared& shared, int lane) {
+    if (lane == 0) prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
+    if (lane < kStages) barrier_init(&shared.own.landed[lane], 1);
   }
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
@@ -3276,7 +3276,7 @@ struct Half {
 
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
-                              const KBlock& k_block, const OperandsAt& operands, int /* the only producer */) {
+                              const KBlock& k_block, const OperandsAt& operands) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
     const int k = k_block.k, rows = tile.rows / kCtas, row = tile.row + (kWide ? rank * rows : 0);
     auto& stage = shared.own.stage[at.stage];
@@ -3358,31 +3358,31 @@ struct Half {
       if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
     };
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
-    // Inside no wgmma may be left open, or ptxas would run all of them one after the other
-    auto multiply = [&](auto type) {
 #pragma unroll 1
-      for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
-        barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-        const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
-        warpgroup_arrive();
+    for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
+      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
+      const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
+      warpgroup_arrive();
 #pragma unroll
-        for (int s = 0; s < kBlock / 16; ++s)
-          wgmma<decltype(type), 64 * kCols, kMajorX, kMajorY>(sum, advance_descriptor(of_x, s * kStepX),
-                                                              advance_descriptor(of_y, s * kStepY), 1);
-        warpgroup_commit_batch();
-        warpgroup_wait<1>();
-        if (reading >= 0) release(reading);
-        reading = at.stage;
-      }
-      warpgroup_wait<0>();
-    };
-    h.bfloat16 ? multiply(__nv_bfloat16()) : multiply(__half());
+      for (int s = 0; s < kBlock / 16; ++s)
+        wgmma<T, 64 * kCols, kMajorX, kMajorY>(sum, advance_descriptor(of_x, s * kStepX), advance_descriptor(of_y, s * kStepY), 1);
+      warpgroup_commit_batch();
+      warpgroup_wait<1>();
+      if (reading >= 0) release(reading);
+      reading = at.stage;
+    }
+    warpgroup_wait<0>();
     if (reading >= 0) release(reading);
 
     const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
+    uint16_t* const c = result(h, tile.batch);
+    uint32_t again = 0;   // boxes in which a number is not finite: bits by column
+    auto store = [&](int place, int u, float* sum) {
+      if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
+    };
     if (kWide || h.tiles.splits == 1) {
 #pragma unroll
-      for (int u = 0; u < kCols; ++u) store_box(h, shared.own.box[group][u % 2], group, row, col + u, tile.batch, sum + 32 * u);
+      for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* const sums = reinterpret_cast<float*>(shared.own.stage);
@@ -3400,8 +3400,12 @@ struct Half {
 #pragma unroll
           for (int e = 0; e < 32; ++e) total[e] += load_in_peer<float>(there + e * 256 * 4);
         }
-        store_box(h, shared.own.box[group][0], group, tile.row + box % 2, tile.col + box / 2, tile.batch, total);
+        store(0, box / 2, total);
       }
+    }
+    if (threadIdx.x % 128 == 0) {
+      const uint32_t first = (static_cast<uint32_t>(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
+      for (; again; again &= again - 1) h.non_finite.add(first + __ffs(again) - 1);
     }
   }
 };
@@ -3467,7 +3471,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   const Plan plan(p, gpu);
   if (plan.count > kMaxSize) return cudaErrorInvalidConfiguration;
   HalfProduct h = {};
-  h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters, h.bfloat16 = type == kBFloat16;
+  h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
   auto* const words = static_cast<unsigned long long*>(workspace);
   h.queue = {words, number_of_launch()};
   if (p.triangular)
@@ -3477,12 +3481,12 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
   if (error != cudaSuccess) return error;
-  error = with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
-    return with_constant(h.tiles.edge == 4, [&](auto wide) { return launch_as<Half<major_x, major_y, wide>>(h, plan.ctas, stream); });
-  });
-  if (error != cudaSuccess || !p.triangular) return error;
-  return with_constant(h.bfloat16, [&](auto is_bfloat16) {
+  return with_constant(type == kBFloat16, [&](auto is_bfloat16) {
     using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
+    const cudaError_t error = with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
+      return with_constant(h.tiles.edge == 4, [&](auto wide) { return launch_as<Half<T, major_x, major_y, wide>>(h, plan.ctas, stream); });
+    });
+    if (error != cudaSuccess || !p.triangular) return error;
     const int64_t halves = 2 * tile_count(p, kBlock) * p.batches;
     const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, halves), kExactThreads, 0, 1, true, stream);
     return launch_kernel<sum_again<T>>(launch, p, h.non_finite);
@@ -3694,7 +3698,7 @@ struct PackedOperands {
   static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
   template <typename Shared>
-  static __device__ void prepare(const PairsProduct&, Shared&) {}
+  static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
   template <typename Shared>
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 };
@@ -3837,7 +3841,7 @@ template <Contraction kContraction>
 struct Pairs : PackedOperands<kContraction> {
   using Shared = SharedMemory<Pairs>;
   static constexpr int kStages = 7, kStageBytes = 2 * kBlockBytes, kDepth = 3;
-  static constexpr int kProducers = 1, kConsumerRegisters = 216, kAskedAhead = 2;
+  static constexpr int kConsumerRegisters = 216, kAskedAhead = 2;
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
@@ -3854,7 +3858,7 @@ struct Pairs : PackedOperands<kContraction> {
   }
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
-                              const KBlock& k_block, const OperandsAt&, int /* the only producer */) {
+                              const KBlock& k_block, const OperandsAt&) {
     constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
@@ -3972,14 +3976,13 @@ struct Unit {
 
 //   stages:  | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB: a k-block each
 //
-// A warpgroup multiplies its own 64 rows by all 256 columns. One producer alone would take longer for a k-block than the tensor cores: one
-// copies the blocks of X, two a block of Y each, for both CTAs. A block of Y that does not exist comes as zeros: a branch around wgmma that
+// A warpgroup multiplies its own 64 rows by all 256 columns. A block of Y that does not exist comes as zeros: a branch around wgmma that
 // are under way would serialize all of them.
 template <Contraction kContraction>
 struct HiAlone : PackedOperands<kContraction> {
   using Shared = SharedMemory<HiAlone>;
   static constexpr int kStages = 4, kBlocks = 6, kStageBytes = kBlocks * kOperandBytes, kDepth = kStages;
-  static constexpr int kProducers = 3, kConsumerRegisters = 208, kAskedAhead = 3;
+  static constexpr int kConsumerRegisters = 208, kAskedAhead = 3;
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
@@ -3988,34 +3991,32 @@ struct HiAlone : PackedOperands<kContraction> {
   };
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
-                              const KBlock& k_block, const OperandsAt& operands, int producer) {
+                              const KBlock& k_block, const OperandsAt& operands) {
     constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
     Memory& own = shared.own;
     uint64_t* const full = &shared.full[at.stage];
     const int k = k_block.k, first_row = tile.row + 2 * rank;
-    if (producer == 0) {
-      const int flags = k_block_flags<kContraction>(h, first_row, tile.col, k, k_block.last);
-      barrier_wait(&shared.empty[at.stage], at.parity);
+    const int flags = k_block_flags<kContraction>(h, first_row, tile.col, k, k_block.last);
+    barrier_wait(&shared.empty[at.stage], at.parity);
+    own.flags[at.stage] = flags;
+    barrier_arrive_expect_tx(full, (__popc(flags & kHasX * 3) + 4) * kBytesAndHead);
 #pragma unroll
-      for (int u = 0; u < 2; ++u)
-        if (flags & kHasX << u) {
-          const int block = operands.x + block_of<kX, kContraction>(h, first_row + u, k);
-          copy_bulk(own.stage[at.stage] + u * kOperandBytes, h.x.blocks + static_cast<int64_t>(block) * kBlockBytes, kOperandBytes, full);
-          copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), full);
-        }
-      own.flags[at.stage] = flags;
-      barrier_arrive_expect_tx(full, __popc(flags & kHasX * 3) * kBytesAndHead);
-    } else {
-      const int column = 2 * (producer - 1) + rank;   // of the tile's column blocks
+    for (int u = 0; u < 2; ++u)
+      if (flags & kHasX << u) {
+        const int block = operands.x + block_of<kX, kContraction>(h, first_row + u, k);
+        copy_bulk(own.stage[at.stage] + u * kOperandBytes, h.x.blocks + static_cast<int64_t>(block) * kBlockBytes, kOperandBytes, full);
+        copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), full);
+      }
+#pragma unroll
+    for (int u = 0; u < 4; u += 2) {   // the other CTA fetches the rest
+      const int column = u + rank;
       const void *from = zero_block, *from_head = zero_block;
-      if (has_block<kY, kContraction>(h, tile.col + column, k)) {
+      if (flags & kHasY << column) {
         const int block = operands.y + block_of<kY, kContraction>(h, tile.col + column, k);
         from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = h.y.metadata + block;
       }
-      barrier_wait(&shared.empty[at.stage], at.parity);
       copy_bulk_multicast(own.stage[at.stage] + (2 + column) * kOperandBytes, from, kOperandBytes, full);
       copy_bulk_multicast(&own.head[at.stage][2 + column], from_head, sizeof(BlockHead), full);
-      barrier_arrive_expect_tx(full, 2 * kBytesAndHead);   // and what the other CTA fetches
     }
     at.advance();
   }

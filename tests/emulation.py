@@ -297,6 +297,7 @@ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, u
 }
 inline void fence_proxy_async_shared() { current->written = false; }
 inline void fence_proxy_async_global() {}
+inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
   if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");

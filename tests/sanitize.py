@@ -66,8 +66,8 @@ COPIED = {  # for a tool: what becomes of what, besides
             "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
         ),
         (
-            "barrier_init(&shared.full[s], Policy::kProducers);",
-            "barrier_init(&shared.full[s], Policy::kTakesFirst ? Policy::kProducers : 64);",
+            "barrier_init(&shared.full[u], 1)",
+            "barrier_init(&shared.full[u], Policy::kTakesFirst ? 1 : 64)",
         ),
         (
             "    at.advance();\n  }\n\n  // Two warps mask.",

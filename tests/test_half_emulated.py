@@ -28,6 +28,22 @@ struct __nv_bfloat162 {
 };
 inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)}; }
+inline float as_float(__half v) { return __half2float(v); }
+inline float as_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+inline void from_floats(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
+inline void from_floats(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
+template <typename Two>
+Two __hfma2(Two a, Two b, Two c) {
+  Two to;
+  from_floats(as_float(a.low) * as_float(b.low) + as_float(c.low), as_float(a.high) * as_float(b.high) + as_float(c.high), to);
+  return to;
+}
+template <typename Two>
+Two __hadd2(Two a, Two b) {
+  Two to;
+  from_floats(as_float(a.low) + as_float(b.low), as_float(a.high) + as_float(b.high), to);
+  return to;
+}
 template <int kRegisters>
 void warpgroup_reg_alloc() {}
 template <int kRegisters>
@@ -158,15 +174,16 @@ int run_type(char** arguments) {
     uint64_t word = 0x123456789ABCDEFull;
     uint32_t taken = 77;
     HalfProduct h = {};
-    h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters, h.bfloat16 = std::is_same_v<T, __nv_bfloat16>;
+    h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
     h.queue = {&queue, 0xFEDCBA9876543210ull};
     h.non_finite = {&word, &taken, boxes.data(), 0xFEDCBA99u, static_cast<uint32_t>(boxes.size())};
     h.x = map_of(p.x, p.x_row, p.x_col, p.m, p.k, p, h.p.x_batch), h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, h.p.y_batch);
     const bool x = p.x_col != 1, y = p.y_row != 1, wide = h.tiles.edge == 4;
     for (int launch = 0; launch < 2; ++launch) {
-      if (wide) x ? y ? run<Half<1, 1, 1>>(h, 2) : run<Half<1, 0, 1>>(h, 2) : y ? run<Half<0, 1, 1>>(h, 2) : run<Half<0, 0, 1>>(h, 2);
-      else if (x) y ? run<Half<1, 1, 0>>(h, plan.ctas) : run<Half<1, 0, 0>>(h, plan.ctas);
-      else y ? run<Half<0, 1, 0>>(h, plan.ctas) : run<Half<0, 0, 0>>(h, plan.ctas);
+      if (wide && x) y ? run<Half<T, 1, 1, 1>>(h, 2) : run<Half<T, 1, 0, 1>>(h, 2);
+      else if (wide) y ? run<Half<T, 0, 1, 1>>(h, 2) : run<Half<T, 0, 0, 1>>(h, 2);
+      else if (x) y ? run<Half<T, 1, 1, 0>>(h, plan.ctas) : run<Half<T, 1, 0, 0>>(h, plan.ctas);
+      else y ? run<Half<T, 0, 1, 0>>(h, plan.ctas) : run<Half<T, 0, 0, 0>>(h, plan.ctas);
       if (plan.clusters < h.tiles.count && queue != 0) fail("the queue is not left empty");
       const bool infinite = std::atoi(arguments[12]) == 4 && p.triangular;   // nothing else is listed: what NaN stands for has been masked
       if ((h.non_finite.count() != 0) != infinite) fail("boxes are listed that are finite, or none where one is not");

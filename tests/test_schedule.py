@@ -266,8 +266,8 @@ void check_half(Contraction contraction, int m, int n, int k, int triangular, in
       for (int i = 0; i < range.end - range.begin; ++i, ++length) {
         const int k_block = tiles.k_block(range, i);
         CHECK(k_block >= range.begin && k_block < range.end && !all[k_block]++, "tile %d: k-block %d comes twice", number, k_block);
-        if (i == 0 && range.begin <= tiles.start && tiles.start < range.end)
-          CHECK(k_block == tiles.start, "tile %d begins with k-block %d", number, k_block);
+        if (i == 0 && range.begin <= k_blocks / 2 && k_blocks / 2 < range.end)
+          CHECK(k_block == k_blocks / 2, "tile %d begins with k-block %d", number, k_block);
         masked |= tiles.is_masked(tile, k_block);
       }
       CHECK(masked, "tile %d of a triangle has no k-block on a diagonal", number);
