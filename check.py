@@ -5,7 +5,6 @@
     python check.py --solution theirs.py                anybody's KernelBench-style file
     python check.py --size 256 --no-timing              a few seconds on a small machine
     python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
-    python examples/plot.py time.svg                    the same at several sizes, and draws time against N
 
 It runs the solution in a process of its own and calls it some hundred times: other inputs in every call, sizes to twice --size, ordinary
 and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns
@@ -18,10 +17,9 @@ with the reference's, by a clock of its own, and compares those results as well.
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
-An element may be off by so much of (|A||B|)'s, n being the number of terms: float32 1.5e-6, float64 1e-6 * 2^-29, or twice what the
-reference's worst is off by on the same input; float16 and bfloat16 by their rounding and 2^-23 sqrt(n); with --tf32 by 2^-10 and that.
-The kernel keeps the solution's process from reaching the judge's (seccomp, Landlock, no capabilities); what a system lacks of it the
-report names. It is a judge and no sandbox: the process runs as you. docs/judge.md has the rest: bounds, clocks, attacks.
+An element of a float32 result may be off by 1.5e-6 of (|A||B|)'s, or twice what the reference's worst is off by on the same input.
+docs/judge.md has the other bounds, the clocks, the attacks, and what the kernel keeps the solution's process from. It is a judge and no
+sandbox: the process runs as you.
 """
 
 import argparse
@@ -61,7 +59,7 @@ import torch  # noqa: E402
 from judge.measures import *  # noqa: E402, F403
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16")}
 
 
 class CannotRun(Exception):
@@ -86,18 +84,12 @@ class GpuMemory:
         _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
     def __init__(self):
-        try:
-            self.driver = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise CannotRun(f"CUDA memory cannot be shared between processes: {error}") from None
+        self.driver, self.opened = ctypes.CDLL("libcuda.so.1"), {}
         self.driver.cuIpcOpenMemHandle_v2.argtypes = [ctypes.c_void_p, self.Handle, ctypes.c_uint]
-        self.opened = {}
 
     def call(self, name, *arguments):
         if status := getattr(self.driver, name)(*arguments):
-            text = ctypes.c_char_p()
-            self.driver.cuGetErrorString(status, ctypes.byref(text))
-            raise RuntimeError(f"{name} fails: {(text.value or b'CUDA error').decode()} ({status})")
+            raise OSError(f"{name} fails with CUDA error {status}: memory cannot be shared between processes")
 
     def attribute(self, number, device):
         self.call("cuDeviceGetAttribute", ctypes.byref(value := ctypes.c_int()), number, device.index)
@@ -134,8 +126,6 @@ class GpuMemory:
 class Slab:
     """Memory in which the judge puts inputs and where the children read them. `place`: how a child finds it, for JSON."""
 
-    ALIGNMENT = 512  # bytes, as torch's own CUDA allocator has it
-
     def __init__(self, device, size, place=None):
         self.device, self.size, self.place = device, size, place
         if device.type == "cuda" and place is None:
@@ -153,6 +143,11 @@ class Slab:
     def view(self, dtype, shape, offset):
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
+    @staticmethod
+    def room(nbytes):
+        """That so many bytes take: a multiple of 512, as torch's own CUDA allocator has it."""
+        return -(-nbytes // 512) * 512
+
 
 # ==== 2. The child: it runs beside the solution, which may read and change all of it. The judge counts on none of it ====
 
@@ -160,8 +155,7 @@ class Slab:
 def describe(error):
     """An error and the line of the file at fault that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != os.path.abspath(__file__)]
-    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {error}" + "".join(f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames[-1:])
 
 
 class Child:
@@ -204,8 +198,8 @@ class Child:
         bytes will be wanted, and what is not written shows."""
         self.mode, self.dtype, self.shapes, self.answers = mode, DTYPES[dtype], shapes, []
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
-        if mode == "gradients":
-            self.operands = [(A.requires_grad_(), B.requires_grad_(), G) for A, B, G in self.operands]
+        for X in itertools.chain(*(each[:2] for each in self.operands)):
+            X.requires_grad_(mode == "gradients")
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
             blocks = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in poisoned]
@@ -298,10 +292,8 @@ DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a re
 
 
 def send(number, group):
-    """Whether anybody is left in that group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left there
         os.killpg(group, number)
-        return True
 
 
 def printable(text, most=400):
@@ -313,35 +305,31 @@ class Contender(contextlib.AbstractContextManager):
     """A file and the child that runs it ('solution' or 'reference'): a process group, stopped but for the time in which it answers."""
 
     def __init__(self, who, path, slab, relay, others=(), warden=None):
-        self.who, self.path, self.slab, self.relay, self.relayed = who, path, slab, relay, 0
-        self.last_words, self.heard, self.memory = b"", 0, None
+        self.who, self.path, self.slab, self.relay, self.relayed, self.memory = who, path, slab, relay, 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        self.stdout = tempfile.TemporaryFile()  # noqa: SIM115
+        self.files = {name: tempfile.TemporaryFile() for name in ("stdout", "stderr")}  # noqa: SIM115
+        self.heard = dict.fromkeys(self.files, 0)  # bytes
         todo, self.todo = os.pipe()
         self.answers, done = os.pipe()
+        os.set_blocking(self.todo, False)
         spec = {"judge": os.getpid(), "others": others, "requests": todo, "answers": done}
         spec |= {"device": str(slab.device), "size": slab.size, "place": slab.place}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
-        files = {"stdin": subprocess.DEVNULL, "stdout": self.stdout, "stderr": subprocess.PIPE}
-        files["pass_fds"] = [todo, done] + ([slab.place] if slab.device.type == "cpu" else [])
-        self.process = subprocess.Popen(command, **files, start_new_session=True)  # a group of its own, and no terminal
+        passed = [todo, done] + ([slab.place] if slab.device.type == "cpu" else [])
+        # A group of its own, and no terminal.
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **self.files, pass_fds=passed, start_new_session=True)
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
         os.close(todo), os.close(done)
-        for fd in (self.todo, self.process.stderr.fileno()):
-            os.set_blocking(fd, False)
 
     def __exit__(self, *_):
-        for _ in range(200):  # until nobody of the group is left
-            if not send(signal.SIGKILL, self.process.pid):
-                break
-            self.process.poll()
-            time.sleep(0.005)
+        send(signal.SIGKILL, self.process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
             self.process.wait(LOADING)
-        self.process.stderr.close(), self.stdout.close()
-        for fd in filter(None, (self.todo, self.answers, self.memory)):
-            os.close(fd)
+        for file in filter(None, (self.todo, self.answers, self.memory)):
+            os.close(file)
+        for file in self.files.values():
+            file.close()
 
     def stop(self):
         """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
@@ -350,103 +338,99 @@ class Contender(contextlib.AbstractContextManager):
         while self.process.poll() is None and not os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
             time.sleep(5e-5)
             if time.perf_counter() > deadline:
-                raise Ended(f"the {self.who}'s process does not stand still when it is stopped")
+                raise self.fault("'s process does not stand still when it is stopped")
         time.sleep(2e-4)  # in which the last of them, too, will have met the signal
+
+    def fault(self, what):
+        """To be raised. What goes wrong with the reference says nothing about the solution."""
+        return Ended(f"the solution{what}") if self.who == "solution" else CannotRun(f"--reference {self.path}: the reference{what}")
 
     def ask(self, do, limit, **arguments):
         """The child's answer; Ended if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
         if select.select([self.answers], [], [], 0)[0] and self.process.poll() is None:
-            raise Ended(f"the {self.who}'s process answers what it has not been asked")
+            raise self.fault("'s process answers what it has not been asked")
+        request, said, answer = (json.dumps({"do": do, **arguments}) + "\n").encode(), b"", None
+        deadline, doing = time.perf_counter() + limit, DOING.get(do, "it prepares")
         send(signal.SIGCONT, self.process.pid)
         try:
-            answer = self.exchange(do, (json.dumps({"do": do, **arguments}) + "\n").encode(), limit)
+            while not said.endswith(b"\n\n"):
+                ready, room, _ = select.select([self.answers], [self.todo] if request else [], [], 0.1)
+                if room:
+                    with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                        request = request[os.write(self.todo, request) :]
+                piece = os.read(self.answers, 1 << 20) if ready else b""
+                said += piece
+                if len(said) > ANSWER_BYTES:
+                    raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
+                if b"\n" in piece and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
+                    answer = self.parse(said)
+                if not piece and (ready or self.process.poll() is not None):
+                    raise self.fault(f"'s process {self.end()} while {doing}")
+                if not piece:
+                    self.pass_on("stderr")
+                if time.perf_counter() > deadline:
+                    raise self.fault(f" hangs: no answer within {limit:.0f} s while {doing}")
         finally:
             send(signal.SIGSTOP, self.process.pid)
+            if do != "calls":
+                self.pass_on("stderr")
         if do != "calls":
             self.stop()
         if "raises" in answer:
-            raise Ended(f"the {self.who} raises {printable(answer['raises'])}")
+            raise self.fault(f" raises {printable(answer['raises'])}")
         if "missing" in answer:
             raise CannotRun(f"--{self.who} {self.path}: {printable(answer['missing'])}")
         return answer
 
-    def exchange(self, do, request, limit):
-        """Writes a request, reads the object that answers it, and relays what the child writes to standard error meanwhile."""
-        data, answer, deadline = b"", None, time.perf_counter() + limit
-        while not data.endswith(b"\n\n"):
-            ready, room, _ = select.select([self.answers, self.process.stderr], [self.todo] if request else [], [], 0.1)
-            if room:
-                with contextlib.suppress(BrokenPipeError, BlockingIOError):
-                    request = request[os.write(self.todo, request) :]
-            if self.answers in ready:
-                piece = os.read(self.answers, 1 << 20)
-                data += piece
-                if not piece:
-                    self.raise_ended(do)
-                if len(data) > ANSWER_BYTES:
-                    raise Ended(f"the {self.who}'s process answers with more than {ANSWER_BYTES >> 20} MB")
-                if b"\n" in piece and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
-                    answer = self.parse(data)
-            elif self.process.poll() is not None:
-                self.raise_ended(do)
-            self.listen()
-            if time.perf_counter() > deadline:
-                raise Ended(f"the {self.who} hangs: no answer within {limit:.0f} s while {DOING.get(do, 'it prepares')}")
-        return answer
-
-    def parse(self, data):
+    def parse(self, said):
         """The last object of what the child has said so far."""
         try:
-            return dict(json.loads([line for line in data[: data.rindex(b"\n")].split(b"\n") if line][-1]))
+            return dict(json.loads([line for line in said[: said.rindex(b"\n")].split(b"\n") if line][-1]))
         except (ValueError, TypeError, IndexError, RecursionError):
-            raise Ended(f"the {self.who}'s process answers the judge with something of its own: {printable(data, 80)}") from None
+            raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
 
-    def listen(self):
-        if piece := self.process.stderr.read(1 << 16):
-            *lines, self.last_words = (self.last_words + piece).split(b"\n")
-            self.last_words = self.last_words[-4096:]
-            self.pass_on(lines)
-
-    def pass_on(self, lines):
-        for line in lines[: max(0, RELAYED_LINES - self.relayed)]:
-            self.relayed += 1
-            self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
-
-    def raise_ended(self, do):
+    def end(self):
+        """How the child has ended, after its last words."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
-        self.listen()
+        self.pass_on("stderr")
         code, names = self.process.returncode, {int(number): number.name for number in signal.Signals}
-        dead = code is not None and (f"ends with status {code}" if code >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}")
-        raise Ended(f"the {self.who}'s process {dead or 'closes its channel'} while {DOING.get(do, 'it prepares')}")
+        if code is None:
+            return "closes its channel"
+        return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}"
 
-    def printed(self):
-        """What the child has written to its standard output since this was asked last."""
-        text = os.pread(self.stdout.fileno(), 1 << 16, self.heard)
-        self.heard = os.fstat(self.stdout.fileno()).st_size
+    def printed(self, name):
+        """What the child has written to 'stdout' or 'stderr' since this was asked last."""
+        file, heard = self.files[name].fileno(), self.heard[name]
+        size, text = os.fstat(file).st_size, os.pread(file, 1 << 16, heard)
+        self.heard[name] = max(size, heard + len(text))
         return text
+
+    def pass_on(self, name):
+        """Whether there is something to be relayed."""
+        text = self.printed(name)
+        for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
+            self.relayed += 1
+            self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
+        return bool(text)
 
     def fetch(self, result, shape, dtype):
         """A copy of a result out of the child's memory. Where the child says that it lies is checked as far as it has to be true."""
-        try:
-            place, offset, strides = result
-            elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-            if min(offset, *strides) < 0 or elements > 64 * math.prod(shape) + 4096:
-                raise ValueError(f"offset {offset}, strides {strides}")
-            size = elements * dtype.itemsize
-            if self.gpu:
-                flat = self.gpu.open(place, self.slab.device)[offset : offset + size]
-            else:
-                flat, done = bytearray(size), 0
-                while done < size:
-                    got = os.preadv(self.memory, [memoryview(flat)[done:]], place + done)
-                    if not got:
-                        raise OSError("its memory ends there")
-                    done += got
-                flat = torch.frombuffer(flat, dtype=torch.uint8)
-            return torch.as_strided(flat.view(dtype), shape, strides).clone(memory_format=torch.contiguous_format)
-        except (OSError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-            raise Wrong(f"the result cannot be read in the memory of the {self.who}'s process: {printable(error)}") from None
+        place, offset, strides = result
+        elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        if min(offset, *strides) < 0 or elements > 64 * math.prod(shape) + 4096:
+            raise ValueError(f"offset {offset}, strides {strides}")
+        size = elements * dtype.itemsize
+        if self.gpu:
+            flat = self.gpu.open(place, self.slab.device)[offset : offset + size]
+        else:
+            flat, done = bytearray(size), 0
+            while done < size:
+                done += (got := os.preadv(self.memory, [memoryview(flat)[done:]], place + done))
+                if not got:
+                    raise OSError("its memory ends there")
+            flat = torch.frombuffer(flat, dtype=torch.uint8)
+        return torch.as_strided(flat.view(dtype), shape, strides).clone(memory_format=torch.contiguous_format)
 
 
 # ==== 4. The judgement: values ====
@@ -461,45 +445,31 @@ class Call:
     name: str  # of the inputs' distribution
     dims: tuple
     nbytes: int  # that the inputs take in a slab
+    shapes: list  # of the results
     make: Callable  # the inputs, the same each time
     mode: str = "forward"
     copy_of: "Call | None" = None  # whose inputs are the same
     results: "list | Wrong | None" = None
     row: dict = field(default_factory=dict)
 
-    @functools.cached_property
-    def inputs(self):
-        """A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold."""
-        return self.make()
+    # A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold.
+    inputs = functools.cached_property(lambda self: self.make())
 
 
-@dataclass
 class Run:
     """One solution, one reference, and how they are to be compared."""
 
-    problem: Problem
-    size: int
-    dtype: torch.dtype
-    slab: Slab
-    seed: int
-    timeout: float
-    report: "Report"
-    tf32: bool = False  # torch's setting allows it
-    batches: bool = False  # are judged, too
-    reference: Contender | None = None
-    solution: Contender | None = None
-    timings: dict = field(default_factory=dict)
-    drawn: int = 0
-    memory: tuple = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
-
-    def __post_init__(self):
-        self.random = random.Random(self.seed)
-        self.cuda = self.slab.device.type == "cuda"
-        self.dims, self.most = self.problem.headline(self.size), self.problem.most(self.size)
-        self.dtype_name = str(self.dtype).removeprefix("torch.")
+    def __init__(self, options, report):
+        self.options, self.report, self.problem, self.dtype = options, report, PROBLEMS[options.problem], DTYPES[options.dtype]
+        self.slab, self.cuda, self.tf32 = new_slab(options), options.device.type == "cuda", options.tf32
+        self.reference = self.solution = None  # the contenders
+        self.seed = int.from_bytes(os.urandom(6), "little") if options.seed is None else options.seed
+        self.random, self.drawn, self.timings, self.gradients = random.Random(self.seed), 0, {}, False
+        self.dims, self.most = self.problem.headline(options.size), self.problem.most(options.size)
         self.quiet = self.probe()  # seconds, before any line of the solution has run
+        self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
         if self.cuda:
-            kilohertz, width, cache = (GpuMemory().attribute(n, self.slab.device) for n in (36, 37, 38))
+            kilohertz, width, cache = (GpuMemory().attribute(n, options.device) for n in (36, 37, 38))
             self.memory = (2e3 * kilohertz * width / 8 or math.inf, cache)  # two words a clock
 
     def calls_judged(self):
@@ -539,97 +509,74 @@ class Run:
             made = [self.problem.keep(X * sign) for X, sign in made] + [draw.normal(*result) for _ in range(mode == "gradients")]
             return [X.to(self.dtype).contiguous() for X in made]
 
-        read = [*operands, result] if mode == "gradients" else operands
-        return Call(name, dims, sum(math.prod(shape) * self.dtype.itemsize + Slab.ALIGNMENT for shape in read), inputs, mode)
+        read, made = ([*operands, result], [result, *operands]) if mode == "gradients" else (operands, [result])
+        return Call(name, dims, sum(Slab.room(math.prod(shape) * self.dtype.itemsize) for shape in read), made, inputs, mode)
 
-    def result_shapes(self, call):
-        *operands, result = self.problem.shapes(call.dims)
-        return [list(shape) for shape in ([result, *operands] if call.mode == "gradients" else [result])]
-
-    def places(self, calls):
-        """Shape and offset in the slab of each call's inputs, often in random order."""
-        wanted = [(c, i) for c, call in enumerate(calls) for i in range(len(call.inputs))]
-        if self.random.random() < 0.5:  # else the same place serves one input after the other, as in a user's loop
-            self.random.shuffle(wanted)
-        places, at = [[None] * len(call.inputs) for call in calls], 0
-        for c, i in wanted:
-            X = calls[c].inputs[i]
-            places[c][i] = (list(X.shape), at)
-            at += -(-X.nbytes // Slab.ALIGNMENT) * Slab.ALIGNMENT
-        return places
-
-    @contextlib.contextmanager
-    def blame(self, contender):
-        """What goes wrong with the reference says nothing about the solution."""
-        try:
-            yield
-        except Wrong as wrong:
-            if contender is self.solution:
-                raise
-            beside = ", with the solution loaded beside it" if self.solution else ""
-            raise CannotRun(f"--reference {self.reference.path}: {wrong}{beside}") from None
-
-    def request(self, contender, mode, calls, limit, timed=False):
-        """Asks for these calls and takes their results. Returns the seconds from outside."""
-        with self.blame(contender):
-            took = self.exchange(contender, mode, calls, limit, timed)
-            if contender is self.reference and (wrong := [call.results for call in calls if isinstance(call.results, Wrong)]):
-                raise wrong[0]
-        return took
-
-    def exchange(self, contender, mode, calls, limit, timed):
-        shapes, places = [self.result_shapes(call) for call in calls], self.places(calls)
-        poisoned = [math.prod(shape) * self.dtype.itemsize for made in shapes for shape in made]
+    def request(self, contender, calls, expected=0.0, timed=False):
+        """Asks for calls of one mode and takes their results. Returns the seconds from outside. `expected`: those of the reference."""
+        limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
+        operands, count = [X for call in calls for X in call.inputs], len(calls[0].inputs)
+        laid = list(range(len(operands)))
+        if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
+            self.random.shuffle(laid)
+        offsets = dict(zip(laid, itertools.accumulate((Slab.room(operands[n].nbytes) for n in laid), initial=0), strict=False))
+        places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
+        poisoned = [math.prod(shape) * self.dtype.itemsize for call in calls for shape in call.shapes]
         poisoned += [max(poisoned) * 9 // 8, 2 * max(poisoned), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
-        contender.ask("prepare", limit, mode=mode, dtype=self.dtype_name, shapes=shapes, inputs=places, poisoned=poisoned, timed=timed)
-        shared = [[self.slab.view(self.dtype, *place) for place in each] for each in places]
-        for call, views in zip(calls, shared, strict=True):  # while the child stands still
-            for X, view in zip(call.inputs, views, strict=True):
-                view.copy_(X)
+        prepared = {"mode": calls[0].mode, "dtype": self.options.dtype, "shapes": [call.shapes for call in calls], "timed": timed}
+        prepared |= {"poisoned": poisoned, "inputs": [places[n : n + count] for n in range(0, len(places), count)]}
+        contender.ask("prepare", limit, **prepared)
+        views = [self.slab.view(self.dtype, *place) for place in places]
+        for X, view in zip(operands, views, strict=True):  # while the child stands still
+            view.copy_(X)
         self.wait()
         if contender is self.solution and self.cuda:
             self.wait_for_a_quiet_gpu()
         begun = time.perf_counter()
         said = contender.ask("calls", limit).get("calls")
         if not isinstance(said, list) or len(said) != len(calls):
-            raise Ended(f"the {contender.who}'s process does not answer for each call")
+            raise contender.fault("'s process does not answer for each call")
         # What is taken first cannot be known, so all has to be there when the child says that it is. A GPU may be at work even then: the
         # clock runs until the first result is here.
         order = self.random.sample(range(len(calls)), len(calls))
         if self.cuda:
-            self.take(contender, calls[order[0]], said[order[0]], shapes[order[0]])
+            self.take(contender, calls[order[0]], said[order[0]])
             self.wait()
         took = time.perf_counter() - begun
         contender.stop()
         for n in order[self.cuda :]:
-            self.take(contender, calls[n], said[n], shapes[n])
+            self.take(contender, calls[n], said[n])
         self.wait()
-        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(shapes[0]):  # else the next results may lie there again
+        if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
             contender.gpu.close()
-        for call, views in zip(calls, shared, strict=True):
-            for name, X, view in zip("ABG", call.inputs, views, strict=False):
-                if not same_bits(X, view):
-                    call.results = Wrong(f"the input {name} is modified, first at {first_difference(X, view)}")
+        for n, (X, view) in enumerate(zip(operands, views, strict=True)):
+            if not same_bits(X, view):
+                calls[n // count].results = Wrong(f"the input {'ABG'[n % count]} is modified, first at {first_difference(X, view)}")
+        for wrong in (call.results for call in calls if contender is self.reference and isinstance(call.results, Wrong)):
+            raise contender.fault(f" is wrong: {wrong}")
         return took
 
-    def take(self, contender, call, said, shapes):
+    def take(self, contender, call, said):
         """The results of one call, out of the child's memory, as far as what was said of them is believable."""
         said = said if isinstance(said, dict) else {"wrong": said}
         if "no_memory" in said:
             short = f"not enough memory on {self.slab.device} for the {contender.who}"
             raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
         places = said.get("results")
+        if not isinstance(places, list) or len(places) != len(call.shapes):
+            call.results = Wrong(printable(said.get("wrong")))
+            return
         try:
-            if not isinstance(places, list) or len(places) != len(shapes):
-                raise Wrong(printable(said.get("wrong")))
-            call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, shapes, strict=True)]
-        except Wrong as wrong:
-            call.results = wrong
+            call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, call.shapes, strict=True)]
+        except torch.OutOfMemoryError:  # the judge's own
+            raise
+        except (OSError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+            call.results = Wrong(f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}")
 
-    def refer(self, calls, mode):
+    def refer(self, calls):
         """The reference's results for the same inputs (a list for each call), and how long it took."""
         asked = [replace(c, make=lambda c=c: c.inputs, row={}) for c in calls]
-        took = self.request(self.reference, mode, asked, LOADING * self.timeout)
+        took = self.request(self.reference, asked)
         return [call.results for call in asked], took
 
     # ---- One call's results against the truth. ----
@@ -640,18 +587,16 @@ class Run:
             raise call.results
         distribution = DISTRIBUTIONS[call.name]
         for i, (name, X, Y) in enumerate(self.problem.products(*call.inputs)):
-            exact = distribution.exact and call.mode != "gradients"
-            C, truth = call.results[i], Truth.of(X, Y, self.problem.keep, exact, self.tf32)
+            C, truth = call.results[i], Truth(X, Y, self.problem.keep, distribution.exact and call.mode != "gradients", self.tf32)
             errors = truth.errors(C)
             error, at = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
-                reference = self.refer([call], call.mode)[0][0]
+                reference = self.refer([call])[0][0]
             reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
             if reference and call.name in ORDINARY and reference_error > allowed(self.dtype, truth.terms, self.tf32)[1]:
-                raise CannotRun(
-                    f"--reference {self.reference.path}: its componentwise error of {name} on {call.name} inputs is {reference_error:.1e};"
-                    f" it does not compute {self.problem.formula} in {self.dtype_name}, or it is made to use TF32; see --tf32"
-                )
+                off = f"'s componentwise error of {name} on {call.name} inputs is {reference_error:.1e}"
+                does = f"it does not compute {self.problem.formula} in {self.options.dtype}, or it is made to use TF32; see --tf32"
+                raise self.reference.fault(f"{off}; {does}")
             bound = truth.bound(reference_error or 0.0)
             if not call.row or not error / max(bound, 1e-300) <= call.row["error"] / max(call.row["bound"], 1e-300):
                 call.row |= {"error": error, "reference_error": reference_error, "bound": bound}
@@ -674,36 +619,36 @@ class Run:
 
     def near(self, size):
         """The headline's dimensions at --size or somewhat below `size`."""
-        return self.problem.headline(self.random.randint(max(1, min(size, self.size) * 7 // 8), min(size, self.size)))
+        size = min(size, self.options.size)
+        return self.problem.headline(self.random.randint(max(1, size * 7 // 8), size))
 
-    def calls_to_judge(self, gradients):
+    def calls_to_judge(self):
         """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
-        drawn = self.random, self.problem, self.most
+        drawn, cuda, size, batches = (self.random, self.problem, self.most), self.cuda, self.options.size, self.options.batches
         kinds = ("uniform", "normal", "signed", "uniform")
-        calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if self.cuda else 1) for dims in dims_of(some_sizes, *drawn)]
+        calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in ORDINARY]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype)]
-        calls += [self.call(name, self.near(size)) for size in ((1100, 2048) if self.cuda else (300,)) for name in hard]
-        calls += [self.call(name, self.dims) for name in (hard if self.cuda or self.size <= 600 else self.random.sample(hard, 6))]
-        calls += [self.call("normal", dims) for dims in some_batches(4 if self.batches else 0, *drawn)]
+        calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in hard]
+        calls += [self.call(name, self.dims) for name in (hard if cuda or size <= 600 else self.random.sample(hard, 6))]
+        calls += [self.call("normal", dims) for dims in some_batches(4 * batches, *drawn)]
         calls.append(small := self.call("normal", self.near(300)))
         again = [(small, 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)]
-        if gradients:
-            dims = [d for _ in range(3 if self.cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
-            dims += dims_of(some_sizes, *drawn)[:: 1 if self.cuda else 2]
-            dims += some_batches((8 if self.cuda else 4) if self.batches else 0, *drawn)
+        if self.gradients:
+            dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
+            dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2]
+            dims += some_batches((8 if cuda else 4) * batches, *drawn)
             made = [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
-            again += [(call, 2) for call in made if self.size / 2 < max(call.dims) <= self.size][:2]
-            calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if self.cuda]
+            again += [(call, 2) for call in made if size / 2 < max(call.dims) <= size][:2]
+            calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(hard, 6)]
-        for call, copies in again:
-            calls += [replace(call, copy_of=call, row={}) for _ in range(copies)]
+        calls += [replace(call, copy_of=call, row={}) for call, copies in again for _ in range(copies)]
         self.random.shuffle(calls)
         return calls
 
     def groups(self, calls):
-        """(mode, calls) of each request: a random number of one mode, as many as the slab holds."""
+        """The calls of each request: a random number of one mode, as many as the slab holds."""
         for mode in MODES:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
@@ -712,30 +657,29 @@ class Run:
                     if waiting and (waiting[-1].nbytes <= room or not group):
                         room -= waiting[-1].nbytes
                         group.append(waiting.pop())
-                yield mode, group
+                yield group
 
 
-def verdict_of(function, *arguments):
-    """('ok', None), or 'WRONG' and what is wrong."""
+def wrong_in(function, *arguments):
+    """What is wrong, if anything is."""
     try:
         function(*arguments)
-        return "ok", None
     except Ended:
         raise
     except Wrong as wrong:
-        return "WRONG", str(wrong)
+        return str(wrong)
 
 
-def judge_values(run, gradients):
-    report, calls = run.report, run.calls_to_judge(gradients)
+def judge_values(run):
+    report, calls = run.report, run.calls_to_judge()
     repeated = [call for call in calls if call.copy_of]
     try:
-        for mode, group in run.groups(calls):
+        for group in run.groups(calls):
             report.progress(f"judging {len(calls)} calls on fresh inputs")
-            references, took = run.refer(group, mode)
-            run.request(run.solution, mode, group, run.timeout + took)
+            references, took = run.refer(group)
+            run.request(run.solution, group, took)
             for call, reference in zip(group, references, strict=True):
-                report.row(call, *verdict_of(run.examine, call, reference))
+                report.row(call, wrong_in(run.examine, call, reference))
                 if not call.copy_of and all(other.copy_of is not call for other in repeated):
                     call.results = vars(call).pop("inputs") and None  # memory
             if run.cuda:
@@ -768,50 +712,49 @@ TOLERANCE = (0.02, 0.07)  # between the child's clock and the judge's: besides t
 class Stopwatch:
     """Times contenders in one mode, 'forward' or 'gradients', at one size (the headline's), with fresh uniform inputs in every call."""
 
-    def __init__(self, run, mode, trials):
+    def __init__(self, run, mode):
         """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
-        self.run, self.mode, self.least, self.most, self.fixed = run, mode, -(-trials // ROUNDS), 2, 0.0
-        self.target, self.dims = REQUEST_SECONDS[run.slab.device.type], run.dims
-        sample = run.call("uniform", self.dims, mode)
-        self.reference_seconds = max(self.ask([sample], run.reference) for _ in range(2))
+        kind = run.slab.device.type
+        self.run, self.mode, self.most, self.fixed, self.alone = run, mode, 2, 0.0, None
+        self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials // ROUNDS)
+        sample = run.call("uniform", run.dims, mode)
+        self.reference_seconds = max(run.request(run.reference, [sample], timed=True) for _ in range(2))
         for _ in range(2):
             begun = time.perf_counter()
             run.examine(sample)
             run.wait()
             examined = time.perf_counter() - begun
-        results = sum(math.prod(shape) for shape in run.result_shapes(sample)) * run.dtype.itemsize
+        results = sum(math.prod(shape) for shape in sample.shapes) * run.dtype.itemsize
         self.bytes = sum(X.nbytes for X in sample.inputs) / (2 if run.problem.triangular else 1) + results  # that a call reads and writes
-        most = min(MOST_CALLS[run.slab.device.type], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
+        most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             free = torch.cuda.mem_get_info(run.slab.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * results)))
-        few = self.measure(run.reference, rounds=5)[0]
         # What a request takes besides its calls, at least. The reference's clock can be believed; few calls, so that nothing grows with
         # their number.
+        few = self.measure(run.reference, rounds=5)[0]
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in few))
         self.most = max(1, most)
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
 
-    def ask(self, calls, contender):
-        """Seconds from outside, of a request whose results nobody has looked at yet."""
-        limit = self.run.timeout + len(calls) * self.reference_seconds if contender is self.run.solution else LOADING * self.run.timeout
-        return self.run.request(contender, self.mode, calls, limit, True)
-
-    def request(self, contender, estimate):
-        """One timed request, of calls that take about so long: (number, seconds from outside, microseconds of each by its clock)."""
-        run = self.run
-        calls = [run.call("uniform", self.dims, self.mode) for _ in range(self.number(estimate))]
-        took = self.ask(calls, contender)
-        with run.blame(contender):
-            inside = contender.ask("times", run.timeout).get("us")
-        inside = (
-            inside if isinstance(inside, list) and len(inside) == len(calls) and all(type(t) is float and t >= 0 for t in inside) else []
-        )
+    def request(self, contender, estimate, decoy=False):
+        """One timed request, of calls that take about so many seconds: (random number, seconds from outside, microseconds of each by its
+        clock). A decoy is of all kinds of inputs, and nobody looks at the clock."""
+        run, most = self.run, max(1, min(self.most, max(round(self.target / estimate), self.least)))
+        number = run.random.randint(-(-most * 3 // 4), most)
+        kinds = [name for name, distribution in DISTRIBUTIONS.items() if distribution.suits(run.dtype)]
+        names = [run.random.choice(kinds if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
+        calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
+        took = run.request(contender, calls, number * self.reference_seconds, timed=True)
+        inside = [] if decoy else contender.ask("times", run.options.timeout).get("us")
+        if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
+            inside = []
         if contender is run.solution:
             for call in calls:
                 run.examine(call)
-            self.compare_with_memory(len(calls), min([took, *([sum(inside) * 1e-6] if inside else [])]))
-        return len(calls), took, inside
+        if contender is run.solution and not decoy:
+            self.compare_with_memory(number, min([took, *([sum(inside) * 1e-6] if inside else [])]))
+        return number, took, inside
 
     def compare_with_memory(self, number, seconds):
         """Raises Wrong where memory cannot have moved in time what the calls must read and write, but for what a cache may keep."""
@@ -819,21 +762,6 @@ class Stopwatch:
         if seconds < (least := (number * self.bytes - cache) / peak):
             moved = f"{number} calls must move {number * self.bytes / 1e6:.0f} MB, which takes this GPU's memory {duration(least * 1e6)}"
             raise Wrong(f"impossible: {moved}, and {duration(seconds * 1e6)} are said to have passed")
-
-    def number(self, estimate):
-        """Of calls in a request, if they take about so many seconds each: random."""
-        most = max(1, min(self.most, max(round(self.target / estimate), self.least)))
-        return self.run.random.randint(-(-most * 3 // 4), most)
-
-    def decoy(self, estimate):
-        """A request to the solution as the timed ones are, but of all kinds of inputs, and nobody looks at the clock."""
-        run, number = self.run, self.number(estimate)
-        kinds = [name for name, distribution in DISTRIBUTIONS.items() if distribution.suits(run.dtype)]
-        names = [run.random.choice(kinds if n < 8 else list(ORDINARY)) for n in range(number)]
-        calls = [run.call(name, self.dims, self.mode) for name in run.random.sample(names, number)]
-        self.ask(calls, run.solution)
-        for call in calls:
-            run.examine(call)
 
     def measure(self, *contenders, rounds=ROUNDS):
         """The requests of each contender, in turns. The solution gets as many calls as the reference, whatever its first of them take."""
@@ -855,7 +783,7 @@ class Stopwatch:
                 slow = estimates[run.solution]
                 estimates[run.solution] = min(slow, max(estimates[run.reference], slow * self.target / LONGEST))
                 if n == between:
-                    self.decoy(estimates[run.solution])
+                    self.request(run.solution, estimates[run.solution], decoy=True)
             for contender in run.random.sample(contenders, len(contenders)):
                 seen[contender].append(ask(contender, estimates[contender]))
         return list(seen.values())
@@ -863,53 +791,42 @@ class Stopwatch:
     def summary(self, requests):
         """`outside`: how the time of a request grows with the number of its calls, for each call."""
         outside = [(took - min(self.fixed, took / 2)) / number * 1e6 for number, took, _ in requests]
-        return {
-            "outside_us": statistics.median(outside),
-            "outside_noise_us": (max(outside) - min(outside)) / 2,
-            "inside": (inside := spread([us for _, _, each in requests for us in each] or [0.0])),
-            "inside_us": inside["median_us"],
-            "calls": sum(number for number, _, _ in requests),
-            "requests": [(number, took * 1e6) for number, took, _ in requests],
-        }
+        inside = spread([us for _, _, each in requests for us in each] or [0.0])
+        told = {"outside_us": statistics.median(outside), "inside_us": inside["median_us"], "inside": inside}
+        return told | {"calls": sum(n for n, _, _ in requests), "requests": [(n, took * 1e6) for n, took, _ in requests]}
 
     def settle(self, reference, solution):
         """Which clock counts, and the ratio by it."""
         times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
+        *references, mine = times.values()
         # What the clocks disagree by in a request of the reference is the noise. The solution's own is no excuse: it could be made.
-        noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / len(t["requests"]) for t in (times["alone"], times["reference"]))
-        told, seen = times["solution"]["inside_us"], times["solution"]["outside_us"]
-        tolerance = min(TOLERANCE[0] + noise * len(solution) / times["solution"]["calls"] / seen, TOLERANCE[1])
-        clock = "inside" if abs(told / seen - 1) <= tolerance else "outside"
+        noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / len(t["requests"]) for t in references)
+        tolerance = min(TOLERANCE[0] + noise * len(solution) / mine["calls"] / mine["outside_us"], TOLERANCE[1])
+        clock = "inside" if abs(mine["inside_us"] / mine["outside_us"] - 1) <= tolerance else "outside"
         for t in times.values():
-            t["us"] = t["inside"]["median_us"] if clock == "inside" else t["outside_us"]
+            t["us"] = t[f"{clock}_us"]
         # Calls may be too short for the judge's clock. The reference's own can be believed: what counts is the worse for the solution.
         # Where others use the machine, the calls that they let alone say what the reference takes.
-        references = times["alone"], times["reference"]
         best = min(t[who] for t in references for who in ("us", "inside_us"))
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
-        return times | {
-            "clock": clock,
-            "lower_bound": clock == "outside" or quiet < best,
-            "tolerance": tolerance,
-            "fixed_us": self.fixed * 1e6,
-            "reference_us": quiet,
-            "ratio": quiet / times["solution"]["us"],
-            "slower": min(told, seen) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references),  # by either clock
-        }
+        times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance, "fixed_us": self.fixed * 1e6}
+        slower = min(mine["inside_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * max(
+            t["inside_us"] for t in references
+        )  # by either clock
+        return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": slower}
 
 
 def judge_time(run, stopwatch):
     what = {"forward": "forward", "gradients": "forward + backward"}[stopwatch.mode]
 
-    def measure():
-        run.timings[stopwatch.mode] = stopwatch.settle(*stopwatch.measure(run.reference, run.solution))
-
-    verdict, detail = verdict_of(measure)
-    times = run.timings.get(stopwatch.mode)
-    made = times and f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
-    run.report.check(f"timed calls, {what}", verdict, detail or made)
-    if times:
-        run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
+    measured = []
+    if wrong := wrong_in(lambda: measured.extend(stopwatch.measure(run.reference, run.solution))):
+        run.report.check(f"timed calls, {what}", "WRONG", wrong)
+        return
+    times = run.timings[stopwatch.mode] = stopwatch.settle(*measured)
+    made = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
+    run.report.check(f"timed calls, {what}", "ok", made)
+    run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
 
 
 # ==== 6. Report ====
@@ -943,12 +860,12 @@ class Report:
         if len(details) > self.EXAMPLES:
             self.line(f"    ... and {len(details) - self.EXAMPLES} more")
 
-    def row(self, call, verdict, detail):
+    def row(self, call, wrong):
         """One call that was judged."""
         name, size = call.name + MODES[call.mode], label(call.dims)
-        self.rows.append({"input": name, "size": size, "verdict": verdict, "detail": detail, **call.row})
-        if verdict == "WRONG":
-            self.findings.setdefault(f"{name} inputs", f"{size}: {detail}")
+        self.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
+        if wrong:
+            self.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
 
     def table(self):
         """The rows so far, a line for each kind of input."""
@@ -965,9 +882,7 @@ class Report:
             verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * bool(unjudged)
             self.line(f"{name:<36} {len(rows):>5}  {span:>14}  {numbers}  {verdict}")
             self.examples(wrong)
-        self.line(
-            "errors: |C - truth| / (|A||B|) of the call that comes nearest to what is allowed; of 16-bit types, beyond their rounding\n"
-        )
+        self.line("errors: |C - truth| / (|A||B|) of the call nearest to what is allowed; of 16-bit types, beyond their rounding\n")
 
     def check(self, name, verdict, detail):
         details = detail if isinstance(detail, list) else [detail]
@@ -978,27 +893,20 @@ class Report:
         self.examples(details[1:])
 
     def times(self, what, timing, clock):
-        for who in ("reference", "solution"):
+        for who in ("alone", "reference", "solution"):
             times, inside = timing[who], timing[who]["inside"]
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
             told = f"by {clock} {span}, from outside {duration(times['outside_us'])}; {times['calls']} calls"
-            self.line(f"       {what:<20} {who:<10} {duration(times['us']):>8}; {told}")
+            self.line(f"       {what:<20} {'reference, alone' if who == 'alone' else who:<17} {duration(times['us']):>8}; {told}")
         shown = "no ratio, because --seed repeats a run" if self.repeats else ratio(timing)
         self.line(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
         if timing["clock"] == "outside" and not any(check["name"] == "clocks" for check in self.checks):
-            apart = (
-                f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}. Its own could be"
-            )
-            self.check("clocks", "note", f"{apart} false, so the judge's counts, which holds more than the calls where they are short")
-        for who in ("reference", "solution"):
-            far = timing[who]["inside"]["p90_us"] / max(timing[who]["inside"]["median_us"], 1e-3)
-            if far > FAR:
-                slow = f"one in ten of the {who}'s calls takes {far:.2f} times the median or more"
-                self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
-        alone, turns = timing["alone"]["us"], timing["reference"]["us"]
-        if alone < turns * (1 - TOLERANCE[1]):
-            took = f"took {duration(alone)} before the solution was loaded and {duration(turns)} beside it"
-            self.check(f"the reference, {what}", "note", f"{took}; the former counts")
+            apart = f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}"
+            counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
+            self.check("clocks", "note", f"{apart}. {counts}")
+        if far := [who for who in ("reference", "solution") if timing[who]["inside"]["p90_us"] > FAR * timing[who]["inside"]["median_us"]]:
+            slow = f"one in ten calls of the {' and the '.join(far)} takes {FAR} times the median or more"
+            self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
 
 
 # ==== 7. Command line ====
@@ -1012,67 +920,65 @@ def read_text(path, option):
         raise CannotRun(f"{option} {path}: cannot be read ({error}); a Python file is accepted") from None
 
 
-def write_atomically(path, text, option):
+def write_record(path, text):
     """Writes beside the file and renames, so that nobody ever reads half a file; with text = None only finds out whether that works."""
-    if os.path.isdir(path):
-        raise CannotRun(f"{option} {path}: is a folder; the name of a file is accepted")
-    folder = os.path.dirname(os.path.abspath(path))
+    beside = f"{path}.{os.getpid()}"
     try:
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".check.", encoding="utf-8") as f:
+        if os.path.isdir(path):
+            raise IsADirectoryError("it is a folder")
+        with open(beside, "x", encoding="utf-8") as f:
             f.write(text or "")
-            f.flush()
-            if text is not None:
-                os.chmod(f.name, 0o644)  # temporary files are for nobody else
-                os.replace(f.name, path)
-                open(f.name, "w").close()  # to be removed in the end
+        if text is not None:
+            os.replace(beside, path)
     except OSError as error:
-        raise CannotRun(f"{option} {path}: {folder} is not an existing folder that can be written ({error})") from None
+        raise CannotRun(f"--json {path}: cannot be written ({error}); the name of a file in an existing folder is accepted") from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.remove(beside)
 
 
-def number(kind, least, most, what):
+def number(kind, least, most):
     """An argparse type."""
 
     def parse(text):
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is given; {what} from {least} to {most} is accepted")
-        return value
+        with contextlib.suppress(ValueError):
+            if least <= (value := kind(text)) <= most:
+                return value
+        what = {int: "a whole number", float: "a number of seconds"}[kind]
+        raise argparse.ArgumentTypeError(f"{text!r} is given; {what} from {least} to {most} is accepted")
 
     return parse
 
 
 def device_of(text):
     """A torch.device that exists, with its index."""
-    count, (kind, _, index) = torch.cuda.device_count(), text.partition(":")
-    if kind not in ("cpu", "cuda") or index and not index.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is given; cpu, cuda or cuda:1 (any index) is accepted")
-    if kind == "cuda" and int(index or 0) >= count:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is given, but torch {torch.__version__} sees {count or 'no CUDA GPU'}{' GPUs' * (count > 0)}"
-        )
-    return torch.device(kind, int(index) if index else torch.cuda.current_device()) if kind == "cuda" else torch.device("cpu")
+    count = torch.cuda.device_count()
+    found = {"cpu": "cpu"} | {f"cuda:{index}": f"cuda:{index}" for index in range(count)}
+    if count:
+        found["cuda"] = f"cuda:{torch.cuda.current_device()}"
+    if text not in found:
+        sees = f"torch {torch.__version__} sees {count or 'no CUDA GPU'}{' GPUs' * (count > 0)}"
+        raise argparse.ArgumentTypeError(f"{text!r} is given, and {sees}; cpu, cuda or cuda:1 (any index that there is) is accepted")
+    return torch.device(found[text])
 
 
 def parse(argv):
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add, whole, home = parser.add_argument, "a whole number", functools.partial(os.path.join, HERE)
+    add, home = parser.add_argument, functools.partial(os.path.join, HERE)
     add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower)")
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
     size = "the size that is timed (of transposed_a: K); values are judged to twice that"
-    add("--size", metavar="N", type=number(int, 1, 1 << 20, whole), help=size)
+    add("--size", metavar="N", type=number(int, 1, 1 << 20), help=size)
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     device = "cpu, cuda or cuda:1 (default: a GPU if any)"
     add("--device", type=device_of, default="cuda" if torch.cuda.is_available() else "cpu", help=device)
     seed = "repeat a run (default: a new one, told at the end). Who knows the seed beforehand could prepare, so no ratio is certified"
-    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1, whole), help=seed)
+    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help=seed)
     seconds = "seconds a request may take beyond the reference's (default: 20); loading: ten times that"
-    add("--timeout", metavar="T", type=number(float, 0.1, 1e6, "a number of seconds"), default=20.0, help=seconds)
-    add("--trials", metavar="T", type=number(int, 1, 100_000, whole), help="calls to be timed at least (default: 30, on a CPU 8)")
+    add("--timeout", metavar="T", type=number(float, 0.1, 1e6), default=20.0, help=seconds)
+    add("--trials", metavar="T", type=number(int, 1, 100_000), help="calls to be timed at least (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     batches = "judge batches, which KernelBench's problem has not (default: where no --solution is given, since model_new.py promises them)"
@@ -1093,140 +999,123 @@ def parse(argv):
 
 def new_slab(options):
     """Room for as many calls as one request can have, as far as memory allows, and at least for one of the largest with its gradient."""
-    problem, itemsize = PROBLEMS[options.problem], DTYPES[options.dtype].itemsize
+    problem, kind = PROBLEMS[options.problem], options.device.type
     headline = problem.headline(options.size)
     one, largest = (
-        sum(math.prod(shape) * itemsize + Slab.ALIGNMENT for shape in problem.shapes(dims))
+        sum(Slab.room(math.prod(shape) * DTYPES[options.dtype].itemsize) for shape in problem.shapes(dims))
         for dims in (headline, (problem.most(options.size) + 1,) * len(headline))
     )
-    most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if options.device.type == "cuda" else 2 << 30
-    try:
-        return Slab(options.device, max(largest, min(MOST_CALLS[options.device.type] * one, most), 64 << 20))
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:  # on Windows' Linux, say
-        raise CannotRun(f"--device {options.device}: memory cannot be shared between processes here ({error})") from None
+    most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if kind == "cuda" else 2 << 30
+    return Slab(options.device, max(largest, min(MOST_CALLS[kind] * one, most), 64 << 20))
 
 
-def load(run, who, path, text, arguments=None):
-    """Has a contender (run.reference or run.solution) load this text. Returns the constructor's arguments."""
-    contender, prefix, report = getattr(run, who), run.problem.prefix, run.report
+def load(run, contender, text, arguments=None):
+    """Has a contender load this text. Returns the constructor's arguments."""
+    who, prefix, report = contender.who, run.problem.prefix, run.report
     classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
-    report.guards[who] = dict(contender.ask("start", LOADING * run.timeout).get("guard") or {})
+    report.guards[who] = dict(contender.ask("start", LOADING * run.options.timeout).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
     for what in LEFT_OPEN if who == "solution" else ():
         if not report.guards[who].get(what):
             report.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
-    file = {"path": os.path.abspath(path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
-    answer = contender.ask("load", LOADING * run.timeout, **file)
+    file = {"path": os.path.abspath(contender.path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
+    answer = contender.ask("load", LOADING * run.options.timeout, **file)
     if answer.get("class") not in classes:
-        raise Ended(f"the {who}'s process says that it has loaded {printable(answer.get('class'))}")
-    report.line(f"{who:<10}{path}: {answer['class']}")
-    if printed := contender.printed():
-        contender.pass_on(printed.splitlines())
+        raise contender.fault(f"'s process says that it has loaded {printable(answer.get('class'))}")
+    report.line(f"{who:<10}{contender.path}: {answer['class']}")
+    if contender.pass_on("stdout"):
         report.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
     return answer.get("arguments")
 
 
-def differentiable(run):
-    """Whether the reference is."""
-    try:
-        run.refer([run.call("normal", run.problem.headline(min(16, run.size)), "gradients")], "gradients")
-        return True
-    except CannotRun as reason:
-        run.report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
-        return False
-
-
-def judge(run, options, texts):
-    """All of it, with processes that have ended when it returns. Says whether gradients were judged."""
-    report = run.report
+def judge(run, texts):
+    """All of it, with processes that have ended when it returns."""
+    options, report = run.options, run.report
     with contextlib.ExitStack() as stack:
         stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
-        warden = [
-            sys.executable,
-            "-IS",
-            os.path.join(HERE, "judge", "guard.py"),
-        ]  # ends both groups when the judge has ended
+        warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py")]  # ends both groups when the judge has ended
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
         contender = functools.partial(Contender, slab=run.slab, relay=report.relay, warden=warden.stdin.fileno())
         report.progress("loading the reference")
         run.reference = stack.enter_context(contender("reference", options.reference))
-        with run.blame(run.reference):
-            arguments = load(run, "reference", options.reference, texts["reference"])
-        gradients = not options.forward_only and differentiable(run)
+        arguments = load(run, run.reference, texts["reference"])
+        try:
+            if not options.forward_only:
+                run.refer([run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
+                run.gradients = True
+        except CannotRun as reason:
+            report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             # Before any line of the solution has run: nothing that it does can slow this down.
-            modes = [] if options.no_timing else ["forward", "gradients"] if gradients else ["forward"]
-            stopwatches = [Stopwatch(run, mode, options.trials) for mode in modes]
+            stopwatches = [Stopwatch(run, mode) for mode in MODES if not options.no_timing and (run.gradients or mode == "forward")]
             report.progress("loading the solution")
             run.solution = stack.enter_context(contender("solution", options.solution, others=[warden.pid, run.reference.process.pid]))
-            load(run, "solution", options.solution, texts["solution"], arguments)
-            judge_values(run, gradients)
+            load(run, run.solution, texts["solution"], arguments)
+            judge_values(run)
             for stopwatch in stopwatches:
                 judge_time(run, stopwatch)
         except Wrong as wrong:  # the child has ended
+            if not run.solution:
+                raise run.reference.fault(f" is wrong: {wrong}") from None
             report.check("running", "WRONG", f"{wrong}; nothing more can be judged")
         except CannotRun as reason:
             if not report.findings:
                 raise
             report.check("running", "note", f"{reason}; nothing more is judged")
-        if run.solution and (printed := run.solution.printed()):
+        if run.solution and (printed := run.solution.printed("stdout")):
             told = printable(repr(printed[:80].decode(errors="replace")))
             report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {told}")
-    return gradients
 
 
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
         raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
     if options.json:
-        write_atomically(options.json, None, "--json")  # found out before the long work
+        write_record(options.json, None)  # found out before the long work
     if options.device.type == "cuda":
         torch.cuda.set_device(options.device)
     texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
-    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(6), "little")
-    problem, report, slab = PROBLEMS[options.problem], Report(options.seed is not None), new_slab(options)
-    run = Run(problem, options.size, DTYPES[options.dtype], slab, seed, options.timeout, report, options.tf32, options.batches)
+    report = Report(options.seed is not None)
+    run, problem = Run(options, report), PROBLEMS[options.problem]
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     precision = options.dtype + ", TF32 allowed" * options.tf32
     size = f"{'N' if problem.triangular else 'K x M x N'} = {label(run.dims)}{options.expected}"
     report.line(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, {size}")
     report.line(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
-    gradients = judge(run, options, texts)
-    seconds, told = time.perf_counter() - report.begun, sentence(run, options, gradients)
-    report.line(f"\nseed {seed}, {seconds:.0f} s; --seed {seed} repeats this run")
+    judge(run, texts)
+    seconds, told = time.perf_counter() - report.begun, sentence(run)
+    report.line(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
     if options.json:
-        record = {"problem": problem.name, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
-        record |= {"seed": seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
+        record = {"problem": options.problem, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
+        record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
         record |= {"guard": report.guards.get("solution"), "verdict": "wrong" if report.findings else "ok", "sentence": told}
         record |= {"calls": run.calls_judged(), "ratio": None if report.repeats else run.timings.get("forward", {}).get("ratio")}
         record |= {"rows": report.rows, "checks": report.checks, "timings": run.timings, "seconds": seconds}
         record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
-        write_atomically(options.json, json.dumps(record, indent=1) + "\n", "--json")
+        write_record(options.json, json.dumps(record, indent=1) + "\n")
         report.line(f"wrote {options.json}")
     report.line(told)
     return 1 if report.findings else 0
 
 
-def sentence(run, options, gradients):
+def sentence(run):
     """What was found, for somebody who reads nothing else."""
-    name, findings, calls = os.path.basename(options.solution), run.report.findings, run.calls_judged()
+    name, findings, calls = os.path.basename(run.options.solution), run.report.findings, run.calls_judged()
     for what, detail in findings.items():
         return f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
     if not calls:
         raise CannotRun("no call was judged")
     told = f"all holds: {name} computes {run.problem.formula} right in all of {calls} calls with inputs of their own"
-    told += ", gradients included" if gradients else "; gradients were not looked at"
+    told += ", gradients included" if run.gradients else "; gradients were not looked at"
     if not run.timings:
         return f"{told}; its time was not measured"
     times = run.timings["forward"]
     told += f"; at {label(run.dims)} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
     if run.report.repeats:
         return f"{told}; with --seed, which repeats a run, no ratio is certified"
-    return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if gradients else "")
+    return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if run.gradients else "")
 
 
 def main(argv=None):
@@ -1234,18 +1123,18 @@ def main(argv=None):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # some settings make memory that other processes cannot open
         os.environ.pop(name, None)
     try:
-        return referee(options := parse(argv))
+        return referee(parse(argv))
     except SystemExit as stop:  # argparse has said what is wrong
         return stop.code or 0
-    except CannotRun as reason:
-        status, why = 2, str(reason)
     except torch.OutOfMemoryError as error:
-        status, why = 2, f"not enough memory for --size {options.size} ({error}); a smaller size may fit"
+        status, why = 2, f"not enough memory ({error}); a smaller --size may fit"
     except KeyboardInterrupt:
         status, why = 130, "interrupted"
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more when it ends
         return 141
+    except (CannotRun, OSError) as reason:  # OSError: no file or process more, no such driver
+        status, why = 2, str(reason)
     print(f"check.py: {why}", file=sys.stderr)
     return status
 

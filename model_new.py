@@ -33,8 +33,8 @@ Map, top to bottom:
     1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
                        split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
                        any strides; sums that are not finite, once more), the tf32 kernel (small float32 products), layouts, the mma
-                       kernel (Ampere on), what runs behind the Hopper kernel, the Hopper kernel (float32, TF32), the half-precision
-                       kernel, which kernel computes
+                       kernel (Ampere on), what runs behind the Hopper kernel, the skeleton of Hopper's kernels and its policies (half
+                       precision; Pairs, float32, which is the Hopper kernel; HiAlone, TF32), which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -249,8 +249,8 @@ __host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end
 
 // ---- Schedule: the tiles of the exact, the tf32 and the mma kernel, in elements.
 
-// Tile rows that a dense product walks through together, so that its tiles meet in the L2 cache; and those of larger tiles, further down.
-[[maybe_unused]] constexpr int kBandRows = 8, kBandTiles = 4;
+// Tile rows that a dense product walks through together, so that its tiles meet in the L2 cache.
+[[maybe_unused]] constexpr int kBandRows = 8;
 
 struct Tile {
   int i, j;            // tile row and tile column of C, i >= j
@@ -288,137 +288,156 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   return {band + place % rows, place / rows, 0, p.k};
 }
 
-// ---- Schedule: the work tiles of the Hopper and the half-precision kernel, in blocks, found one after the other.
+// ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
 
-constexpr int kTileEdge = 256;                    // what a cluster computes: the tiles of two CTAs, one above the other
-[[maybe_unused]] constexpr int kTileBlocks = kTileEdge / kBlock;   // along an edge
+constexpr int kTileEdge = 256;    // of the large ones: the tiles of two CTAs, one above the other
+constexpr int kBandBlocks = 16;   // rows of C, in blocks, that the tiles of a dense product go through together
 
-// A tile of a cluster, or a split of its range of k.
-struct alignas(16) WorkTile {
-  int i, j;         // i = -1: there are no more
-  int begin, end;   // in k-blocks
-  int split, splits;
-  int place;        // of the partial sums of its tile's first split
-  int batch;        // which product of the batch
+// A tile of C, as a cluster computes it. row = -1: there are no more.
+struct alignas(16) ClusterTile {
+  int row, col, rows;   // its first block, and how many rows of blocks; its columns are Tiles::edge
+  int batch;            // which product of the batch
+  int split, splits;    // of SplitTiles: which split of its k-blocks, and of how many
+  int place;            // of the partial sums of its first split
 };
 
-template <int kEdge = kTileEdge>
-struct WorkTiles {
-  static constexpr int kBlocks = kEdge / kBlock;   // along an edge of a tile
-  int group = 0, base = 0, base_place = 0;         // of the group's first work tile: its number, and the place of its partial sums
+struct KRange {
+  int begin, end;   // half-open, in k-blocks
+};
 
-  // Tiles come in groups of one length, the longest first: how many tiles a group has, and in how many splits; returned: their length, of
-  // which the ones on an edge may lack some. 0: no such group.
-  __host__ __device__ static int describe(int group, int rows, int cols, int k_blocks, int triangular, int longest, int& count,
-                                          int& splits) {
-    const int band = rows - group * kBandTiles;   // rows of tiles that are left, of a dense product
-    if (triangular ? group >= rows : band <= 0) return 0;
-    count = triangular ? group + 1 : (band < kBandTiles ? band : kBandTiles) * cols;
-    const int length = triangular ? kBlocks * (rows - group) : k_blocks;
-    splits = ceil_div(length < k_blocks ? length : k_blocks, longest);
-    return length;
-  }
+// The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
+struct Tiles {
+  int edge;              // of a tile
+  int rows, cols;        // of one C, in tiles
+  int m_blocks, k_blocks;
+  int triangular;
+  Contraction contraction;
+  int batches;
+  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows, and for the lower one
+  int count;             // of numbers
+  int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
-  // The k-blocks of k that the tile in row i and column j sums.
-  template <typename P>
-  __device__ static void k_range(const P& p, int i, int j, int& begin, int& end) {
-    begin = !p.triangular || p.contraction == kNT ? 0 : kBlocks * (p.contraction == kNN ? j : i);
-    end = !p.triangular || p.contraction == kTN ? p.k_blocks : min(p.k_blocks, kBlocks * ((p.contraction == kNN ? i : j) + 1));
-  }
-
-  // The work of a product: the k-blocks of all of its tiles.
-  __host__ static int64_t work(int64_t rows, int64_t cols, int64_t k_blocks, int triangular) {
-    return triangular ? kBlocks * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
-  }
-
-  // How many tiles' worth of partial sums the splits leave.
-  __host__ static int64_t partial_sums(int m, int n, int k_blocks, int triangular, int longest) {
-    int64_t sum = 0;
-    int count, splits;
-    const int rows = ceil_div(m, kEdge), cols = ceil_div(n, kEdge);
-    for (int group = 0; describe(group, rows, cols, k_blocks, triangular, longest, count, splits); ++group)
-      sum += static_cast<int64_t>(count) * (splits - 1);
-    return sum;
-  }
-
-  // Finds a work tile by its number; the numbers asked for must rise. False if there are no more.
-  template <typename P>
-  __device__ bool find(const P& p, int number, WorkTile& tile) {
-    const int rows = ceil_div(p.m, kEdge), cols = ceil_div(p.n, kEdge);
-    int count, splits, place;
-    for (;; ++group) {   // the group that the work tile is in
-      if (!describe(group, rows, cols, p.k_blocks, p.triangular, p.longest_split, count, splits)) return false;
-      place = number - base;
-      if (place < count * splits) break;
-      base += count * splits, base_place += count * (splits - 1);
-    }
-    tile.split = place % splits, tile.splits = splits;
-    place /= splits;
-    tile.place = base_place + place * (splits - 1);
-    if (!p.triangular) {
-      const int band = min(kBandTiles, rows - group * kBandTiles);
-      tile.i = group * kBandTiles + place % band;
-      tile.j = place / band;
-    } else if (p.contraction == kTN) {
-      tile.i = group;
-      tile.j = place;
+  __device__ ClusterTile at(int number) const {
+    const bool half = number < 2 * halved;
+    const int tile = half ? number / 2 : number - halved, place = tile / batches;
+    int i, j;
+    if (triangular) {   // group g has g + 1 tiles, each as long as rows - g of them: for NN an anti-diagonal, for NT a column, for TN a row
+      const int group = triangle_root(place), in_group = place - static_cast<int>(triangle(group));
+      i = contraction == kTN ? group : in_group + rows - 1 - group;
+      j = contraction == kNT ? rows - 1 - group : in_group;
     } else {
-      tile.j = p.contraction == kNN ? place : rows - 1 - group;
-      tile.i = p.contraction == kNN ? place + rows - 1 - group : tile.j + place;
+      const int most = kBandBlocks / edge, first = place / (most * cols) * most, height = min(most, rows - first);
+      i = first + (place - first * cols) % height;
+      j = (place - first * cols) / height;
     }
-    k_range(p, tile.i, tile.j, tile.begin, tile.end);
-    if (splits > 1) {
-      const int begin = tile.begin, length = tile.end - begin;
-      tile.begin = begin + length * tile.split / splits, tile.end = begin + length * (tile.split + 1) / splits;
-    }
-    return true;
+    const int blocks = half ? edge / 2 : edge;
+    return {i * edge + (half ? number % 2 * blocks : 0), j * edge, blocks, tile % batches};
+  }
+
+  // The k-blocks that a CTA sums of a tile. No tile has none: of a lower half that lies below the last row it is one.
+  __device__ KRange k_range(const ClusterTile& tile, int rank) const {
+    const Side x = side_of(kX, *this), y = side_of(kY, *this);
+    const int begin = min(first_k(x, y, tile.row, tile.col), k_blocks - 1);
+    const int end = tile.row < m_blocks ? end_of_k(x, y, tile.row + tile.rows, tile.col + edge, k_blocks) : begin + 1;
+    if (splits == 1) return {begin, end};
+    return {begin + (end - begin) * rank / splits, begin + (end - begin) * (rank + 1) / splits};
+  }
+
+  // The k-block that comes at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
+  __device__ int k_block(const KRange& range, int at) const {
+    const int middle = k_blocks / 2, k = (range.begin <= middle && middle < range.end ? middle : range.begin) + at;
+    return k < range.end ? k : k - (range.end - range.begin);
+  }
+
+  // Whether a block on a diagonal is among a k-block's.
+  __device__ bool is_masked(const ClusterTile& tile, int k) const {
+    return on_diagonal(side_of(kX, *this), tile.row, tile.rows, k) || on_diagonal(side_of(kY, *this), tile.col, edge, k);
   }
 };
 
-// ---- Schedule: how the half-precision kernel computes a product.
+// The tiles of 256 x 256 of a batch by number, the longest first. Those of more than `longest` k-blocks have a number for each split, one
+// after the other: so the splits before one have been handed out before it. The products of the batch take turns.
+struct SplitTiles : Tiles {
+  int longest;
+  int places;   // for the partial sums of one product: of all splits but each tile's last
+
+  // Tiles come in groups of one length, of which those on an edge may lack some: how many splits one of them has, and how many tiles.
+  __host__ __device__ int splits_of(int group) const {
+    const int length = edge * (rows - group);
+    return ceil_div(triangular && length < k_blocks ? length : k_blocks, longest);
+  }
+  __host__ __device__ int tiles_of(int group) const { return triangular ? group + 1 : rows * cols; }
+
+  // longest: k-blocks. numbers: `count`, which has to be an int.
+  __host__ static SplitTiles of(const Product& p, int longest, int64_t& numbers) {
+    constexpr int kEdge = kTileEdge / kBlock;
+    SplitTiles tiles = {};
+    tiles.edge = kEdge, tiles.rows = ceil_div(p.m, kTileEdge), tiles.cols = ceil_div(p.n, kTileEdge);
+    tiles.m_blocks = ceil_div(p.m, kBlock), tiles.k_blocks = ceil_div(p.k, kBlock);
+    tiles.triangular = p.triangular, tiles.contraction = p.contraction, tiles.batches = static_cast<int>(p.batches);
+    tiles.splits = 1;
+    tiles.longest = longest;
+    numbers = 0;
+    for (int group = 0; group < (p.triangular ? tiles.rows : 1); ++group) {
+      const int64_t count = p.triangular ? group + 1 : static_cast<int64_t>(tiles.rows) * tiles.cols;
+      numbers += p.batches * count * tiles.splits_of(group), tiles.places += static_cast<int>(count) * (tiles.splits_of(group) - 1);
+    }
+    tiles.count = static_cast<int>(numbers);
+    return tiles;
+  }
+
+  __device__ ClusterTile at(int number) const {
+    const int batch = number % batches;
+    int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
+    for (; (parts = splits_of(group)) > 1 && rest >= tiles_of(group) * parts; ++group) {
+      rest -= tiles_of(group) * parts;
+      first += tiles_of(group), place += tiles_of(group) * (parts - 1);
+    }
+    ClusterTile tile = Tiles::at((first + rest / parts) * batches + batch);
+    tile.split = rest % parts, tile.splits = parts;
+    tile.place = batch * places + place + rest / parts * (parts - 1);
+    return tile;
+  }
+
+  __device__ KRange k_range(const ClusterTile& tile) const {
+    const KRange all = Tiles::k_range(tile, 0);
+    if (tile.splits == 1) return all;
+    const int length = all.end - all.begin;
+    return {all.begin + length * tile.split / tile.splits, all.begin + length * (tile.split + 1) / tile.splits};
+  }
+};
 
 namespace half_precision {
 
-constexpr int kMostClusters = 96;   // that the kernel's list scheduling knows, three a lane
-
-// How a product is computed; measured, on an H200. Large tiles are multiplied fastest, but few of them leave SMs idle.
+// How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are multiplied fastest, but few of them leave SMs
+// idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
 struct Plan {
-  int split;        // CTAs that share a tile of 128 x 128 and stay for that one alone; 1: two CTAs share columns of Y
-  int columns;      // of a CTA's tile
-  int clusters;
-  int longest;      // k-blocks; a longer tile is summed in splits
-  int places = 0;   // for partial sums, of one product
-  int64_t batches;
+  Tiles tiles = {};
+  int ctas, clusters;   // of a cluster; of the product
+  int64_t count;        // tiles.count, which has to be an int
 
-  Plan(const Product& p, const Gpu& gpu) : batches(p.batches) {
-    const int64_t sms = gpu.sms, small_tiles = p.batches * tile_count(p, 128), k_blocks = ceil_div(p.k, kBlock);
-    split = 4 * small_tiles <= sms && k_blocks >= 64 ? 4 : 2 * small_tiles <= sms && k_blocks >= 8 ? 2 : 1;
-    clusters = static_cast<int>(split > 1 ? small_tiles : std::min<int64_t>(sms / 2, kMostClusters));
-    longest = static_cast<int>(k_blocks), columns = 128;
-    if (split > 1) return;
-    // Half of a tile takes 0.6 of its time. All tiles of a dense product are as long as each other, and the last round may be nearly empty
-    const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge);
-    auto rounds = [&](int64_t tiles) { return (tiles + clusters - 1) / clusters; };
-    if (p.triangular ? 4 * small_tiles >= 11 * sms : 5 * rounds(p.batches * rows * cols) <= 3 * rounds(2 * p.batches * rows * cols))
-      columns = 256;
-    // Tiles longer than a cluster's share of the work are summed in splits, as long as all of those begin at once
-    const int64_t parts = p.batches * kTileEdge / columns;
-    const int64_t work = parts * WorkTiles<>::work(rows, cols, k_blocks, p.triangular);
-    for (int64_t length = std::max<int64_t>(work * 6 / (5 * clusters), 12); length < k_blocks; length += 1 + length / 16) {
-      int64_t numbers = 0, last = 0;
-      int count, splits;
-      for (int group = 0; WorkTiles<>::describe(group, rows, cols, k_blocks, p.triangular, length, count, splits); ++group) {
-        numbers += parts * count * splits;
-        if (splits > 1) last = numbers;
-      }
-      if (last > clusters) continue;
-      longest = static_cast<int>(length);
-      places = static_cast<int>(WorkTiles<>::partial_sums(p.m, p.n, k_blocks, p.triangular, longest));
-      break;
+  Plan(const Product& p, const Gpu& gpu) {
+    const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
+    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), left = large % pairs;
+    const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 8 ? 2 : 1;
+    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 22 where all SMs want the L2
+    const int64_t time_of_large = 20 * (large / pairs) + (left == 0 ? 0 : 2 * left <= pairs ? 12 : 20);
+    const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 22 * small / sms);
+    const bool wide = splits == 1 && (p.triangular ? 4 * small > 7 * sms : time_of_large < time_of_small);
+    const int edge = wide ? 4 : 2, rows = ceil_div(p.m, edge * kBlock), cols = ceil_div(p.n, edge * kBlock);
+    ctas = wide ? 2 : splits;
+    int64_t halved = 0;
+    if (wide && p.triangular) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
+      const int64_t work = p.batches * edge * rows * (rows + 1ll) * (rows + 2) / 6;
+      for (int64_t group = 0; group < rows && 5 * pairs * edge * (rows - group) > 6 * work; ++group) halved += p.batches * (group + 1);
+    } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
+      halved = left;
     }
+    count = (wide ? large : small) + halved;
+    clusters = static_cast<int>(std::min(sms / ctas, count));
+    tiles = {edge, rows, cols, ceil_div(p.m, kBlock), static_cast<int>(k_blocks), p.triangular, p.contraction, static_cast<int>(p.batches),
+             static_cast<int>(halved), static_cast<int>(count), splits};
   }
-  int64_t bytes_of_sums() const { return batches * places * kTileEdge * kTileEdge * sizeof(float); }
-  int64_t bytes_of_ready() const { return batches * places * (kTileEdge / columns) * 4 * sizeof(uint64_t); }
 };
 
 }  // namespace half_precision
@@ -505,10 +524,12 @@ __device__ inline T* next_address(T* at, int64_t step) {
   return at;
 }
 
-// Keeps a value in its register. The compiler would compute it anew in every k-block, and all threads of a team would wait for that.
+// Has a value in its register from here on. The compiler would compute it anew in every k-block, or only once it is needed.
 template <typename Word>
 __device__ inline void keep(Word& value) {
-  if constexpr (sizeof(Word) == 8)
+  if constexpr (std::is_same_v<Word, float>)
+    asm volatile("" : "+f"(value));
+  else if constexpr (sizeof(Word) == 8)
     asm volatile("" : "+l"(value));
   else
     asm volatile("" : "+r"(value));
@@ -629,10 +650,6 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
   asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(v.x), "r"(v.y), "l"(policy) : "memory");
 }
 
-// What the copy engine writes to global memory, in groups; the issuing thread waits until they have been read.
-__device__ inline void bulk_commit_group() { STRESS_DELAY(); ptx::cp_async_bulk_commit_group(); }
-__device__ inline void bulk_wait_group_read() { STRESS_DELAY(); ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>()); }
-
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier as those of bulk copies are.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   const int at[] = {at0, at1, at2};
@@ -646,11 +663,12 @@ __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int 
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// And back, in the groups of bulk_commit_group. What lies beyond the edges of the matrix is not written.
-__device__ inline void tma_store(const CUtensorMap& map, int at0, int at1, int at2, const void* from) {
-  const int at[] = {at0, at1, at2};
-  STRESS_DELAY();
-  ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, at, from);
+// Whether this is the one thread of its warp that is elected. Of a copy that any other condition gives to one thread the compiler makes a
+// loop over threads, since the copy engine takes addresses of warps.
+__device__ inline bool elect_one() {
+  uint32_t is;
+  asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
+  return is != 0;
 }
 
 // Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
@@ -666,28 +684,33 @@ __device__ inline void named_barrier_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
+// The same; whether the condition holds in any of them.
+template <int kThreads>
+__device__ inline bool named_barrier_or(int team, bool condition) {
+  STRESS_DELAY();
+  int any;
+  asm volatile(
+      "{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
+      : "=r"(any)
+      : "r"(team + 1), "n"(kThreads), "r"(static_cast<int>(condition))
+      : "memory");
+  return any;
+}
+
 // Over all lanes of a warp.
 __device__ inline uint32_t warp_max(uint32_t value) { return __reduce_max_sync(0xFFFFFFFFu, value); }
 __device__ inline uint32_t warp_min(uint32_t value) { return __reduce_min_sync(0xFFFFFFFFu, value); }
 
-template <typename T>   // int or uint64_t
-__device__ inline T load_acquire(const T* p) {
+__device__ inline int load_acquire(const int* p) {
   STRESS_DELAY();
-  T value;
-  if constexpr (sizeof(T) == 4)
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-  else
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
 __device__ inline int load_relaxed(const int* p) {
   int value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
-}
-__device__ inline void store_release(uint64_t* p, uint64_t value) {
-  STRESS_DELAY();
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 __device__ inline void add_release(int* p, int value) {
   STRESS_DELAY();
@@ -2877,100 +2900,659 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 }
 """
 
-# ---- The Hopper kernel: float32 accuracy from float16 tensor cores. --------------------------------------------------
+# ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
 #
-# Enters: a HopperProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
-# fallback: theirs is for product_behind.
+# Clusters stay and take tiles, the longest first, from a queue in memory, which they ask a few k-blocks before they need one: if they asked
+# sooner, tiles would no longer go to whoever is done first. In each CTA one producer brings the blocks of both operands to the stages of a
+# pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All large tiles begin with the k-block in the
+# middle, if they have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2
+# the others find.
 #
-# CTAs stay until everything is done, two a cluster, one an SM. In each a producer brings packed blocks into a pipeline in
-# shared memory and two warpgroups of consumers multiply. Every number below that depends on another is derived from it; docs/kernel.md
-# follows one k-block through it, docs/limits.md has the measurements.
-_CUDA_HOPPER_TYPES = r"""
-// ---- Hopper and half-precision kernel: the warps of a CTA.
+# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs, HiAlone. docs/kernel.md has
+# pictures, docs/limits.md the measurements.
+_CUDA_SKELETON = r"""
+// ---- Skeleton: the warps of a CTA.
 
-// Two warpgroups of consumers, and one of single warps, each with a role.
+// Two warpgroups of consumers, and one of single warps, each with a role: the producer, that for the zeros, and a policy's own.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
-constexpr int kEntryRegisters = 168, kConsumerRegisters = 216, kProducerRegisters = 72;   // of a thread
-[[maybe_unused]] constexpr int kTf32ConsumerRegisters = 208, kTf32ProducerRegisters = 88;
-static_assert(kEntryRegisters == 65536 / kHopperThreads / 8 * 8 && 2 * kConsumerRegisters + kProducerRegisters <= 3 * kEntryRegisters &&
-                  2 * kTf32ConsumerRegisters + kTf32ProducerRegisters <= 3 * kEntryRegisters,
-              "a warpgroup can only gain registers that another has given up");
-constexpr int kMostShared = 227 * 1024;   // bytes of shared memory that a CTA of Hopper has
+[[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8;   // of a thread
+constexpr int kMostShared = 227 * 1024;                           // bytes of shared memory that a CTA of Hopper has
+constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
 
-// ---- Hopper kernel: sizes, and what its CTAs are given and share.
+// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on, so that nothing has to be cleared before.
+struct TileQueue {
+  unsigned long long* word;
+  uint64_t launch;
 
-constexpr int kBlockN = 256;                         // of C: a CTA computes 128 x 256 at a time
-constexpr int kWorkTiles = 4;                        // places for work tiles on their way to the producers
-[[maybe_unused]] constexpr int kStripsInTile = 16;   // a warp writes the zeros of a strip at a time
-
-struct HopperProduct {
-  Packed x, y;                      // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
-  float* c;
-  int64_t c_row, c_col;
-  int m, n;
-  int lines_x, lines_y, k_blocks;   // in blocks: row blocks of X, column blocks of Y, k-blocks
-  Contraction contraction;
-  int triangular;
-  int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
-  int tf32;                         // 1: hi hi alone, of the three products, by a kernel of its own
-  int batches;
-  int64_t c_batch;                  // from the C of one product to the next one's
-  int places;                       // for partial sums, of one product
-  const Control* controls;          // of each product
-  int* progress;                    // see Progress
-  int* next_tile;                   // of the queue
-  int* next_strip;                  // of zeros
-  int* splits_done;                 // for each 64 x 256 of each C: how many of its splits have left their sums
-  float* partial_sums;              // of all splits but each tile's last
+  // How many of `count` have been taken before. The last one who asks leaves zero: a graph that is launched again begins anew.
+  __device__ uint32_t take(uint32_t count) const {
+    auto counts = [&](uint64_t value) { return value - launch <= count; };
+    uint64_t taken = atomicAdd(word, 1ull);
+    while (!counts(taken)) {   // what another launch, or nobody, has left there; whoever replaces it is the first
+      const uint64_t found = atomicCAS(word, taken + 1, launch + 1);
+      taken = found == taken + 1 ? launch : counts(found) ? atomicAdd(word, 1ull) : found - 1;
+    }
+    if (taken - launch == count - 1) *word = 0;
+    return static_cast<uint32_t>(taken - launch);
+  }
 };
 
-// What one launch computes: a product, or two, by every other cluster each. Two of one size end together, and start and end once. Each may
-// be a batch of products.
-struct HopperProducts {
-  HopperProduct of[2];
-  int count;
+// A policy has
+//   Product           what a launch is given of one product; in it p (a ::Product), tiles, queue and clusters
+//   Element           of C
+//   Memory            the stages, and what else of shared memory is its own
+//   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
+//   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
+//   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
+//   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
+//   prepare, has_work, is_left_out, operands_of, k_range, load, compute, own_role, result
+template <typename Policy>
+struct SharedMemory {
+  typename Policy::Memory own;
+  ClusterTile next[kQueued];
+  uint64_t next_full[kQueued];
+  uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
-// A k-block is 64 of k. It takes three stages: the two row blocks of X; the first two column blocks of Y; the other two. In TF32 one.
-// kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column blocks
-enum KBlockFlag : int { kStop = 1, kLast = 2, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024 };
-
-struct KBlockInfo {
-  int flags, row, col;        // row, col: the first of C that the CTA computes
-  int split, splits, place;   // place: of the partial sums of the tile's first split
-  int batch;
+// One k-block of a tile, for the producer.
+struct KBlock {
+  int k;
+  bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
+  int round;          // the place in the queue of the tile after this one
 };
 
-// ---- Hopper kernel: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
+// What a policy's producer keeps of the operands of a tile.
+struct OperandsAt {
+  int x, y;
+};
+
+// ---- Skeleton: tiles.
+
+// Whether clusters ask for any tile.
+template <typename Policy>
+__device__ inline bool has_queue(const typename Policy::Product& h) {
+  return Policy::kTakesFirst || h.clusters < h.tiles.count;
+}
+
+// The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
+// place that is written anew. The producer that asks is at most kDepth k-blocks ahead of all consumers; those wait for the mask warps once
+// in each tile of a triangle, but for a lower half that is empty.
+template <typename Policy>
+__device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
+  static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
+  if (!has_queue<Policy>(h)) return {-1};
+  barrier_wait(&shared.next_full[round % kQueued], round / kQueued % 2);
+  return shared.next[round % kQueued];
+}
+
+// One thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
+template <typename Policy>
+__device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
+  if (!has_queue<Policy>(h)) return;
+  uint64_t* const full = &shared.next_full[round % kQueued];
+  if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
+  if (rank != 0) return;
+  const int given = Policy::kTakesFirst ? 0 : h.clusters;   // tiles that come by the cluster's number
+  int number;
+  do number = given + h.queue.take(h.tiles.count - given + h.clusters);
+  while (number < h.tiles.count && Policy::is_left_out(h, number));
+  ClusterTile tile = {-1};
+  if (number < h.tiles.count) tile = h.tiles.at(number);
+  if (Policy::kCtas == 1) {   // st.async is an illegal instruction where a kernel has no clusters
+    shared.next[round % kQueued] = tile;
+    barrier_arrive_at(shared_address(full));
+    return;
+  }
+  const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
+  const int* const words = reinterpret_cast<const int*>(&tile);
+  for (int cta = 0; cta < Policy::kCtas; ++cta)
+#pragma unroll
+    for (int u = 0; u < static_cast<int>(sizeof(ClusterTile)) / 4; u += 4)
+      store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
+}
+
+// ---- Skeleton: the roles that all policies share.
+
+// The producer: one thread.
+template <typename Policy>
+__device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
+  const int rank = block_rank_in_cluster();
+  Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
+  for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
+    const KRange range = Policy::k_range(h, tile, rank);
+    const int count = range.end - range.begin;
+    const OperandsAt operands = Policy::operands_of(h, shared, tile);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const int k = h.tiles.k_block(range, i);
+      Policy::load(h, shared, at, tile, rank, {k, i == 0 || k == range.begin, i == count - 1, round}, operands);
+      if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
+    }
+  }
+}
+
+// One warp writes the CTA's part of the zeros above the diagonal, in tiles on which no tile of C lies; at first, and in large products
+// between any two strips, it waits a while, since the operands' way to the SMs is the same and they are wanted sooner.
+template <typename Policy>
+__device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
+  using Element = typename Policy::Element;
+  if (!h.p.triangular) return;
+  constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
+  const int tiles = static_cast<int>(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
+  __nanosleep(2000);
+#pragma unroll 1
+  for (int64_t u = cta; u < static_cast<int64_t>(tiles) * h.tiles.batches * kStrips; u += ctas) {
+    const int number = static_cast<int>(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
+    const int i = place - static_cast<int>(triangle(j - 1)), from = static_cast<int>(u % kStrips) * kLines;
+    write_zeros<kBlockMN, Policy::kStreaming>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
+                                              threadIdx.x % 32, 32);
+    if (h.p.n >= 4096) __nanosleep(500 * sizeof(Element));
+  }
+}
+
+// ---- Skeleton: the kernel.
+
+// What the warps of a CTA do, each in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
+template <typename Policy>
+__device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+  if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile<Policy>(h, shared, 0, rank);
+  __syncwarp();
+  grid_dependency_wait();   // the kernel before may still read what is C now, or write what is an operand
+  fence_proxy_async_global();
+  const bool has_work = Policy::has_work(h);
+  if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
+  if (!has_work) first.row = -1;
+
+  if (warp < kConsumerWarps) {
+    warpgroup_reg_alloc<Policy::kConsumerRegisters>();
+    Pipeline<Policy::kStages> at;
+    ClusterTile tile = first;
+    for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
+      Policy::compute(h, shared, tile, round, at);
+  } else {
+    warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
+    if (h.tiles.splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
+    if (warp == kProducerWarp) {
+      if (elect_one()) produce<Policy>(h, shared, first);
+    } else if (warp == kProducerWarp + 1) {
+      if (has_work) write_zeros_above<Policy>(h, number * Policy::kCtas + rank);
+    } else {
+      Policy::own_role(h, shared, first, warp);
+    }
+    __syncwarp();
+    if (h.tiles.splits > 1) cluster_wait();
+  }
+}
+
+// One product, or two, by every other cluster each. Two of one size end together, and start and end once. Each may be a batch.
+template <typename Product, int kCount>
+struct Products {
+  Product of[kCount];
+};
+template <typename Policy, typename Second>
+constexpr int kProductsOf = std::is_same_v<Policy, Second> ? 1 : 2;
+
+template <typename Policy, typename Second = Policy>
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    tile_product(const __grid_constant__ Products<typename Policy::Product, kProductsOf<Policy, Second>> products) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t raw[];
+  auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
+  constexpr int kCount = kProductsOf<Policy, Second>;
+  const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
+  // Fill the barriers
+  if (const int u = threadIdx.x; u < 32) {
+    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
+    Policy::prepare(products.of[0], shared, u);
+    if (u < Policy::kStages) barrier_init(&shared.full[u], 1), barrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps);
+    if (u < kQueued) barrier_init(&shared.next_full[u], 1);
+    barrier_init_fence();
+  }
+  __syncwarp();
+  launch_dependent_grids();
+  cluster_arrive_relaxed();
+  ClusterTile first = {};
+  if (!Policy::kTakesFirst) first = products.of[0].tiles.at(number);
+  cluster_wait();
+  if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
+    take_part<Policy>(products.of[0], shared, first, number);
+  else
+    take_part<Second>(products.of[kCount - 1], *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
+  // No CTA may end while another still arrives there. Whoever reads another's sums has them by now
+  __syncwarp();
+  cluster_arrive_relaxed();
+  cluster_wait();
+#endif
+}
+"""
+
+# ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
+#
+# Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
+# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
+#
+# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
+# to the stages of the skeleton's pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
+# docs/limits.md has the measurements.
+_CUDA_HALF = r"""
+#include <atomic>
+#include <random>
+
+namespace half_precision {
+
+// ---- Half precision: what the kernel is given.
+
+constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
+[[maybe_unused]] constexpr int kFirstMaskWarp = kProducerWarp + 2;
+// Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
+[[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
+
+struct HalfProduct {
+  CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
+  Product p;          // x_batch and y_batch in units of the tensor maps' third dimension
+  Tiles tiles;
+  TileQueue queue;
+  int clusters;
+  NonFinite non_finite;
+};
+
+// ---- Half precision: storing C.
+
+template <typename T>
+using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+__device__ inline void round_two(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
+__device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
+
+// A warpgroup rounds its sums of a box once and writes it, block (row, col) of C, by way of shared memory: in lines of 128 bytes, rows, or
+// columns if C is column-major. Above the diagonal of a triangular product it writes zeros. Calls take two places in turn: whoever writes
+// to one has since been at a barrier that all threads reached after they had read what was there before. c: of this product of the batch.
+// Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges there is no number.
+template <typename T>
+__device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+  const bool by_rows = h.p.c_col == 1;
+  if (h.p.triangular && col >= row) {
+    const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
+#pragma unroll
+    for (int u = 0; u < 32; ++u)
+      if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
+  }
+  uint32_t w[4][4];
+  Two<T> zero[2] = {};   // or NaN, where a number is one, or Inf
+#pragma unroll
+  for (int u = 0; u < 16; ++u) {
+    Two<T> two;
+    round_two(sum[2 * u], sum[2 * u + 1], two);
+    zero[u % 2] = __hfma2(two, Two<T>(), zero[u % 2]);
+    w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
+  }
+  zero[0] = __hadd2(zero[0], zero[1]);
+  // To shared memory, 128 bytes a line, swizzled
+  const uint32_t base = shared_address(box);
+  const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
+  const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+  if (by_rows) {
+#pragma unroll
+    for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
+  } else {
+#pragma unroll
+    for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
+  }
+  const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
+  const bool any = named_barrier_or<128>(kConsumerTeam + group, h.p.triangular && !finite);
+  // To memory, 16 bytes at a time
+  const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
+  const int lines = by_rows ? m : n, length = (by_rows ? n : m) - thread % 8 * 8;
+  const int64_t stride = by_rows ? h.p.c_row : h.p.c_col;
+  uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
+  const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
+  if (lines >= kBlock && length >= 8) {
+#pragma unroll
+    for (int u = 0; u < kBlock / 16; ++u)
+      *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
+  } else {
+#pragma unroll 1
+    for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
+#pragma unroll 1
+      for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
+  }
+  return any && m > 0 && n > 0;
+}
+
+// ---- Half precision: the policy: how the user's matrices are copied, masked and multiplied.
+
+// Sets a row of a block on the diagonal to zero above the diagonal, or below it (lower: what is kept).
+__device__ inline void mask_row(uint8_t* block, bool lower, int row) {
+  auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
+  const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements come before what changes
+  const uint4 v = *chunk(on);
+  auto part = [&](uint32_t two, int u) {
+    const uint32_t first = before >= 2 * u + 2 ? 0xFFFFFFFFu : before == 2 * u + 1 ? 0xFFFFu : 0u;
+    return two & (lower ? first : ~first);
+  };
+  *chunk(on) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
+#pragma unroll
+  for (int c = 0; c < 8; ++c)
+    if (lower ? c > on : c < on) *chunk(c) = uint4();
+}
+
+// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else CTAs have
+// tiles of 128 x 128.
+//
+//   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
+//
+// K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
+template <typename T, int kMajorX, int kMajorY, bool kWide>
+struct Half {
+  using Product = HalfProduct;
+  using Element = uint16_t;
+  using Shared = SharedMemory<Half>;
+  static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
+  static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
+  static constexpr int kConsumerRegisters = 216, kAskedAhead = 3;
+  static constexpr bool kTakesFirst = false, kStreaming = false;
+
+  struct Memory {
+    uint8_t stage[kStages][kBlocks][kOperandBytes];
+    uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
+    uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
+  };
+
+  static __device__ void prepare(const HalfProduct& h, Shared& shared, int lane) {
+    if (lane == 0) prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
+    if (lane < kStages) barrier_init(&shared.own.landed[lane], 1);
+  }
+  static __device__ bool has_work(const HalfProduct&) { return true; }
+  static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
+  static __device__ KRange k_range(const HalfProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
+  static __device__ uint16_t* result(const HalfProduct& h, int batch) {
+    return static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
+  }
+  static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
+    return {static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch)), static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch))};
+  }
+
+  // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
+  static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
+                              const KBlock& k_block, const OperandsAt& operands) {
+    const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
+    const int k = k_block.k, rows = tile.rows / kCtas, row = tile.row + (kWide ? rank * rows : 0);
+    auto& stage = shared.own.stage[at.stage];
+    uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.own.landed : shared.full)[at.stage];
+    barrier_wait(&shared.empty[at.stage], at.parity);
+    barrier_arrive_expect_tx(barrier, (rows + kBlocksN) * kOperandBytes);
+#pragma unroll
+    for (int u = 0; u < kBlocksM; ++u)
+      if (u < rows) {
+        const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
+        tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
+      }
+#pragma unroll
+    for (int u = 0; u < kBlocksN; u += kCtas) {
+      const int block = u + (kWide ? rank : 0);
+      const int line = (tile.col + block) * kBlock, depth = (on_side(y_side, tile.col + block, k) ? k : h.tiles.k_blocks) * kBlock;
+      auto* const copy = kWide ? tma_load_multicast : tma_load;
+      copy(stage[kBlocksM + block], h.y, kMajorY ? line : depth, kMajorY ? depth : line, operands.y, barrier);
+    }
+    at.advance();
+  }
+
+  // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place. They may
+  // still meet a NaN or an Inf of the other operand: see sum_again.
+  static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
+    if (!h.p.triangular || warp < kFirstMaskWarp) return;
+    const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
+    static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
+    uint32_t parities = 0;   // of `landed`, a bit for each stage
+    Pipeline<kStages> at;
+    for (int round = 0; tile.row >= 0; tile = next_tile<Half>(h, shared, round++)) {
+      const KRange range = h.tiles.k_range(tile, rank);
+#pragma unroll 1
+      for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
+        const int k = h.tiles.k_block(range, i);
+        if (!h.tiles.is_masked(tile, k)) continue;
+        barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
+        parities ^= 1u << at.stage;
+        mask(h, shared.own.stage[at.stage], tile, rank, k, row);
+        fence_proxy_async_shared();   // the tensor cores read what was written here
+        named_barrier_sync<kBlock>(kMaskTeam);
+        if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
+      }
+    }
+  }
+
+  // Masks a row of each block that lies on a diagonal.
+  static __device__ void mask(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], const ClusterTile& tile, int rank, int k,
+                              int row) {
+    const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
+    const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
+    if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
+    if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
+  }
+
+  // A consumer warpgroup multiplies and stores its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
+  static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
+    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+    if (kWide && tile.rows == kBlocksM)
+      compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
+    else
+      compute_part<kBlocksN>(h, shared, tile, at, group, group, 0);
+  }
+
+  // x, y: the first of its blocks of X, and of Y, in a stage. kCols: how many of Y.
+  template <int kCols>
+  static __device__ void compute_part(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at, int group,
+                                      int x, int y) {
+    constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
+    const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+    const uint32_t base = shared_address(&shared);
+    const KRange range = h.tiles.k_range(tile, rank);
+    float sum[32 * kCols] = {};
+#pragma unroll
+    for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
+    auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
+    auto release = [&](int stage) {   // each warp by itself
+      const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
+      if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
+    };
+    int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
+#pragma unroll 1
+    for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
+      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
+      const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
+      warpgroup_arrive();
+#pragma unroll
+      for (int s = 0; s < kBlock / 16; ++s)
+        wgmma<T, 64 * kCols, kMajorX, kMajorY>(sum, advance_descriptor(of_x, s * kStepX), advance_descriptor(of_y, s * kStepY), 1);
+      warpgroup_commit_batch();
+      warpgroup_wait<1>();
+      if (reading >= 0) release(reading);
+      reading = at.stage;
+    }
+    warpgroup_wait<0>();
+    if (reading >= 0) release(reading);
+
+    const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
+    uint16_t* const c = result(h, tile.batch);
+    uint32_t again = 0;   // boxes in which a number is not finite: bits by column
+    auto store = [&](int place, int u, float* sum) {
+      if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
+    };
+    if (kWide || h.tiles.splits == 1) {
+#pragma unroll
+      for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
+    } else {
+      // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
+      float* const sums = reinterpret_cast<float*>(shared.own.stage);
+      static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
+      named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
+#pragma unroll
+      for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
+      cluster_sync();
+#pragma unroll 1
+      for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
+        float total[32] = {};
+#pragma unroll 1
+        for (int from = 0; from < h.tiles.splits; ++from) {
+          const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
+#pragma unroll
+          for (int e = 0; e < 32; ++e) total[e] += load_in_peer<float>(there + e * 256 * 4);
+        }
+        store(0, box / 2, total);
+      }
+    }
+    if (threadIdx.x % 128 == 0) {
+      const uint32_t first = (static_cast<uint32_t>(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
+      for (; again; again &= again - 1) h.non_finite.add(first + __ffs(again) - 1);
+    }
+  }
+};
+
+// ---- Half precision: launching.
+
+// The tensor map of an operand, in boxes of 64 x 64 with the 128-byte swizzle. A step in its third dimension is batch_unit, and
+// batch_strides become numbers of such steps.
+static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const OperandLayout& layout, int lines, int depth,
+                              const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
+  using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
+                          const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static std::atomic<Encode*> known = nullptr;   // the driver's function
+  Encode* encode = known;
+  if (!encode) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
+#else
+    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &status);
+#endif
+    if (error != cudaSuccess) return error;
+    if (!found) return cudaErrorNotSupported;
+    known = encode = reinterpret_cast<Encode*>(found);
+  }
+  const int64_t unit = batch_unit(p, batch_strides);
+  cuuint64_t batches = 1;
+  for (int d = 0; d < p.batch_dims; ++d) {
+    batch_strides[d] = unit ? batch_strides[d] / unit : 0;
+    batches += (p.batch_size[d] - 1) * batch_strides[d];
+  }
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(layout.lines_first ? lines : depth),
+                              static_cast<cuuint64_t>(layout.lines_first ? depth : lines), batches};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(layout.pitch) * 2, static_cast<cuuint64_t>(unit ? unit : 8) * 2};
+  const cuuint32_t box[] = {kBlock, kBlock, 1}, steps[] = {1, 1, 1};
+  const CUresult result =
+      encode(&map, type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes,
+             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return static_cast<cudaError_t>(result);   // the driver's errors have the runtime's numbers
+}
+
+template <typename Policy>
+static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
+  static_assert(sizeof(SharedMemory<Policy>) <= kMostShared, "a CTA of Hopper has no more");
+  const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, stream);
+  return launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
+}
+
+// A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
+// adds to them. So nothing has to be cleared beforehand. The upper half, NonFinite's, is odd, and so never zero.
+static uint64_t number_of_launch() {
+  static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
+  return next += 2ull << 32;
+}
+
+// The workspace: TileQueue's word; of triangular products NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes.
+static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
+int64_t workspace_bytes(const Product& p) { return 8 + (p.triangular ? 16 + 4 * box_count(p) : 0); }
+
+cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+  const Plan plan(p, gpu);
+  if (plan.count > kMaxSize) return cudaErrorInvalidConfiguration;
+  HalfProduct h = {};
+  h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
+  auto* const words = static_cast<unsigned long long*>(workspace);
+  h.queue = {words, number_of_launch()};
+  if (p.triangular)
+    h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), reinterpret_cast<uint32_t*>(words + 2), reinterpret_cast<uint32_t*>(words + 3),
+                    static_cast<uint32_t>(h.queue.launch >> 32), static_cast<uint32_t>(box_count(p))};
+  const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
+  cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
+  if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
+  if (error != cudaSuccess) return error;
+  return with_constant(type == kBFloat16, [&](auto is_bfloat16) {
+    using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
+    const cudaError_t error = with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
+      return with_constant(h.tiles.edge == 4, [&](auto wide) { return launch_as<Half<T, major_x, major_y, wide>>(h, plan.ctas, stream); });
+    });
+    if (error != cudaSuccess || !p.triangular) return error;
+    const int64_t halves = 2 * tile_count(p, kBlock) * p.batches;
+    const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, halves), kExactThreads, 0, 1, true, stream);
+    return launch_kernel<sum_again<T>>(launch, p, h.non_finite);
+  });
+}
+
+}  // namespace half_precision
+"""
+
+# ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
+#
+# Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
+# fallback: theirs is for product_behind.
+#
+# One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote. Every
+# number below that depends on another is derived from it; docs/kernel.md follows one k-block through it, docs/limits.md has the
+# measurements.
+_CUDA_PAIRS_TYPES = r"""
+// ---- Pairs: what its CTAs are given.
+
+struct PairsProduct {
+  Product p;
+  Packed x, y;               // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
+  SplitTiles tiles;
+  TileQueue queue;
+  int clusters;
+  int64_t c_batch;           // from the C of one product to the next one's
+  const Control* controls;   // of each product
+  int* progress;             // see Progress
+  int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
+  float* partial_sums;       // of all splits but each tile's last
+};
+
+// What a CTA multiplies of a k-block. kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column
+// blocks; kRound * (KBlock::round, modulo twice kQueued)
+enum KBlockFlag : int { kLast = 1, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024, kRound = 4096 };
+
+// ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
 template <Operand kOperand>
-__device__ inline int lines_of(const HopperProduct& p) {
-  return kOperand == kX ? p.lines_x : p.lines_y;
+__device__ inline int lines_of(const PairsProduct& h) {
+  return kOperand == kX ? h.tiles.m_blocks : blocks_in(h.p.n);
 }
 
 template <Operand kOperand, Contraction kC>
-__device__ inline bool has_block(const HopperProduct& p, int line, int k) {
-  return line < lines_of<kOperand>(p) && on_side(side_of(kOperand, Masks{kC, p.triangular}), line, k);
+__device__ inline bool has_block(const PairsProduct& h, int line, int k) {
+  return line < lines_of<kOperand>(h) && on_side(side_of(kOperand, Masks{kC, h.p.triangular}), line, k);
 }
 
 template <Operand kOperand, Contraction kC>
-__device__ inline int block_of(const HopperProduct& p, int line, int k) {
-  const Packed& packed = kOperand == kX ? p.x : p.y;
+__device__ inline int block_of(const PairsProduct& h, int line, int k) {
+  const Packed& packed = kOperand == kX ? h.x : h.y;
   return k_is_row(kOperand, kC) ? block_index(packed, k, line) : block_index(packed, line, k);
 }
 
 // Which of the 32 blocks of a line around k are wide; none of one that does not exist.
 template <Operand kOperand, Contraction kC>
-__device__ inline uint32_t wide_blocks(const HopperProduct& p, int matrix, int line, int k) {
-  const Packed& packed = kOperand == kX ? p.x : p.y;
-  if (line >= lines_of<kOperand>(p)) return 0;
+__device__ inline uint32_t wide_blocks(const PairsProduct& h, int matrix, int line, int k) {
+  const Packed& packed = kOperand == kX ? h.x : h.y;
+  if (line >= lines_of<kOperand>(h)) return 0;
   return wide_in_line(packed, matrix, k_is_row(kOperand, kC), line)[k / 32];
 }
 """
 
-_CUDA_HOPPER = r"""
-// ---- Hopper and half-precision kernel: split-K through memory.
+_CUDA_PAIRS = r"""
+// ---- Pairs: split-K through memory.
 
 // The splits of a tile leave their sums in memory, kCount of each thread of a warpgroup, all but the last one, which adds them to its own.
 template <int kCount>
@@ -2997,244 +3579,16 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
     }
 }
 
-// ---- Hopper kernel: the shared memory, and the queue of work.
-
-//   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
-//   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
-//   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
-//
-//   TF32:    | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB, hi alone: a k-block each
-//
-// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once, in TF32 all 256.
-template <bool kTf32>
-struct HopperMemory {
-  static constexpr int kPartBytes = kTf32 ? kOperandBytes : kBlockBytes;   // of a block: hi, or hi and lo
-  static constexpr int kBlocks = kTf32 ? 6 : 2;                            // of a stage
-  static constexpr int kStageBytes = kBlocks * kPartBytes, kStages = kTf32 ? 4 : 7;
-  uint8_t stage[kStages][kStageBytes];
-  BlockHead head[kStages][kBlocks];
-  WorkTile tile[kWorkTiles];
-  KBlockInfo info[kStages];   // with the stage of X; its flags also with that of the first half of Y
-  int any_fallback;           // the producer's: whether any product needs the fallback
-  int matrix[2];              // the producer's: which of X, and of Y, the tile has
-  uint32_t wide[4];           // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
-  uint64_t full[kStages], empty[kStages];
-  uint64_t tile_full[kWorkTiles], tile_empty[kWorkTiles];   // empty: in the CTA that makes them; no producer of either needs it any more
-};
-static_assert(std::max(sizeof(HopperMemory<false>), sizeof(HopperMemory<true>)) <= kMostShared, "a CTA of Hopper has no more");
-
-// One thread of the cluster takes the next work tile from the queue that all clusters share and sends it to both producers. Which cluster
-// computes a work tile makes no difference to the result.
-template <bool kTf32>
-__device__ void make_work_tile(const HopperProduct& p, HopperMemory<kTf32>& shared, WorkTiles<>& work_tiles, int made) {
-  if (made >= kWorkTiles) barrier_wait(&shared.tile_empty[made % kWorkTiles], made / kWorkTiles % 2 ^ 1);
-  WorkTile tile = {};
-  const int number = atomicAdd(p.next_tile, 1);   // the products of a batch in turn: so their longest tiles come first
-  if (!work_tiles.find(p, number / p.batches, tile)) tile.i = -1;
-  tile.batch = number % p.batches, tile.place += tile.batch * p.places;
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    const uint32_t to = address_in_peer(shared_address(&shared.tile[made % kWorkTiles]), rank);
-    const uint32_t barrier = address_in_peer(shared_address(&shared.tile_full[made % kWorkTiles]), rank);
-    store_async(to, tile.i, tile.j, tile.begin, tile.end, barrier);
-    store_async(to + 16, tile.split, tile.splits, tile.place, tile.batch, barrier);
-  }
-}
-
-// The next work tile, for a producer, which is done with the one before. `first`: of the CTA's producers.
-template <bool kTf32>
-__device__ inline const WorkTile& take_work_tile(const HopperProduct& p, HopperMemory<kTf32>& shared, WorkTiles<>& work_tiles, int taken,
-                                                 bool first) {
-  const int at = taken % kWorkTiles;
-  if (taken > 0) barrier_arrive_at(address_in_peer(shared_address(&shared.tile_empty[(taken - 1) % kWorkTiles]), 0));
-  if (first) {
-    if (block_rank_in_cluster() == 0 && taken > 0) make_work_tile(p, shared, work_tiles, taken);   // while the pipeline is multiplied
-    barrier_arrive_expect_tx(&shared.tile_full[at], sizeof(WorkTile));
-  }
-  barrier_wait(&shared.tile_full[at], taken / kWorkTiles % 2);
-  return shared.tile[at];
-}
-
-// Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
-template <Contraction kContraction>
-__device__ inline int k_block_flags(const HopperProduct& p, int first_row, int first_col, int k, bool last) {
-  int flags = last ? kLast : 0;
-#pragma unroll
-  for (int u = 0; u < 2; ++u)
-    if (has_block<kX, kContraction>(p, first_row + u, k)) flags |= kHasX << u;
-#pragma unroll
-  for (int u = 0; u < 4; ++u)
-    if (has_block<kY, kContraction>(p, first_col + u, k)) flags |= kHasY << u;
-  return flags;
-}
-
-// ---- Hopper kernel: the producer, one thread.
-//
-// It follows the work tiles, waits for free stages and starts the copies. What both CTAs need, Y, each of them fetches half of, for
-// both. A product that needs the fallback is left out; if it is the only one, there is nothing to do.
-
-template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, HopperMemory<false>& shared, WorkTiles<>& work_tiles, int /* the only one */) {
-  constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
-  const int rank = static_cast<int>(block_rank_in_cluster());
-  Pipeline<HopperMemory<false>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
-  shared.any_fallback = load_relaxed(p.progress) & kFallback;
-  for (int taken = 0;; ++taken) {
-    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, true);
-    if (tile.i < 0) break;
-    if (shared.any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
-      if (p.batches == 1) break;
-      continue;
-    }
-    const int begin = tile.begin, end = tile.end;
-    shared.matrix[kX] = matrix_of(p.x, tile.batch), shared.matrix[kY] = matrix_of(p.y, tile.batch);
-    const int x_blocks = shared.matrix[kX] * p.x.blocks_each, y_blocks = shared.matrix[kY] * p.y.blocks_each;   // their first
-    const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
-#pragma unroll 1
-    for (int k = begin; k < end; ++k) {
-      int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == end - 1);
-      auto copy_y = [&](int half) {
-        if (flags & kHasY << 2 * half << rank) {
-          const int block = y_blocks + block_of<kY, kContraction>(p, first_col + 2 * half + rank, k);
-          const uint8_t* from = p.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          uint8_t* to = shared.stage[pipeline.stage] + rank * kOperandBytes;
-          copy_bulk_multicast(to, from, kOperandBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[pipeline.stage]);
-          copy_bulk_multicast(&shared.head[pipeline.stage][rank], p.y.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
-        }
-      };
-
-      // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes when they are on their way.
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      copy_y(0);
-      const int stage_y = pipeline.stage;
-      pipeline.advance();
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-        if (flags & kHasX << u) {
-          const int block = x_blocks + block_of<kX, kContraction>(p, first_row + u, k);
-          const uint8_t* from = p.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-          copy_bulk(shared.stage[pipeline.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[pipeline.stage]);
-          copy_bulk(&shared.head[pipeline.stage][u], p.x.metadata + block, sizeof(BlockHead), &shared.full[pipeline.stage]);
-        }
-      if (k == begin || k % 32 == 0) {
-        const int x_matrix = shared.matrix[kX], y_matrix = shared.matrix[kY];
-#pragma unroll
-        for (int u = 0; u < 2; ++u) {
-          const int col = first_col + 2 * u;
-          shared.wide[u] = wide_blocks<kX, kContraction>(p, x_matrix, first_row + u, k);
-          shared.wide[2 + u] =
-              wide_blocks<kY, kContraction>(p, y_matrix, col, k) | wide_blocks<kY, kContraction>(p, y_matrix, col + 1, k);
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-        flags |= (shared.wide[u] >> k % 32 & 1) * (kWideX << u) | (shared.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
-      shared.info[stage_y].flags = flags;
-      shared.info[pipeline.stage] = {
-          flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
-      barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
-      pipeline.advance();
-
-      // Wait for an empty stage, and copy the second half of Y
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      copy_y(1);
-      barrier_arrive_expect_tx(&shared.full[pipeline.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
-      pipeline.advance();
-    }
-  }
-  barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-  shared.info[pipeline.stage] = {kStop};
-  barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
-}
-
-// ---- Hopper kernel: the producers in TF32, a thread each of four warps.
-//
-// Each follows the work tiles and copies one of the four blocks of a k-block that its CTA fetches: two of X, and two of Y for both CTAs.
-// One thread alone would take longer for a k-block than the tensor cores. A block of Y that does not exist comes as zeros: a branch around
-// wgmma that are under way would serialize all of them.
-
-[[maybe_unused]] constexpr int kTf32Producers = 4;
-[[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
-
-template <Contraction kContraction>
-__device__ void produce(const HopperProduct& p, HopperMemory<true>& shared, WorkTiles<>& work_tiles, int producer) {
-  constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
-  const int rank = static_cast<int>(block_rank_in_cluster());
-  const bool of_x = producer < 2;
-  const int place = of_x ? producer : 2 * (producer - 1) + rank;   // in a stage
-  const Packed& packed = of_x ? p.x : p.y;
-  Pipeline<HopperMemory<true>::kStages> pipeline = {0, 1};   // the first turn finds the stages free
-  const bool any_fallback = load_relaxed(p.progress) & kFallback;
-  for (int taken = 0;; ++taken) {
-    const WorkTile& tile = take_work_tile(p, shared, work_tiles, taken, producer == 0);
-    if (tile.i < 0) break;
-    if (any_fallback && load_relaxed(&p.controls[tile.batch].fallback)) {
-      if (p.batches == 1) break;
-      continue;
-    }
-    const int first_row = kTileBlocks * tile.i + 2 * rank, first_col = kTileBlocks * tile.j;   // in blocks
-    const int line = of_x ? first_row + place : first_col + place - 2;
-    const int first_block = matrix_of(packed, tile.batch) * packed.blocks_each;
-#pragma unroll 1
-    for (int k = tile.begin; k < tile.end; ++k, pipeline.advance()) {
-      uint64_t* const full = &shared.full[pipeline.stage];
-      uint8_t* const to = shared.stage[pipeline.stage] + place * kOperandBytes;
-      BlockHead* const head = &shared.head[pipeline.stage][place];
-      const bool has = of_x ? has_block<kX, kContraction>(p, line, k) : has_block<kY, kContraction>(p, line, k);
-      const int block = first_block + (of_x ? block_of<kX, kContraction>(p, line, k) : block_of<kY, kContraction>(p, line, k));
-      const void *from = zero_block, *from_head = zero_block;
-      if (has) from = packed.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = packed.metadata + block;
-
-      // Wait for an empty stage, and copy
-      barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-      if (!of_x) {
-        copy_bulk_multicast(to, from, kOperandBytes, full);
-        copy_bulk_multicast(head, from_head, sizeof(BlockHead), full);
-        barrier_arrive_expect_tx(full, 2 * kBytesAndHead);   // and what the other CTA fetches
-        continue;
-      }
-      if (has) {
-        copy_bulk(to, from, kOperandBytes, full);
-        copy_bulk(head, from_head, sizeof(BlockHead), full);
-      }
-      if (producer == 0) {
-        const int flags = k_block_flags<kContraction>(p, first_row, first_col, k, k == tile.end - 1);
-        shared.info[pipeline.stage] = {
-            flags, first_row * kBlock, first_col * kBlock, tile.split, tile.splits, tile.place, tile.batch};
-      }
-      barrier_arrive_expect_tx(full, has ? kBytesAndHead : 0);
-    }
-  }
-  barrier_wait(&shared.empty[pipeline.stage], pipeline.parity);
-  if (producer == 0) shared.info[pipeline.stage] = {kStop};
-  barrier_arrive_expect_tx(&shared.full[pipeline.stage], 0);
-}
-
-// ---- Hopper kernel: consumers, two warpgroups, 64 rows of the tile each.
-//
-// Neither waits for the other; while one promotes its sums the other multiplies.
-
-// Issues the wgmma of one k-block, 64 rows and kN columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
-template <Contraction kContraction, int kN = 128>
-__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
-  constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-#pragma unroll
-  for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<__half, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
-}
-
-// ---- Hopper kernel: consumers: writing a tile, or leaving its sums.
+// ---- Pairs: writing a tile, or leaving its sums.
 
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
 // fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
-__device__ inline void write_rows(const HopperProduct& p, int batch, int first_row, int first_col, const float (&total)[64]) {
+__device__ inline void write_rows(const PairsProduct& of, int batch, int first_row, int first_col, const float (&total)[64]) {
+  const Product& p = of.p;
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = first_col + lane % 4 * 2;
-  float* at = p.c + static_cast<uint32_t>(batch) * p.c_batch + row0 * p.c_row + col0 * p.c_col;
+  float* at = static_cast<float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
   const int below = p.triangular ? row0 - col0 : 128;   // how far the diagonal is from `at`
   const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
   if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
@@ -3272,29 +3626,84 @@ __device__ inline void write_rows(const HopperProduct& p, int batch, int first_r
 
 // A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
 // the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
-__device__ inline void write_sums(const HopperProduct& p, const KBlockInfo& info, int group, float (&total)[2][64]) {
-  const int row = info.row + 64 * group, thread = fresh_thread_index() % 128;
-  if (info.splits > 1) {
-    const int cols = ceil_div(p.n, kBlockN), rows = kTileEdge / 64 * ceil_div(p.m, kTileEdge);   // of 64 x 256
-    int* done = p.splits_done + (static_cast<int64_t>(info.batch) * rows + row / 64) * cols + info.col / kBlockN;
-    constexpr int kPart = 64 * kBlockN;   // sums of one warpgroup; four such parts are a tile: kPart float4
-    float4* at = reinterpret_cast<float4*>(p.partial_sums + (static_cast<int64_t>(info.place) * 4 + row / 64 % 4) * kPart) + thread;
-    if (info.split < info.splits - 1) {
-      leave_sums<128>(total[0], at + static_cast<int64_t>(info.split) * kPart);
+__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, float (&total)[2][64]) {
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
+  if (tile.splits > 1) {
+    constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
+    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+    int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
+    float4* at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
+    if (tile.split < tile.splits - 1) {
+      leave_sums<128>(total[0], at + static_cast<int64_t>(tile.split) * kPart);
       named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
     }
     if (thread == 0)
-      while (load_acquire(done) != info.splits - 1) __nanosleep(32);
+      while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
     named_barrier_sync<128>(group);
-    add_sums<128, kPart>(total[0], at, info.splits - 1);
+    add_sums<128, kPart>(total[0], at, tile.splits - 1);
   }
-  write_rows(p, info.batch, row, info.col, total[0]);
-  if (info.col + 128 < p.n) write_rows(p, info.batch, row, info.col + 128, total[1]);
+  const int row = line * kBlock, col = tile.col * kBlock;
+  write_rows(h, tile.batch, row, col, total[0]);
+  if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
-// ---- Hopper kernel: consumers: k-block by k-block.
+// ---- Pairs: what its policy has in common with that for TF32.
+
+// Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
+template <Contraction kContraction>
+__device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, int k, bool last) {
+  int flags = last ? kLast : 0;
+#pragma unroll
+  for (int u = 0; u < 2; ++u)
+    if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
+#pragma unroll
+  for (int u = 0; u < 4; ++u)
+    if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
+  return flags;
+}
+
+// Issues the wgmma of one k-block, 64 rows and kN columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <Contraction kContraction, int kN = 128>
+__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
+  constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
+  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
+#pragma unroll
+  for (int k = 0; k < kBlock / 16; ++k)
+    wgmma<__half, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+}
+
+template <Contraction kContraction>
+struct PackedOperands {
+  using Product = PairsProduct;
+  using Element = float;
+  static constexpr int kBlocksN = 4, kCtas = 2;
+  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
+  static constexpr bool kStreaming = true;
+
+  // If the only product needs the fallback there is nothing to do. What packing has found is asked for once it has ended.
+  static __device__ bool has_work(const PairsProduct& h) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
+    return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
+  }
+  // Of a batch whatever needs the fallback may be left out: product_behind writes all of it.
+  static __device__ bool is_left_out(const PairsProduct& h, int number) {
+    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
+  }
+  template <typename Shared>   // returns the first blocks of their matrices
+  static __device__ OperandsAt operands_of(const PairsProduct& h, Shared&, const ClusterTile& tile) {
+    return {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
+  }
+  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
+  static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
+  template <typename Shared>
+  static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
+  template <typename Shared>
+  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
+};
+
+// ---- Pairs: what a warpgroup multiplies.
 
 // What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
 // register: all that the consumers keep beside their sums must fit into the few that are left.
@@ -3309,7 +3718,7 @@ struct ColumnHalf {
   __device__ bool wide() const { return what & kWideBit; }
 };
 
-struct KBlock {
+struct ConsumedKBlock {
   int what;   // the flags and, from bit 16 on, the stage of X: one register
   __device__ int stage() const { return what >> 16; }
 };
@@ -3322,28 +3731,28 @@ __device__ inline void release_stage(uint32_t base, int stage, int lane) {
 }
 
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
+template <typename Policy>
 struct ConsumerView {
-  using Shared = HopperMemory<false>;
+  using Shared = SharedMemory<Policy>;
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
   __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
-    return __int_as_float(load_shared(base + offsetof(Shared, head) + offset + sizeof(BlockHead) * (2 * stage + block)));
+    return __int_as_float(load_shared(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block)));
   }
   // The operands of a half of a k-block, as wgmma wants them described.
-  __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * Shared::kPartBytes); }
+  __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * kBlockBytes); }
   __device__ uint64_t y(const ColumnHalf& h) const { return operand(h.y_stage(), 0); }
   __device__ uint64_t operand(int stage, int offset) const {
-    return make_descriptor(base + offsetof(Shared, stage) + stage * Shared::kStageBytes + offset, kOperandBytes, 1024);
+    return make_descriptor(base + offsetof(Shared, own.stage) + stage * Policy::kStageBytes + offset, kOperandBytes, 1024);
   }
   __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
   __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
-  // Waits for the next k-block, X and the first half of Y; kStop: there are no more.
-  __device__ void next_k_block(Pipeline<Shared::kStages>& pipeline, KBlock& k_block, ColumnHalf& first) const {
+  // Waits for the next k-block, X and the first half of Y.
+  __device__ void next_k_block(Pipeline<Policy::kStages>& pipeline, ConsumedKBlock& k_block, ColumnHalf& first) const {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * pipeline.stage);
-    if (k_block.what & kStop) return;
+    k_block.what = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * pipeline.stage);
     const int y_stage = pipeline.stage;
     pipeline.advance();
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
@@ -3353,14 +3762,14 @@ struct ConsumerView {
   }
 
   // Waits for the second half of Y.
-  __device__ ColumnHalf second_half(const KBlock& k_block, Pipeline<Shared::kStages>& pipeline) const {
+  __device__ ColumnHalf second_half(const ConsumedKBlock& k_block, Pipeline<Policy::kStages>& pipeline) const {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
     const ColumnHalf half = column_half(k_block, 1, pipeline.stage);
     pipeline.advance();
     return half;
   }
 
-  __device__ ColumnHalf column_half(const KBlock& k_block, int half, int y_stage) const {
+  __device__ ColumnHalf column_half(const ConsumedKBlock& k_block, int half, int y_stage) const {
     const int columns = k_block.what / kHasY >> 2 * half & 3;
     ColumnHalf h = {k_block.stage() | y_stage << 4 | columns << 8};
     if (columns && k_block.what & kHasX << group) h.what |= ColumnHalf::kMultiplyBit;
@@ -3373,8 +3782,8 @@ struct ConsumerView {
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
-template <Contraction kContraction, typename Meanwhile>
-__device__ inline void consume_columns(const ConsumerView& view, const ColumnHalf& h, float (&total)[64], const Meanwhile& meanwhile) {
+template <Contraction kContraction, typename View, typename Meanwhile>
+__device__ inline void consume_columns(const View& view, const ColumnHalf& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
     view.release(h.y_stage());
@@ -3420,37 +3829,120 @@ __device__ inline void consume_columns(const ConsumerView& view, const ColumnHal
   promote(sums, of_x, of_first, of_second, total);
 }
 
-// ---- Hopper kernel: consumers: tile by tile.
+// ---- Pairs: the policy.
 
+//   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
+//   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
+//   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
+//
+// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other;
+// while one promotes its sums the other multiplies. What both CTAs need, Y, each of them fetches half of, for both.
 template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, HopperMemory<false>& shared) {
-  ConsumerView view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
-  keep(view.base);
-  Pipeline<HopperMemory<false>::kStages> pipeline;
-  KBlock k_block;
-  ColumnHalf first, second;
-  auto wait_for_first = [&] { view.next_k_block(pipeline, k_block, first); };
-  auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
-  wait_for_first();
-  while (!(k_block.what & kStop)) {   // a tile at a time
+struct Pairs : PackedOperands<kContraction> {
+  using Shared = SharedMemory<Pairs>;
+  static constexpr int kStages = 7, kStageBytes = 2 * kBlockBytes, kDepth = 3;
+  static constexpr int kConsumerRegisters = 216, kAskedAhead = 2;
+
+  struct Memory {
+    uint8_t stage[kStages][kStageBytes];
+    BlockHead head[kStages][2];
+    int flags[kStages];   // of a k-block, with the stage of the first half of Y
+    uint32_t wide[4];     // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
+    ClusterTile tile;     // the producer's, which has few registers
+    OperandsAt first;     // the first blocks of the tile's matrices
+  };
+
+  static __device__ OperandsAt operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
+    shared.own.tile = tile, shared.own.first = PackedOperands<kContraction>::operands_of(h, shared, tile);
+    return {};
+  }
+
+  static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
+                              const KBlock& k_block, const OperandsAt&) {
+    constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
+    Memory& own = shared.own;
+    const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
+    int flags = k_block_flags<kContraction>(h, first_row, first_col, k, k_block.last);
+    auto copy_y = [&](int half) {
+      if (flags & kHasY << 2 * half << rank) {
+        const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
+        const uint8_t* from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
+        uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
+        copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
+        copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
+        copy_bulk_multicast(&own.head[at.stage][rank], h.y.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
+      }
+    };
+
+    // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes when they are on their way.
+    barrier_wait(&shared.empty[at.stage], at.parity);
+    copy_y(0);
+    const int stage_y = at.stage;
+    at.advance();
+    barrier_wait(&shared.empty[at.stage], at.parity);
+#pragma unroll
+    for (int u = 0; u < 2; ++u)
+      if (flags & kHasX << u) {
+        const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
+        const uint8_t* from = h.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
+        copy_bulk(own.stage[at.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[at.stage]);
+        copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
+      }
+    if (k_block.jumps || k % 32 == 0) {
+      const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const int col = first_col + 2 * u;
+        own.wide[u] = wide_blocks<kX, kContraction>(h, x_matrix, first_row + u, k);
+        own.wide[2 + u] = wide_blocks<kY, kContraction>(h, y_matrix, col, k) | wide_blocks<kY, kContraction>(h, y_matrix, col + 1, k);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < 2; ++u)
+      flags |= (own.wide[u] >> k % 32 & 1) * (kWideX << u) | (own.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
+    own.flags[stage_y] = flags | k_block.round % (2 * kQueued) * kRound;
+    barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
+    barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
+    at.advance();
+
+    // Wait for an empty stage, and copy the second half of Y
+    barrier_wait(&shared.empty[at.stage], at.parity);
+    copy_y(1);
+    barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
+    at.advance();
+  }
+
+  // The tile is read anew at its end, from its place in the queue, and which place this is from the last k-block's flags: meanwhile both
+  // would take registers that sums need.
+  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
+    ConsumerView<Pairs> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
+    keep(view.base);
+    ConsumedKBlock k_block;
+    ColumnHalf first, second = {0};
+    auto wait_for_first = [&] {
+      if (!second.last()) view.next_k_block(pipeline, k_block, first);
+    };
+    auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
     float total[2][64];
 #pragma unroll
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    int x_stage;   // of the last k-block
-    for (;;) {
+    wait_for_first();
+    do {
       consume_columns<kContraction>(view, first, total[0], wait_for_second);
       consume_columns<kContraction>(view, second, total[1], wait_for_first);
-      x_stage = second.x_stage();
-      if (second.last()) break;
-      view.release(x_stage);
-    }
-    const KBlockInfo info = shared.info[x_stage];
-    view.release(x_stage);
-    write_sums(p, info, view.group, total);
+      view.release(second.x_stage());
+    } while (!second.last());
+    round = k_block.what / kRound % (2 * kQueued);
+    write_sums(h, shared.next[(round + kQueued - 1) % kQueued], view.group, total);
   }
-}
+};
+"""
 
-// ---- Hopper kernel: consumers: tile by tile in TF32.
+# ---- TF32: hi alone. --------------------------------------------------------------------------------------------------
+#
+# Enters and leaves: as with Pairs. Hi hi is the only product, and most blocks of a matrix have one scale.
+_CUDA_HI_ALONE = r"""
+// ---- TF32: scales.
 
 // Hi hi is the only product. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in
 // this unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
@@ -3478,33 +3970,79 @@ struct Unit {
   }
 };
 
+// ---- TF32: the policy.
+
+[[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
+
+//   stages:  | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB: a k-block each
+//
+// A warpgroup multiplies its own 64 rows by all 256 columns. A block of Y that does not exist comes as zeros: a branch around wgmma that
+// are under way would serialize all of them.
 template <Contraction kContraction>
-__device__ void consume(const HopperProduct& p, HopperMemory<true>& shared) {
-  using Shared = HopperMemory<true>;
-  const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
-  const uint32_t base = shared_address(&shared);
-  Pipeline<Shared::kStages> at;
-  int flags;   // of the k-block at this stage
-  auto wait_for_stage = [&] {
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-    flags = load_shared(base + offsetof(Shared, info) + sizeof(KBlockInfo) * at.stage);
+struct HiAlone : PackedOperands<kContraction> {
+  using Shared = SharedMemory<HiAlone>;
+  static constexpr int kStages = 4, kBlocks = 6, kStageBytes = kBlocks * kOperandBytes, kDepth = kStages;
+  static constexpr int kConsumerRegisters = 208, kAskedAhead = 3;
+
+  struct Memory {
+    uint8_t stage[kStages][kStageBytes];
+    BlockHead head[kStages][kBlocks];
+    int flags[kStages];
   };
-  auto release = [&](int stage) { release_stage<Shared>(base, stage, lane); };
-  auto has_x = [&] { return (flags & kHasX << group) != 0; };
-  auto unscale = [&](int block) {
-    return __int_as_float(load_shared(base + offsetof(Shared, head) + sizeof(BlockHead) * (Shared::kBlocks * at.stage + block)));
-  };
-  auto operand = [&](int block) {
-    return make_descriptor(base + offsetof(Shared, stage) + at.stage * Shared::kStageBytes + block * kOperandBytes, kOperandBytes, 1024);
-  };
-  wait_for_stage();
-  while (!(flags & kStop)) {   // a tile at a time
+
+  static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
+                              const KBlock& k_block, const OperandsAt& operands) {
+    constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
+    Memory& own = shared.own;
+    uint64_t* const full = &shared.full[at.stage];
+    const int k = k_block.k, first_row = tile.row + 2 * rank;
+    const int flags = k_block_flags<kContraction>(h, first_row, tile.col, k, k_block.last);
+    barrier_wait(&shared.empty[at.stage], at.parity);
+    own.flags[at.stage] = flags;
+    barrier_arrive_expect_tx(full, (__popc(flags & kHasX * 3) + 4) * kBytesAndHead);
+#pragma unroll
+    for (int u = 0; u < 2; ++u)
+      if (flags & kHasX << u) {
+        const int block = operands.x + block_of<kX, kContraction>(h, first_row + u, k);
+        copy_bulk(own.stage[at.stage] + u * kOperandBytes, h.x.blocks + static_cast<int64_t>(block) * kBlockBytes, kOperandBytes, full);
+        copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), full);
+      }
+#pragma unroll
+    for (int u = 0; u < 4; u += 2) {   // the other CTA fetches the rest
+      const int column = u + rank;
+      const void *from = zero_block, *from_head = zero_block;
+      if (flags & kHasY << column) {
+        const int block = operands.y + block_of<kY, kContraction>(h, tile.col + column, k);
+        from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = h.y.metadata + block;
+      }
+      copy_bulk_multicast(own.stage[at.stage] + (2 + column) * kOperandBytes, from, kOperandBytes, full);
+      copy_bulk_multicast(&own.head[at.stage][2 + column], from_head, sizeof(BlockHead), full);
+    }
+    at.advance();
+  }
+
+  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
+    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
+    const uint32_t base = shared_address(&shared);
+    int flags;   // of the k-block at this stage
+    auto wait_for_stage = [&] {
+      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
+      flags = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * at.stage);
+    };
+    auto release = [&](int stage) { release_stage<Shared>(base, stage, lane); };
+    auto has_x = [&] { return (flags & kHasX << group) != 0; };
+    auto unscale = [&](int block) {
+      return __int_as_float(load_shared(base + offsetof(Shared, own.head) + sizeof(BlockHead) * (kBlocks * at.stage + block)));
+    };
+    auto operand = [&](int block) {
+      return make_descriptor(base + offsetof(Shared, own.stage) + at.stage * kStageBytes + block * kOperandBytes, kOperandBytes, 1024);
+    };
     float total[2][64];
 #pragma unroll
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
     Unit unit;
     auto is_of_unit = [&] { return has_x() && unit.is_of(unscale(group), unscale(2 + lane % 4), flags & kHasY << lane % 4); };
-    KBlockInfo info;
+    wait_for_stage();
     for (bool last = false; !last;) {
       if (is_of_unit()) {   // k-blocks of one unit: while one is multiplied the next is issued
         int reading = -1;   // the stage that the tensor cores read
@@ -3520,10 +4058,9 @@ __device__ void consume(const HopperProduct& p, HopperMemory<true>& shared) {
           warpgroup_wait<1>();
           if (reading >= 0) release(reading);
           reading = at.stage, last = flags & kLast;
-          if (last) info = shared.info[reading];
           // Wait for the next one
           at.advance();
-          wait_for_stage();
+          if (!last) wait_for_stage();
           more = !last && is_of_unit();
         } while (more);
         warpgroup_wait<0>();
@@ -3549,759 +4086,20 @@ __device__ void consume(const HopperProduct& p, HopperMemory<true>& shared) {
           }
         }
         last = flags & kLast;
-        if (last) info = shared.info[at.stage];
         release(at.stage);
         at.advance();
-        wait_for_stage();
+        if (!last) wait_for_stage();
       }
     }
     unit.undo(total);
-    write_sums(p, info, group, total);
+    write_sums(h, shared.next[(round + kQueued - 1) % kQueued], group, total);
   }
-}
-
-// ---- Hopper kernel: zeros above the diagonal.
-//
-// Written by warps that have no more to multiply: written earlier, they would take memory bandwidth from the packed blocks.
-
-__device__ inline void write_zeros_above(const HopperProduct& p) {
-  const int lane = threadIdx.x % 32;
-  const bool any_fallback = load_relaxed(p.progress) & kFallback;
-  const int64_t strips = kStripsInTile * triangle(ceil_div(p.m, kTileEdge) - 1);   // of one product
-  for (;;) {
-    int strip = lane == 0 ? atomicAdd(p.next_strip, 1) : 0;
-    strip = __shfl_sync(0xFFFFFFFFu, strip, 0);
-    if (strip >= strips * p.batches) return;
-    const int batch = strip % p.batches;
-    strip /= p.batches;
-    if (any_fallback && load_relaxed(&p.controls[batch].fallback)) continue;
-    const int group = triangle_root(strip / kStripsInTile), i = static_cast<int>(strip / kStripsInTile - triangle(group));
-    constexpr int kLines = kTileEdge / kStripsInTile;
-    const int first = static_cast<int>(strip % kStripsInTile) * kLines;
-    write_zeros<kTileEdge, true>(p, p.c + batch * p.c_batch, i * kTileEdge, (group + 1) * kTileEdge, first, first + kLines, lane, 32);
-  }
-}
-
-// ---- Hopper kernel: the kernel.
-
-// What the warps of a CTA do, each in its role.
-template <Contraction kContraction, bool kTf32>
-__device__ inline void take_part(const HopperProduct& p, HopperMemory<kTf32>& shared) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  WorkTiles<> work_tiles;
-  if (warp == kProducerWarp && lane == 0 && block_rank_in_cluster() == 0) make_work_tile(p, shared, work_tiles, 0);
-  grid_dependency_wait();   // which packed the operands
-  fence_proxy_async_global();
-  if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(p.progress, kPackingEnded);
-  if (warp < kProducerWarp) {
-    warpgroup_reg_alloc<kTf32 ? kTf32ConsumerRegisters : kConsumerRegisters>();
-    consume<kContraction>(p, shared);
-    if (p.triangular) write_zeros_above(p);
-  } else {
-    warpgroup_reg_dealloc<kTf32 ? kTf32ProducerRegisters : kProducerRegisters>();
-    if (lane == 0 && (kTf32 || warp == kProducerWarp)) produce<kContraction>(p, shared, work_tiles, warp - kProducerWarp);
-  }
-}
-
-// Clusters of two CTAs, one an SM, which stay until all tiles are done. Tiles are taken from a queue: clusters that
-// another kernel keeps from starting are not waited for.
-template <Contraction kFirst, Contraction kSecond, bool kTf32>
-__global__ void __launch_bounds__(kHopperThreads, 1) hopper_product(const __grid_constant__ HopperProducts p) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) uint8_t raw[];
-  using Shared = HopperMemory<kTf32>;
-  Shared& shared = *reinterpret_cast<Shared*>(raw);
-  constexpr int kProducers = kTf32 ? kTf32Producers : 1;
-  if (threadIdx.x == 0) {
-    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    for (int s = 0; s < Shared::kStages; ++s) {
-      barrier_init(&shared.full[s], kProducers);
-      barrier_init(&shared.empty[s], 2 * kConsumerWarps);   // each consuming warp of both CTAs
-    }
-    for (int u = 0; u < kWorkTiles; ++u) {
-      barrier_init(&shared.tile_full[u], 1);
-      barrier_init(&shared.tile_empty[u], 2 * kProducers);
-    }
-    barrier_init_fence();
-  }
-  launch_dependent_grids();
-  cluster_sync();
-  if (kFirst == kSecond || blockIdx.x / 2 % p.count == 0)
-    take_part<kFirst, kTf32>(p.of[0], shared);
-  else
-    take_part<kSecond, kTf32>(p.of[1], shared);
-  __syncwarp();
-  cluster_sync();   // neither CTA may end while the other still signals it
-#endif
-}
-
-// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
-// kernel has ended when packing begins.
-__global__ void reset_counters(int* words, int count) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  grid_dependency_wait();
-  launch_dependent_grids();
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
-#endif
-}
-"""
-
-# ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
-#
-# Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
-# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
-#
-# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
-# to the stages of a pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply and send C's boxes, and a scheduler
-# hands out work tiles, the longest first. Sums are float32 and rounded once. Only tiles longer than a cluster's share of the work need a
-# workspace: they are summed in splits. docs/limits.md has the measurements.
-_CUDA_HALF = r"""
-#include <atomic>
-#include <initializer_list>
-#include <random>
-
-namespace half_precision {
-
-// ---- Half precision: sizes, and what a CTA is given and shares.
-
-constexpr int kBlocksM = 2, kBlockK = kBlock;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
-[[maybe_unused]] constexpr int kSchedulerWarp = kProducerWarp + 1, kFirstMaskWarp = kProducerWarp + 2;
-constexpr int kMaskWarps = 2;
-// Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
-[[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
-constexpr int kTiles = 2;                       // places for work tiles on their way from the scheduler
-[[maybe_unused]] constexpr int kTileCost = 3;   // what a work tile costs beside its k-blocks, in k-blocks; about
-
-// Multicast: a cluster of two CTAs computes two tiles, one above the other, with the same columns of Y, and stays until no work tile is
-// left. Split: the CTAs of a cluster sum a split of one tile each, and each then adds up a part of the tile.
-enum Cooperation : int { kMulticast, kSplit };
-[[maybe_unused]] constexpr int kEdge[] = {kTileEdge, 128};   // of a work tile; with multicast a cluster may compute half of its columns
-
-// The tile of a CTA, in blocks, as the scheduler hands it to the other roles. row = -1: there are no more.
-struct CtaTile {
-  int row, col, k_begin, k_end, batch;
-  int split, splits, place;   // see WorkTile
-  __device__ bool is_stored() const { return split == splits - 1; }   // by the last of the splits
 };
-
-struct HalfProduct {
-  CUtensorMap x, y;                 // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
-  CUtensorMap c;                    // (column, row, batch), or (row, column, batch)
-  Product p;                        // x_batch, y_batch and c_batch in units of the tensor maps' third dimension
-  bool bfloat16;                    // or float16
-  Side x_side, y_side;
-  int clusters;
-  int m, n, k_blocks, triangular;   // as in p, for WorkTiles
-  Contraction contraction;
-  int longest_split;                // k-blocks; a longer tile is summed in splits, by several clusters
-  int places;                       // for partial sums, of one product
-  float* partial_sums;              // of all splits but each tile's last
-  uint64_t* ready;                  // for each 64 x 256 of those: `launch` once they are there. The last split sets it to zero
-  uint64_t launch;                  // a number that no memory holds by chance
-  NonFinite non_finite;
-};
-
-//   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
-//
-// K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
-template <int kBlockN>
-struct SharedMemory {
-  static constexpr int kBlocksN = kBlockN / kBlock, kStageBytes = (kBlocksM + kBlocksN) * kOperandBytes;
-  static constexpr int kStored = 2;
-  static constexpr int kStages = (kMostShared - (kStored + 1) * kOperandBytes - 1024) / kStageBytes;
-  uint8_t stage[kStages][kBlocksM + kBlocksN][kOperandBytes];
-  uint8_t stored[kStored][kOperandBytes];   // boxes of C on their way to memory: they use these two and, with multicast, a stage
-  uint8_t zeros[kOperandBytes];             // a box of zeros
-  WorkTile first;                           // of the cluster
-  CtaTile tile[kTiles];
-  uint64_t landed[kStages], full[kStages], empty[kStages];   // landed: before it is masked, if it has to be
-  uint64_t tile_full[kTiles], tile_empty[kTiles];
-  uint32_t non_finite[2];   // of each consumer warpgroup: which of the boxes it has just stored hold a sum that is a NaN or Inf
-};
-
-// ---- Half precision: boxes of C on their way to memory.
-
-// A box of C, 64 x 64 from block (row, col) on, leaves shared memory, where its rows (c_col = 1), or its columns, are 128 bytes, swizzled.
-// One thread calls this.
-__device__ inline void send_box(const HalfProduct& h, const uint8_t* box, int row, int col, int batch) {
-  const int at = static_cast<int>(batch_offset(h.p, h.p.c_batch, batch));
-  const bool by_rows = h.p.c_col == 1;
-  tma_store(h.c, (by_rows ? col : row) * kBlock, (by_rows ? row : col) * kBlock, at, box);
-}
-
-// ---- Half precision: the schedule.
-
-// One warp hands the CTA's tiles to its other roles, and has the copy engine write the zeros in their transposed places. Every cluster
-// plays through the same list scheduling: the next work tile goes to the cluster that has been given the least work so far. So no counter
-// in memory has to be reset beforehand.
-template <int kBlockN, Cooperation kCooperation>
-__device__ void schedule(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
-  const int lane = threadIdx.x % 32, rank = block_rank_in_cluster(), cluster = cluster_id_in_grid();
-  const int ctas = kCooperation == kMulticast ? 2 : gridDim.x / h.clusters;
-  using Tiles = WorkTiles<kEdge[kCooperation]>;
-  constexpr int kParts = kEdge[kCooperation] / kBlockN, kRows = Tiles::kBlocks, kCols = kBlockN / kBlock;   // in blocks
-  const int parts = kParts * static_cast<int>(h.p.batches);   // of all of the batch: numbers that WorkTiles sees as one
-  WorkTile tile = shared.first;
-  int published = 0;
-  auto publish = [&](const CtaTile& of_cta) {
-    const int at = published % kTiles;
-    barrier_wait(&shared.tile_empty[at], published / kTiles % 2 ^ 1);
-    if (lane == 0) {
-      shared.tile[at] = of_cta;
-      barrier_arrive_at(shared_address(&shared.tile_full[at]));
-    }
-    ++published;
-  };
-  // This CTA's tile of part `part` of the work tile
-  auto publish_own = [&](int part) {
-    const int batch = part / kParts, row = tile.i * kRows, col = tile.j * kRows + part % kParts * kCols;
-    const int place = (tile.place + batch * h.places) * kParts + part % kParts;
-    CtaTile own = {row, col, tile.begin, tile.end, batch, tile.split, tile.splits, place};
-    if constexpr (kCooperation == kSplit) {
-      const int length = max(tile.end - tile.begin, 0);
-      own.k_begin = tile.begin + length * rank / ctas, own.k_end = tile.begin + length * (rank + 1) / ctas;
-    } else {
-      own.row += kBlocksM * rank;
-      if (col * kBlock >= h.n) return;
-      // Half of the columns may lack k-blocks that the other half has
-      if (h.y_side == kFromLine) own.k_begin = max(own.k_begin, col);
-      if (h.y_side == kUpToLine) own.k_end = min(own.k_end, col + kCols);
-      own.k_end = max(own.k_begin, own.k_end);
-    }
-    publish(own);
-  };
-  // The CTA's part of the zeros in the transposed place; on the diagonal they are stored with the tile
-  auto send_zeros = [&](int part) {
-    if (!h.triangular || tile.i == tile.j || tile.split < tile.splits - 1) return;
-#pragma unroll 1
-    for (int box = rank; box < kRows * kCols; box += ctas) {
-      const int row = tile.j * kRows + part % kParts * kCols + box / kRows, col = tile.i * kRows + box % kRows;
-      if (lane == 0 && row * kBlock < h.m && col * kBlock < h.n) send_box(h, shared.zeros, row, col, part / kParts);
-    }
-    bulk_commit_group();
-  };
-  if (tile.i >= 0) {
-    publish_own(cluster % parts);
-    send_zeros(cluster % parts);
-  }
-  if constexpr (kCooperation == kMulticast) {
-    const int rows = ceil_div(h.m, kTileEdge), cols = ceil_div(h.n, kTileEdge);
-    Tiles tiles;
-    uint32_t given[3];   // to clusters lane, lane + 32 and lane + 64: work, and the cluster's number in the last eight bits
-    for (int u = 0; u < 3; ++u) given[u] = lane + 32 * u < h.clusters ? lane + 32 * u : 0xFFFFFFFFu;
-#pragma unroll 1
-    for (int group = 0, number = 0, count, splits, length;
-         (length = Tiles::describe(group, rows, cols, h.k_blocks, h.triangular, h.longest_split, count, splits)); ++group) {
-      const uint32_t cost = (length / splits + (splits > 1 && kParts > 1 ? 2 : 1) * kTileCost) << 8;   // of each of the group, about
-      const int end = number + count * splits * parts;
-#pragma unroll
-      for (int u = 0; u < 3; ++u) {   // each cluster's first one has its number
-        const int other = lane + 32 * u;
-        if (number <= other && other < min(end, h.clusters)) given[u] += cost;
-      }
-#pragma unroll 1
-      for (number = max(number, min(end, h.clusters)); number < end; ++number) {
-        const uint32_t least = warp_min(min(given[0], min(given[1], given[2])));
-#pragma unroll
-        for (int u = 0; u < 3; ++u)
-          if (given[u] == least) given[u] += cost;
-        if ((least & 255) != cluster) continue;
-        tiles.find(h, number / parts, tile);
-        publish_own(number % parts);
-        send_zeros(number % parts);
-      }
-    }
-  }
-  publish({-1});
-  bulk_wait_group_read();
-  __syncwarp();
-}
-
-// The next work tile, for every lane of a warp.
-template <int kBlockN>
-__device__ inline CtaTile take_tile(SharedMemory<kBlockN>& shared, int taken) {
-  const int at = taken % kTiles;
-  barrier_wait(&shared.tile_full[at], taken / kTiles % 2);
-  CtaTile tile = shared.tile[at];
-  for (int* part : {&tile.row, &tile.col, &tile.k_begin, &tile.k_end, &tile.batch, &tile.split, &tile.splits, &tile.place})
-    *part = __shfl_sync(0xFFFFFFFFu, *part, 0);
-  if (threadIdx.x % 32 == 0) barrier_arrive_at(shared_address(&shared.tile_empty[at]));
-  __syncwarp();
-  return tile;
-}
-[[maybe_unused]] constexpr int kTileTakers = kConsumerWarps + 1 + kMaskWarps;   // warps; 1: the producer
-
-// What the roles have to know of a k-block. In a cluster with multicast, tile.row - kBlocksM * rank is the first row of both.
-template <int kBlockN, Cooperation kCooperation>
-__device__ inline bool to_be_masked(const HalfProduct& h, const CtaTile& tile, int rank, int k) {
-  const int first = kCooperation == kMulticast ? tile.row - kBlocksM * rank : tile.row;
-  return on_diagonal(h.x_side, first, kCooperation == kMulticast ? 2 * kBlocksM : kBlocksM, k) ||
-         on_diagonal(h.y_side, tile.col, kBlockN / kBlock, k);
-}
-
-// ---- Half precision: the producer, one warp, of which one lane starts the copies.
-
-template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__device__ void produce(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
-  using Shared = SharedMemory<kBlockN>;
-  const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
-  Pipeline<Shared::kStages> at;
-  for (int taken = 0;; ++taken) {
-    const CtaTile tile = take_tile(shared, taken);
-    if (tile.row < 0) break;
-    const int x_batch = static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch));
-    const int y_batch = static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch));
-#pragma unroll 1
-    for (int k = tile.k_begin; k < tile.k_end; ++k, at.advance()) {
-      // Wait for an empty stage
-      barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
-      if (lane == 0) {
-        const bool has_x[] = {on_side(h.x_side, tile.row, k), on_side(h.x_side, tile.row + 1, k)};
-        // Announce the bytes
-        uint64_t* barrier = &(to_be_masked<kBlockN, kCooperation>(h, tile, rank, k) ? shared.landed : shared.full)[at.stage];
-        barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);
-        // Copy the blocks of X that exist
-#pragma unroll
-        for (int u = 0; u < kBlocksM; ++u)
-          if (has_x[u]) {
-            const int line = (tile.row + u) * kBlock, depth = k * kBlockK;
-            tma_load(shared.stage[at.stage][u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, x_batch, barrier);
-          }
-        // And of Y. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist
-#pragma unroll
-        for (int u = 0; u < Shared::kBlocksN; ++u)
-          if (kCooperation == kSplit || u % 2 == rank) {
-            const bool has_y = on_side(h.y_side, tile.col + u, k);
-            const int line = (tile.col + u) * kBlock, depth = (has_y ? k : ceil_div(h.p.k, kBlockK)) * kBlockK;
-            auto* copy = kCooperation == kSplit ? tma_load : tma_load_multicast;
-            copy(shared.stage[at.stage][kBlocksM + u], h.y, kMajorY ? line : depth, kMajorY ? depth : line, y_batch, barrier);
-          }
-      }
-      __syncwarp();
-    }
-    if (kCooperation == kMulticast && tile.is_stored()) {   // a stage for C
-      barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
-      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
-      __syncwarp();
-      at.advance();
-    }
-  }
-}
-
-// ---- Half precision: storing C.
-
-__device__ inline uint32_t pack(bool bfloat16, float a, float b) {
-  if (!bfloat16) {
-    const __half2 two = __floats2half2_rn(a, b);
-    return reinterpret_cast<const uint32_t&>(two);
-  } else {
-    const __nv_bfloat162 two = __floats2bfloat162_rn(a, b);
-    return reinterpret_cast<const uint32_t&>(two);
-  }
-}
-
-// A warpgroup's sums of a box to shared memory, rounded once; zeros above the diagonal of a triangular product. Returns a NaN if a sum was
-// one, or Inf.
-__device__ inline float store_sums(const HalfProduct& h, uint8_t* box, int row, int col, float* sum) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  if (h.p.triangular && col >= row) {
-    const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
-#pragma unroll
-    for (int u = 0; u < 32; ++u)
-      if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
-  }
-  float sign = 0.0f;
-  const uint32_t base = shared_address(box);
-  const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
-  const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
-#pragma unroll
-  for (int q = 0; q < 4; ++q) {
-    const float* s = sum + 8 * q;
-    const uint32_t w[4] = {pack(h.bfloat16, s[0], s[1]), pack(h.bfloat16, s[2], s[3]), pack(h.bfloat16, s[4], s[5]),
-                           pack(h.bfloat16, s[6], s[7])};
-#pragma unroll
-    for (int u = 0; u < 8; ++u) sign = fmaf(s[u], 0.0f, sign);
-    if (h.p.c_col == 1)
-      stmatrix_x4<false>(by_row ^ 32 * q, w);
-    else
-      stmatrix_x4<true>(by_col + 2048 * q, w);
-  }
-  return h.p.triangular ? sign : 0.0f;   // a dense product has every term
-}
-
-// ---- Half precision: masking, two warps.
-//
-// A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place here. They may still meet a
-// NaN or an Inf of the other operand: see sum_again.
-
-// Sets a row of a block on the diagonal to zero above the diagonal, or below it (lower: what is kept).
-__device__ inline void mask_row(uint8_t* block, bool lower, int row) {
-  auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
-  const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements come before what changes
-  const uint4 v = *chunk(on);
-  auto part = [&](uint32_t two, int u) {
-    const uint32_t first = before >= 2 * u + 2 ? 0xFFFFFFFFu : before == 2 * u + 1 ? 0xFFFFu : 0u;
-    return two & (lower ? first : ~first);
-  };
-  *chunk(on) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
-#pragma unroll
-  for (int c = 0; c < 8; ++c)
-    if (lower ? c > on : c < on) *chunk(c) = uint4();
-}
-
-template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__device__ void mask(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
-  using Shared = SharedMemory<kBlockN>;
-  const int row = threadIdx.x % 64, rank = block_rank_in_cluster();   // a thread has a row of a block
-  static_assert(kMaskWarps * 32 == kBlock && kFirstMaskWarp % 2 == 0, "threads of the mask warps are rows");
-  uint32_t parities = 0;   // of `landed`, a bit for each stage
-  Pipeline<Shared::kStages> at;
-  for (int taken = 0;; ++taken) {
-    const CtaTile tile = take_tile(shared, taken);
-    if (tile.row < 0) break;
-#pragma unroll 1
-    for (int k = tile.k_begin; k < tile.k_end; ++k, at.advance()) {
-      if (!to_be_masked<kBlockN, kCooperation>(h, tile, rank, k)) continue;
-      barrier_wait(&shared.landed[at.stage], parities >> at.stage & 1);
-      parities ^= 1u << at.stage;
-#pragma unroll
-      for (int u = 0; u < kBlocksM; ++u)
-        if (h.x_side != kEverywhere && k == tile.row + u) mask_row(shared.stage[at.stage][u], (h.x_side == kUpToLine) != kMajorX, row);
-      if (on_diagonal(h.y_side, tile.col, Shared::kBlocksN, k))
-        mask_row(shared.stage[at.stage][kBlocksM + k - tile.col], (h.y_side == kUpToLine) != kMajorY, row);
-      fence_proxy_async_shared();   // the tensor cores read what was written here
-      named_barrier_sync<kBlock>(kMaskTeam);
-      if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
-    }
-    if (kCooperation == kMulticast && tile.is_stored()) at.advance();
-  }
-}
-
-// ---- Half precision: consumers, two warpgroups of 64 rows each.
-
-// One thread of a warpgroup lists the boxes that its warpgroup has found to hold a sum that is not finite: box u at row(u), col(u).
-template <typename Row, typename Col>
-__device__ inline void list_boxes(const HalfProduct& h, uint32_t& found, int batch, const Row& row, const Col& col) {
-  for (; found; found &= found - 1) {
-    const int u = __ffs(found) - 1;
-    if (row(u) >= ceil_div(h.m, kBlock) || col(u) >= ceil_div(h.n, kBlock)) continue;   // beyond the edges zeros may have met Inf
-    h.non_finite.add((static_cast<uint32_t>(batch) * ceil_div(h.m, kBlock) + row(u)) * ceil_div(h.n, kBlock) + col(u));
-  }
-}
-
-// ---- Half precision: consumers: tile by tile.
-
-template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__device__ void consume(const HalfProduct& h, SharedMemory<kBlockN>& shared) {
-  using Shared = SharedMemory<kBlockN>;
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-  const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), rank = block_rank_in_cluster(), lane = threadIdx.x % 32;
-  const uint32_t base = shared_address(&shared);
-  auto release = [&](int stage) {
-    __syncwarp();
-    const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
-    if (lane < (kCooperation == kMulticast ? 2 : 1))
-      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, lane) : barrier);
-  };
-  Pipeline<Shared::kStages> at;
-  int stored_from = -1;   // the stage from which C is on its way to memory
-  auto release_stored = [&] {
-    if (stored_from < 0) return;
-    bulk_wait_group_read();
-    release(stored_from);
-    stored_from = -1;
-  };
-  for (int taken = 0;; ++taken) {
-    const CtaTile tile = take_tile(shared, taken);
-    if (tile.row < 0) break;
-    const int line_x = tile.row + group;
-    float sum[kBlockN / 2];
-#pragma unroll
-    for (int u = 0; u < kBlockN / 2; ++u) sum[u] = 0.0f;
-    auto wait_for_stage = [&] { barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity); };
-    auto block = [&](int u) {
-      return make_descriptor(base + (at.stage * (kBlocksM + Shared::kBlocksN) + u) * kOperandBytes, kOperandBytes, 1024);
-    };
-    auto issue = [&](auto type) {
-      const uint64_t x = block(group), y = block(kBlocksM);
-      warpgroup_arrive();
-#pragma unroll
-      for (int s = 0; s < kBlockK / 16; ++s)
-        wgmma<decltype(type), kBlockN, kMajorX, kMajorY>(sum, advance_descriptor(x, s * kStepX), advance_descriptor(y, s * kStepY), 1);
-      warpgroup_commit_batch();
-    };
-    // Calls f with an element of the type. Inside no wgmma may be left open, or ptxas would run all of them one after the other
-    auto with_element = [&](auto&& f) { h.bfloat16 ? f(__nv_bfloat16()) : f(__half()); };
-    // k-blocks in which there is no X. They may be as many as there are stages beside the one that holds C: that one is wanted, too
-    auto leave_out = [&](int count) {
-      if (count > 0) release_stored();
-#pragma unroll 1
-      for (; count > 0; --count, at.advance()) {
-        wait_for_stage();
-        release(at.stage);
-      }
-    };
-    // Multiply its k-blocks
-    const int begin = h.x_side == kFromLine ? min(max(tile.k_begin, line_x), tile.k_end) : tile.k_begin;
-    const int end = h.x_side == kUpToLine ? max(min(tile.k_end, line_x + 1), begin) : tile.k_end;
-    leave_out(begin - tile.k_begin);
-    int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
-    with_element([&](auto type) {
-#pragma unroll 1
-      for (int k = begin; k < end; ++k, at.advance()) {
-        wait_for_stage();
-        issue(type);
-        warpgroup_wait<1>();
-        if (reading >= 0) {
-          release(reading);
-          release_stored();
-        }
-        reading = at.stage;
-      }
-      warpgroup_wait<0>();
-    });
-    if (reading >= 0) release(reading);
-    release_stored();
-    leave_out(tile.k_end - end);
-
-    // Leave the sums of a split, or add those of the others
-    if (kCooperation == kMulticast && tile.splits > 1) {
-      constexpr int kSums = 64 * kBlockN, kNext = kTileEdge / kBlockN * 4;   // of a warpgroup; warpgroups' sums from one split to the next
-      const int which = tile.place * 4 + rank * 2 + group, thread = threadIdx.x % 128;
-      float4* const at_sums = reinterpret_cast<float4*>(h.partial_sums + static_cast<int64_t>(which) * kSums) + thread;
-      uint64_t* const ready = h.ready + which;
-      if (!tile.is_stored()) {
-        leave_sums<kBlockN / 2>(sum, at_sums + static_cast<int64_t>(tile.split) * (kNext * kSums / 4));
-        named_barrier_sync<128>(kConsumerTeam + group);
-        if (thread == 0) store_release(ready + tile.split * kNext, h.launch);
-        continue;
-      }
-      if (thread == 0)
-        for (int split = 0; split < tile.splits - 1; ++split) {
-          while (load_acquire(ready + split * kNext) != h.launch) __nanosleep(32);
-          ready[split * kNext] = 0;
-        }
-      named_barrier_sync<128>(kConsumerTeam + group);
-      add_sums<kBlockN / 2, kNext * kSums / 4>(sum, at_sums, tile.splits - 1);
-    }
-
-    // Store the tile
-    if constexpr (kCooperation == kMulticast) {
-      wait_for_stage();
-      // The first thread alone has waited for the last tile to leave `stored`, and a warpgroup without k-blocks has met nowhere since
-      named_barrier_sync<128>(kConsumerTeam + group);
-      auto box = [&](int u) {
-        const int number = group * Shared::kBlocksN + u, in_stage = kBlocksM + Shared::kBlocksN;
-        return number < in_stage ? shared.stage[at.stage][number] : shared.stored[number - in_stage];
-      };
-      static_assert(2 * Shared::kBlocksN <= kBlocksM + Shared::kBlocksN + Shared::kStored, "all boxes of C must have a place");
-#pragma unroll
-      for (int u = 0; u < Shared::kBlocksN; ++u)
-        if (store_sums(h, box(u), line_x, tile.col + u, sum + 32 * u) != 0.0f) atomicOr(&shared.non_finite[group], 1u << u);
-      fence_proxy_async_shared();   // the copy engine reads them
-      named_barrier_sync<128>(kConsumerTeam + group);
-#pragma unroll 1
-      for (int u = 0; u < Shared::kBlocksN; ++u)
-        if (threadIdx.x % 128 == 0) send_box(h, box(u), line_x, tile.col + u, tile.batch);
-      bulk_commit_group();
-      if (threadIdx.x % 128 == 0)
-        list_boxes(h, shared.non_finite[group], tile.batch, [&](int) { return line_x; }, [&](int u) { return tile.col + u; });
-      stored_from = at.stage;
-      at.advance();
-    } else {
-      // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
-      float* sums = reinterpret_cast<float*>(shared.stage);
-      static_assert(sizeof(shared.stage) >= 256 * kBlockN / 2 * sizeof(float), "the sums must fit the stages");
-      named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
-#pragma unroll
-      for (int u = 0; u < kBlockN / 2; ++u) sums[u * 256 + threadIdx.x] = sum[u];
-      cluster_sync();
-      const int split = gridDim.x / h.clusters;
-#pragma unroll 1
-      for (int box = 2 * rank + group; box < kBlocksM * Shared::kBlocksN; box += 2 * split) {
-        float total[32] = {};
-#pragma unroll 1
-        for (int from = 0; from < split; ++from) {
-          const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
-#pragma unroll
-          for (int e = 0; e < 32; ++e) total[e] += load_in_peer<float>(there + e * 256 * 4);
-        }
-        bulk_wait_group_read();   // the box before this one has left
-        named_barrier_sync<128>(kConsumerTeam + group);
-        if (store_sums(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, total) != 0.0f) shared.non_finite[group] = 1;
-        fence_proxy_async_shared();   // the copy engine reads it
-        named_barrier_sync<128>(kConsumerTeam + group);
-        if (threadIdx.x % 128 == 0) {
-          send_box(h, shared.stored[group], tile.row + box % 2, tile.col + box / 2, tile.batch);
-          list_boxes(h, shared.non_finite[group], tile.batch, [&](int) { return tile.row + box % 2; },
-                     [&](int) { return tile.col + box / 2; });
-        }
-        bulk_commit_group();
-      }
-    }
-  }
-  bulk_wait_group_read();
-}
-
-// ---- Half precision: the kernel.
-
-template <int kMajorX, int kMajorY, int kBlockN, Cooperation kCooperation>
-__global__ void __launch_bounds__(kHopperThreads, 1) half_product(const __grid_constant__ HalfProduct h) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Shared = SharedMemory<kBlockN>;
-  extern __shared__ __align__(1024) uint8_t raw[];
-  Shared& shared = *reinterpret_cast<Shared*>(raw);
-  const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) {
-    if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    prefetch_tma_descriptor(h.x);
-    prefetch_tma_descriptor(h.y);
-    prefetch_tma_descriptor(h.c);
-    for (int s = 0; s < Shared::kStages; ++s) {
-      barrier_init(&shared.landed[s], 1);
-      barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s], (kCooperation == kMulticast ? 2 : 1) * kConsumerWarps);
-    }
-    for (int u = 0; u < kTiles; ++u) {
-      barrier_init(&shared.tile_full[u], 1);
-      barrier_init(&shared.tile_empty[u], kTileTakers);
-    }
-    shared.non_finite[0] = shared.non_finite[1] = 0;
-    barrier_init_fence();
-  }
-  __syncwarp();
-  launch_dependent_grids();
-  if (warp == kSchedulerWarp) {
-    WorkTile first = {-1};
-    const int parts = kEdge[kCooperation] / kBlockN * static_cast<int>(h.p.batches);
-    WorkTiles<kEdge[kCooperation]>().find(h, cluster_id_in_grid() / parts, first);
-    if (threadIdx.x % 32 == 0) shared.first = first;
-  }
-  if (h.triangular) {
-    for (int e = threadIdx.x; e < kOperandBytes / 16; e += kHopperThreads) reinterpret_cast<uint4*>(shared.zeros)[e] = uint4();
-    fence_proxy_async_shared();   // the copy engine reads them
-  }
-  __syncwarp();
-  cluster_sync();
-  grid_dependency_wait();   // it may still read what is C now, or write what is an operand
-
-  if (warp < kConsumerWarps) {
-    warpgroup_reg_alloc<kConsumerRegisters>();
-    consume<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
-  } else {
-    warpgroup_reg_dealloc<kProducerRegisters>();
-    if (warp == kSchedulerWarp) schedule<kBlockN, kCooperation>(h, shared);
-    if (warp == kProducerWarp) produce<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
-    if (warp >= kFirstMaskWarp) mask<kMajorX, kMajorY, kBlockN, kCooperation>(h, shared);
-    __syncwarp();
-    if constexpr (kCooperation == kSplit) cluster_sync();   // the consumers exchange their sums
-  }
-  __syncwarp();
-  cluster_sync();   // no CTA may end while another still arrives there, or reads its sums
-#endif
-}
-
-// ---- Half precision: launching.
-
-// The tensor map of an operand, or of C, in boxes of 64 x 64 with the 128-byte swizzle. A step in its third dimension is batch_unit, and
-// batch_strides become numbers of such steps.
-static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const OperandLayout& layout, int lines, int depth,
-                              const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
-  using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                          const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  static std::atomic<Encode*> known = nullptr;   // the driver's function
-  Encode* encode = known;
-  if (!encode) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult status;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &status);
-#endif
-    if (error != cudaSuccess) return error;
-    if (!found) return cudaErrorNotSupported;
-    known = encode = reinterpret_cast<Encode*>(found);
-  }
-  const int64_t unit = batch_unit(p, batch_strides);
-  cuuint64_t batches = 1;
-  for (int d = 0; d < p.batch_dims; ++d) {
-    batch_strides[d] = unit ? batch_strides[d] / unit : 0;
-    batches += (p.batch_size[d] - 1) * batch_strides[d];
-  }
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(layout.lines_first ? lines : depth),
-                              static_cast<cuuint64_t>(layout.lines_first ? depth : lines), batches};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(layout.pitch) * 2, static_cast<cuuint64_t>(unit ? unit : 8) * 2};
-  const cuuint32_t box[] = {kBlock, kBlock, 1}, steps[] = {1, 1, 1};
-  const CUresult result =
-      encode(&map, type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes,
-             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return static_cast<cudaError_t>(result);   // the driver's errors have the runtime's numbers
-}
-
-template <int kBlockN, Cooperation kCooperation>
-static cudaError_t launch_as(const HalfProduct& h, bool major_x, bool major_y, int ctas, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(SharedMemory<kBlockN>);
-  static_assert(kBytes <= kMostShared, "a CTA of Hopper has no more");
-  return with_constants(major_x, major_y, [&](auto x, auto y) {
-    const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, kBytes, ctas, true, stream);
-    return launch_kernel<half_product<x, y, kBlockN, kCooperation>>(launch, h);
-  });
-}
-
-// A number that is not in a workspace unless a kernel with this number has put it there (64 random bits, counted on), and that is not zero:
-// so nothing has to be cleared beforehand. A graph that is launched again finds the zeros that the last splits left.
-static uint64_t number_of_launch() {
-  static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1;
-  return next += 2;
-}
-
-// The workspace: partial sums, `ready`, and NonFinite's word, its `taken` (and four bytes that nobody uses) and the boxes.
-static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
-int64_t workspace_bytes(const Product& p, const Gpu& gpu) {
-  const Plan plan(p, gpu);
-  return plan.bytes_of_sums() + plan.bytes_of_ready() + (p.triangular ? 16 + 4 * box_count(p) : 0);
-}
-
-cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
-  const Plan plan(p, gpu);
-  HalfProduct h = {};
-  h.p = p, h.bfloat16 = type == kBFloat16;
-  h.x_side = side_of(kX, p), h.y_side = side_of(kY, p);
-  h.m = p.m, h.n = p.n, h.k_blocks = ceil_div(p.k, kBlockK), h.triangular = p.triangular, h.contraction = p.contraction;
-  h.clusters = plan.clusters, h.longest_split = plan.longest;
-  const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8), c = layout_of_c(p, 8);
-  cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
-  if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
-  if (error == cudaSuccess) error = encode_map(h.c, p.c, type, c, p.m, p.n, p, h.p.c_batch);
-  h.partial_sums = static_cast<float*>(workspace);
-  h.ready = reinterpret_cast<uint64_t*>(static_cast<uint8_t*>(workspace) + plan.bytes_of_sums());
-  h.launch = number_of_launch(), h.places = plan.places;
-  if (p.triangular) {
-    uint8_t* const list = reinterpret_cast<uint8_t*>(h.ready) + plan.bytes_of_ready();
-    h.non_finite = {reinterpret_cast<uint64_t*>(list), reinterpret_cast<uint32_t*>(list + 8), reinterpret_cast<uint32_t*>(list + 16),
-                    static_cast<uint32_t>(h.launch) | 1, static_cast<uint32_t>(box_count(p))};
-  }
-  if (error != cudaSuccess) return error;
-  error = plan.split > 1        ? launch_as<128, kSplit>(h, x.lines_first, y.lines_first, plan.split, stream)
-          : plan.columns == 128 ? launch_as<128, kMulticast>(h, x.lines_first, y.lines_first, 2, stream)
-                                : launch_as<256, kMulticast>(h, x.lines_first, y.lines_first, 2, stream);
-  if (error != cudaSuccess || !p.triangular) return error;
-  return with_constant(h.bfloat16, [&](auto is_bfloat16) {
-    using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
-    const int64_t halves = 2 * tile_count(p, kBlock) * p.batches;
-    const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, halves), kExactThreads, 0, 1, true, stream);
-    return launch_kernel<sum_again<T>>(launch, p, h.non_finite);
-  });
-}
-
-}  // namespace half_precision
 """
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
-# Four kernels make a Hopper product: reset_counters, pack_blocks, hopper_product, and product_behind, which does nothing but for outliers
+# Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product, and product_behind, which does nothing but for outliers
 # or as the fallback. Each starts before the one ahead of it has ended, and waits for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: how long the splits are, and what is to be packed.
@@ -4311,7 +4109,8 @@ _CUDA_HOPPER_LAUNCH = r"""
 static int longest_split(const Product& p, int clusters, int products) {
   const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), k_blocks = blocks_in(p.k);
   // What each cluster has to do on average
-  int64_t longest = WorkTiles<>::work(rows, cols, k_blocks, p.triangular) * p.batches * products / clusters;
+  const int64_t work = p.triangular ? kTileEdge / kBlock * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
+  int64_t longest = work * p.batches * products / clusters;
   if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
   if (longest < 4) longest = 4;
   return static_cast<int>(k_blocks < longest ? k_blocks : longest);
@@ -4366,8 +4165,8 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// The counters of products, or of gradients, all of a batch: the queues of work tiles, of zeros and of product_behind, then splits_done.
-enum QueueWord : int { kNextTile, kNextStrip, kNextBehind, kSplitsDone };
+// The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
+enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
 // the Controls, the progress, the masks of wide blocks and the counters.
@@ -4378,23 +4177,24 @@ struct Workspace {
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
   int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
-  int words, longest;    // how many there are; longest_split
-  int places;            // for partial sums, of one product
+  int words;             // how many there are
+  int64_t numbers;       // of tiles, which has to be an int
+  SplitTiles tiles;
   int64_t bytes;
 
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
   // have their words elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(to_pack(p, kX)), y(to_pack(p, kY)), longest(longest_split(p, clusters, gradients == 2 ? 2 : 1)) {
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, longest_split(p, clusters, gradients == 2 ? 2 : 1), numbers)) {
     const int products = gradients == 2 ? 2 : 1;
     const int64_t progress_words = p.batches * (sizeof(Control) / sizeof(int)) + 1;
-    const int64_t tiles = static_cast<int64_t>(ceil_div(p.m, kTileEdge)) * ceil_div(p.n, kTileEdge);
-    const int64_t queue_words = kSplitsDone + kTileEdge / 64 * tiles * p.batches;
+    const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
     int64_t at = 0;   // in words
+    auto even = [](int64_t count) { return (count + 1) / 2 * 2; };   // a TileQueue's word has eight bytes
     auto take_words = [&](int64_t count) {
-      at += count;
-      return first_word + at - count;
+      at += even(count);
+      return first_word + at - even(count);
     };
     auto row_mask_words = [](const Packed& packed) { return int64_t(blocks_in(packed.rows)) * mask_words(packed.block_cols); };
     auto col_mask_words = [](const Packed& packed) { return int64_t(packed.block_cols) * mask_words(blocks_in(packed.rows)); };
@@ -4408,7 +4208,8 @@ struct Workspace {
     if (!gradients) take_masks(y);
     for (int product = 0; product < products; ++product) queue[product] = take_words(queue_words);
     const int64_t masks_of_g = p.batches * (row_mask_words(x) + col_mask_words(x));   // at most
-    gradient_words = take_words(gradients || !p.triangular ? 0 : progress_words + masks_of_g + 2 * queue_words);   // as above, for two
+    // As above, for two
+    gradient_words = take_words(gradients || !p.triangular ? 0 : even(progress_words) + masks_of_g + 2 + 2 * even(queue_words));
     words = static_cast<int>(at);
     bytes = (at * 4 + 127) / 128 * 128;
     auto take = [&](int64_t count) {
@@ -4422,13 +4223,22 @@ struct Workspace {
     if (!gradients) take_metadata(y);
     x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
     if (!gradients) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
-    places = static_cast<int>(WorkTiles<>::partial_sums(p.m, p.n, blocks_in(p.k), p.triangular, longest));
-    const int64_t sums = p.batches * places * kTileEdge * kTileEdge;
+    const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
     for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
   }
 };
 
 // ---- Hopper kernel, launching: one kernel each.
+
+// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
+// kernel has ended when packing begins.
+__global__ void reset_counters(int* words, int count) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  grid_dependency_wait();
+  launch_dependent_grids();
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
+#endif
+}
 
 cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
   return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
@@ -4443,41 +4253,49 @@ static cudaError_t launch_packing(const Packing& packing, bool kept, cudaStream_
   return with_constant(packing.product.tf32 && !kept, [&](auto hi_alone) { return launch_kernel<pack_blocks<hi_alone>>(launch, packing); });
 }
 
-template <Contraction kFirst, Contraction kSecond>
-static cudaError_t launch_products_as(const HopperProducts& p, int clusters, cudaStream_t stream) {
-  return with_constant(p.of[0].tf32, [&](auto tf32) {
-    const Launch launch(2 * clusters, kHopperThreads, sizeof(HopperMemory<tf32>), 2, true, stream);
-    return launch_kernel<hopper_product<kFirst, kSecond, tf32>>(launch, p);
-  });
+template <typename First, typename Second = First>
+static cudaError_t launch_as(const PairsProduct* of, int clusters, cudaStream_t stream) {
+  using Shared = SharedMemory<First>;
+  static_assert(sizeof(Shared) <= kMostShared, "a CTA of Hopper has no more");
+  constexpr int kCount = kProductsOf<First, Second>;
+  Products<PairsProduct, kCount> products;
+  for (int u = 0; u < kCount; ++u) {   // every kCount-th cluster
+    products.of[u] = of[u], products.of[u].clusters = (clusters + kCount - 1 - u) / kCount;
+    if (of[u].tiles.count + int64_t(clusters) > kMaxSize) return cudaErrorInvalidConfiguration;
+  }
+  const Launch launch(2 * clusters, kHopperThreads, sizeof(Shared), 2, true, stream);
+  return launch_kernel<tile_product<First, Second>>(launch, products);
 }
 
 // One product, or two of one size, which are then NT and TN.
-cudaError_t launch_products(const HopperProducts& p, int clusters, cudaStream_t stream) {
-  if (p.count == 2) return launch_products_as<kNT, kTN>(p, clusters, stream);
-  switch (p.of[0].contraction) {
-    case kNN:
-      return launch_products_as<kNN, kNN>(p, clusters, stream);
-    case kNT:
-      return launch_products_as<kNT, kNT>(p, clusters, stream);
-    default:
-      return launch_products_as<kTN, kTN>(p, clusters, stream);
-  }
+cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cudaStream_t stream) {
+  return with_constant(of[0].p.tf32, [&](auto tf32) {
+    using NN = std::conditional_t<tf32, HiAlone<kNN>, Pairs<kNN>>;
+    using NT = std::conditional_t<tf32, HiAlone<kNT>, Pairs<kNT>>;
+    using TN = std::conditional_t<tf32, HiAlone<kTN>, Pairs<kTN>>;
+    if (count == 2) return launch_as<NT, TN>(of, clusters, stream);
+    const Contraction contraction = of[0].p.contraction;
+    return contraction == kNN   ? launch_as<NN>(of, clusters, stream)
+           : contraction == kNT ? launch_as<NT>(of, clusters, stream)
+                                : launch_as<TN>(of, clusters, stream);
+  });
 }
 
-HopperProduct describe_hopper(const Product& product, const Packed& x, const Packed& y, const Workspace& at, int which) {
-  HopperProduct p;
-  p.x = x, p.y = y;
-  p.c = static_cast<float*>(product.c), p.c_row = product.c_row, p.c_col = product.c_col;
-  p.m = product.m, p.n = product.n;
-  p.lines_x = blocks_in(product.m), p.lines_y = blocks_in(product.n), p.k_blocks = blocks_in(product.k);
-  p.contraction = product.contraction, p.triangular = product.triangular;
-  p.longest_split = at.longest, p.tf32 = product.tf32;
-  p.batches = static_cast<int>(product.batches), p.places = at.places;
-  p.c_batch = product.batch_dims ? product.c_batch[product.batch_dims - 1] : 0;
-  p.controls = at.controls, p.progress = at.progress;
-  p.next_tile = at.queue[which] + kNextTile, p.next_strip = at.queue[which] + kNextStrip, p.splits_done = at.queue[which] + kSplitsDone;
-  p.partial_sums = at.partial_sums[which];
-  return p;
+PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
+  int* const words = at.queue[which];
+  SplitTiles tiles = at.tiles;
+  tiles.contraction = p.contraction;   // of two gradients, not that of the first one
+  return {p,
+          x,
+          y,
+          tiles,
+          {reinterpret_cast<unsigned long long*>(words + kNextTile), 0},
+          0,
+          p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0,
+          at.controls,
+          at.progress,
+          words + kSplitsDone,
+          at.partial_sums[which]};
 }
 
 // ---- Launching: what the binding calls.
@@ -4491,7 +4309,8 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, bool k
   if (error == cudaSuccess)
     error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
                             most_outliers(product)}, keep, stream);
-  if (error == cudaSuccess) error = launch_products({{describe_hopper(product, x, y, at, 0)}, 1}, clusters, stream);
+  const PairsProduct described = describe_pairs(product, x, y, at, 0);
+  if (error == cudaSuccess) error = launch_products(&described, 1, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
   return error;
 }
@@ -4546,7 +4365,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p, gpu);
+  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p);
   int64_t bytes = 0;
   if (kernel == kHopperKernel)
     for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
@@ -4581,10 +4400,11 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   if (error == cudaSuccess)
     error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, false,
                            stream);
-  HopperProducts products = {};
-  if (dx.c) products.of[products.count++] = describe_hopper(dx, g, y, at, 0);
-  if (dy.c) products.of[products.count] = describe_hopper(dy, x, g, at, products.count), ++products.count;
-  if (error == cudaSuccess) error = launch_products(products, clusters, stream);
+  PairsProduct products[2] = {};
+  int count = 0;
+  if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
+  if (dy.c) products[count] = describe_pairs(dy, x, g, at, count), ++count;
+  if (error == cudaSuccess) error = launch_products(products, count, clusters, stream);
   auto behind = [&](int which, const Packed& x, const Packed& y) {
     return Behind{at.progress, at.controls, at.queue[which] + kNextBehind, x, y};
   };
@@ -4853,8 +4673,8 @@ if _PATH is None:
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
 _CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
-_CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_HOPPER_TYPES, _CUDA_HOPPER, _CUDA_HALF]
-_CUDA_SOURCES += [_CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS]
+_CUDA_SOURCES += [_CUDA_HI_ALONE, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels

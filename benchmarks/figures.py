@@ -34,7 +34,8 @@ SIDES = {  # of a row of peers.json, the slowest first -> its name here, colour 
 }
 LIMITS = {"float16_product_uniform": ("limit: tensor cores", (5, 2)), "copy": ("limit: memory", (1, 2))}  # of limits.json: name, dashes
 MULTIPLIES, MOVES, OTHER = "#2f81f7", "#2f9e74", "#d8802b"  # what a part of a product does, whoever does it
-PART_COLOURS = {"hopper_product": MULTIPLIES, "cuBLAS, as many float16 products": MULTIPLIES, "pack_blocks": MOVES, "copy": MOVES, "": INK}
+PART_COLOURS = dict.fromkeys(("hopper_product", "tile_product", "cuBLAS, as many float16 products"), MULTIPLIES)
+PART_COLOURS |= {"pack_blocks": MOVES, "copy": MOVES, "": INK}
 
 
 def curve(axes, rows, side, value, **style):

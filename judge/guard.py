@@ -19,28 +19,24 @@ LEFT_OPEN = {  # what a process could do without each of these
     "landlock": "write to your files, and by /proc to memory of your processes",
     "capabilities": "do what yours allow",
 }
-# System calls, each with its numbers on x86_64 and aarch64. A filter sees numbers and arguments, not what pointers point to.
-CALLS = {
-    "signal": "kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138 tgkill 234 131 rt_tgsigqueueinfo 297 240",
-    "of a process": "prlimit64 302 261 sched_setaffinity 203 122 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118"
-    " move_pages 279 239 migrate_pages 256 238",
-    "by argument": "setpriority 141 140 fcntl 72 25 ioctl 16 29 clone 56 220 prctl 157 167",
-    "in vain": "setsid 112 157 setpgid 109 154",  # descendants stay in one process group, which the judge stops and ends as a whole
-    "missing": "clone3 435 435",  # its callers turn to clone, whose flags are no pointer
-    "refused": "ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438"
-    " pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 setns 308 268 mount 165 40 umount2 166 39"
-    " pivot_root 155 41 chroot 161 51 open_tree 428 428 move_mount 429 429 fsopen 430 430 fsmount 432 432 mount_setattr 442 442"
-    " clock_settime 227 112 clock_adjtime 305 266 settimeofday 164 170 adjtimex 159 171 ioprio_set 251 30 open_by_handle_at 304 265"
-    " perf_event_open 298 241 bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184"  # the last two may send SIGCONT
-    " io_uring_setup 425 425 io_uring_enter 426 426 io_uring_register 427 427",  # work on while a process is stopped
-}
 MACHINE = {"x86_64": (0, 0xC000003E, 317, 126), "aarch64": (1, 0xC00000B7, 277, 91)}.get(platform.machine())  # seccomp, capset
+# System calls, each with its numbers on x86_64 and aarch64: those that filter_program() looks at, then those that it refuses. A filter sees
+# numbers and arguments, not what pointers point to.
+CALLS = """
+    kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138 tgkill 234 131 rt_tgsigqueueinfo 297 240 prlimit64 302 261 sched_setaffinity 203 122
+    sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118 move_pages 279 239 migrate_pages 256 238 setpriority 141 140
+    fcntl 72 25 ioctl 16 29 clone 56 220 prctl 157 167 setsid 112 157 setpgid 109 154 clone3 435 435
+
+    ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438
+    pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 setns 308 268 mount 165 40 umount2 166 39
+    pivot_root 155 41 chroot 161 51 open_tree 428 428 move_mount 429 429 fsopen 430 430 fsmount 432 432 mount_setattr 442 442
+    clock_settime 227 112 clock_adjtime 305 266 settimeofday 164 170 adjtimex 159 171 ioprio_set 251 30 open_by_handle_at 304 265
+    perf_event_open 298 241 bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184
+    io_uring_setup 425 425 io_uring_enter 426 426 io_uring_register 427 427
+"""  # timer_create and mq_notify may send SIGCONT; an io_uring works on while its process is stopped
+NAMES, *NUMBERS = (CALLS.split()[column::3] for column in range(3))
+NUMBERS = dict(zip(NAMES, map(int, NUMBERS[MACHINE[0] if MACHINE else 0]), strict=True))
 NO_CLONE = 0x7E02A000  # CLONE_NEW*, CLONE_PARENT, CLONE_PTRACE: other namespaces, and children that would be the judge's
-
-
-def numbers_of(kind):
-    words = CALLS[kind].split()
-    return dict(zip(words[::3], map(int, words[1 + MACHINE[0] :: 3]), strict=True))
 
 
 def filter_program(own, beyond):
@@ -48,38 +44,33 @@ def filter_program(own, beyond):
     `beyond`. Older processes have smaller ones: the judge's, the reference's."""
     load, mask, equal, least, any_bit, end = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
     allow, in_vain, refuse, missing = ((end, 0, 0, k) for k in (0x7FFF0000, 0x50000, 0x50000 + 1, 0x50000 + 38))  # 0, EPERM, ENOSYS
-    first, second, third = ((load, 0, 0, at) for at in (16, 24, 32))
+    first, second, third = ((load, 0, 0, at) for at in (16, 24, 32))  # arguments
     descendant = [(least, 0, 1, beyond), refuse, (least, 0, 1, own), allow, refuse]
     oneself = [(equal, 0, 1, 0), allow]
 
     def refuse_if(*values):
-        return [*((equal, len(values) - 1 - n, n == len(values) - 1, v) for n, v in enumerate(values)), refuse]
+        return [word for value in values for word in ((equal, 0, 1, value), refuse)]
 
-    words = [
-        (load, 0, 0, 4),
-        (equal, 1, 0, MACHINE[1]),
-        refuse,
-        (load, 0, 0, 0),
-        (least, 0, 1, 1 << 30),
-        refuse,
-    ]  # no other machine's calls
     bodies = {
-        "signal": lambda name: [third if "tg" in name else second, *refuse_if(signal.SIGCONT), first, *descendant],
-        "of a process": lambda name: [first, *oneself, *descendant],
-        "by argument": {
-            "setpriority": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
-            "fcntl": [second, *refuse_if(8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
-            "ioctl": [second, *refuse_if(0x8901, 0x8902, 0x5412), allow],  # FIOSETOWN, SIOCSPGRP, TIOCSTI
-            "clone": [first, (any_bit, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
-            "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, which guard() has set
-        }.get,
-        "in vain": lambda name: [in_vain],
-        "missing": lambda name: [missing],
-        "refused": lambda name: [refuse],
+        "kill tkill rt_sigqueueinfo": [second, *refuse_if(signal.SIGCONT), first, *descendant],
+        "tgkill rt_tgsigqueueinfo": [third, *refuse_if(signal.SIGCONT), first, *descendant],
+        "prlimit64 sched_setaffinity sched_setattr sched_setscheduler sched_setparam move_pages migrate_pages": [
+            first,
+            *oneself,
+            *descendant,
+        ],
+        "setpriority": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
+        "fcntl": [second, *refuse_if(8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+        "ioctl": [second, *refuse_if(0x8901, 0x8902, 0x5412), allow],  # FIOSETOWN, SIOCSPGRP, TIOCSTI
+        "clone": [first, (any_bit, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
+        "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, which guard() has set
+        "setsid setpgid": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
+        "clone3": [missing],  # its callers turn to clone, whose flags are no pointer
     }
-    for kind, body in bodies.items():
-        for name, call in numbers_of(kind).items():
-            words += [(equal, 0, len(body(name)), call), *body(name)]
+    bodies = dict.fromkeys(NUMBERS, [refuse]) | {name: body for names, body in bodies.items() for name in names.split()}
+    words = [(load, 0, 0, 4), (equal, 1, 0, MACHINE[1]), refuse, (load, 0, 0, 0), (least, 0, 1, 1 << 30), refuse]  # of this machine alone
+    for name, body in bodies.items():
+        words += [(equal, 0, len(body), NUMBERS[name]), *body]
     return [*words, allow]
 
 

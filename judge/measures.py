@@ -5,9 +5,12 @@ check.py judges by it; tests and benchmarks use the same. docs/judge.md derives 
 
 import hashlib
 import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import torch
 
@@ -20,11 +23,9 @@ def _everything(X):
 
 @dataclass(frozen=True)
 class Problem:
-    name: str
     number: int  # in KernelBench's level 1
     formula: str
     prefix: str  # of the class names
-    suffix: str  # of get_inputs
     keep: Callable  # the part of a matrix that exists; the rest is not read, or zero in a result
 
     @property
@@ -56,9 +57,9 @@ class Problem:
 
 
 PROBLEMS = {
-    "lower": Problem("lower", 15, "C = tril(A) tril(B)", "", "", torch.tril),
-    "upper": Problem("upper", 14, "C = triu(A) triu(B)", "Upper", "_upper", torch.triu),
-    "transposed_a": Problem("transposed_a", 16, "C = A.T B", "TransposedA", "_transposed_a", _everything),
+    "lower": Problem(15, "C = tril(A) tril(B)", "", torch.tril),
+    "upper": Problem(14, "C = triu(A) triu(B)", "Upper", torch.triu),
+    "transposed_a": Problem(16, "C = A.T B", "TransposedA", _everything),
 }
 
 
@@ -71,8 +72,8 @@ def label(dims):
 
 def some_sizes(random, most):
     """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
-    edges, found = [1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))], []
-    for low, high in zip(edges, edges[1:], strict=False):
+    found = []
+    for low, high in pairwise([1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))]):
         size = random.randint(low, high - 1)
         if random.random() < 0.5:
             step = 1 << random.randint(0, max(0, low.bit_length() - 2))
@@ -83,11 +84,8 @@ def some_sizes(random, most):
 
 def sizes_of_remainder_one(random, most):
     """For each power of two an odd multiple of it, plus one: the last tile, block or cluster of any kernel has a single row there."""
-    found = []
-    for power in (1 << p for p in range(3, most.bit_length())):
-        multiples = range(max(most // power // 4, 1) | 1, most // power + 1, 2)
-        found.append(random.choice(multiples or [1]) * power + 1)
-    return found
+    powers = [1 << p for p in range(3, most.bit_length())]
+    return [random.choice(range(max(most // p // 4, 1) | 1, most // p + 1, 2) or [1]) * p + 1 for p in powers]
 
 
 def dims_of(sizes, random, problem, most):
@@ -117,13 +115,8 @@ class Draw:
     def __init__(self, seed, name, device, tf32=False):
         self.device, self.tf32 = device, tf32
         drawn = hashlib.sha256(f"{seed} {name}".encode()).digest()
-        self.generator = torch.Generator(device).manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
-
-    def uniform(self, *shape):
-        return torch.rand(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
-
-    def normal(self, *shape):
-        return torch.randn(*shape, dtype=torch.float64, device=self.device, generator=self.generator)
+        stream = torch.Generator(device).manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
+        self.uniform, self.normal = (partial(f, dtype=torch.float64, device=device, generator=stream) for f in (torch.rand, torch.randn))
 
     def decades(self, span, *shape):
         """10^U(-span, span)"""
@@ -138,32 +131,27 @@ def _each(make):
     return lambda draw, a, b, dtype: (make(draw, a), make(draw, b))
 
 
+def _eye(draw, shape):
+    return torch.eye(*shape, dtype=torch.float64, device=draw.device)
+
+
 def _integers(draw, a, b, dtype):
     # Terms up to limit^2, so that a sum of K of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
-    bits = {torch.float64: 53, torch.float32: 24}.get(dtype)
-    limit = 4 if bits is None else max(1, math.isqrt(2**bits // max(1, a[0])))
+    limit = 4 if narrow(dtype) else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // a[0]))
     limit = min(limit, 1024) if draw.tf32 else limit  # which holds 11 bits
     return tuple(torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit for shape in (a, b))
 
 
 def _elimination(draw, a, b, dtype):
     """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
-    made, span = [], 2 if dtype in (torch.float16, torch.bfloat16) else 8
+    made, span = [], 2 if narrow(dtype) else 8
     for place, (rows, cols) in ((3, a), (2, b)):
-        X = torch.eye(rows, cols, dtype=torch.float64, device=draw.device)
-        at = min(rows, cols) // place
+        X, at = _eye(draw, (rows, cols)), min(rows, cols) // place
         X[at:, at] = draw.normal(rows - at) * draw.decades(span, rows - at)
         X[at, at:] = draw.normal(cols - at) * draw.decades(span, cols - at)
         X[at, at] = 1
         made.append(X)
     return made
-
-
-def _unit(draw, shape):
-    """Ones on the diagonal and multipliers of at most 1, as LU with pivoting leaves them."""
-    X = 2 * draw.uniform(*shape) - 1
-    X.diagonal().fill_(1)
-    return X
 
 
 def _cholesky(draw, shape):
@@ -179,14 +167,11 @@ def _cholesky(draw, shape):
     return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(draw.device)
 
 
-def _scaled(which, along, span):
-    def make(draw, a, b, dtype):
-        made = [draw.normal(*a), draw.normal(*b)]
-        rows, cols = made[which].shape
-        made[which] *= draw.decades(span, rows, 1) if along == "rows" else draw.decades(span, 1, cols)
-        return made
-
-    return make
+def _scaled(draw, a, b, dtype, which, along, span):
+    made = [draw.normal(*a), draw.normal(*b)]
+    rows, cols = made[which].shape
+    made[which] *= draw.decades(span, rows, 1) if along == "rows" else draw.decades(span, 1, cols)
+    return made
 
 
 def _graded(draw, a, b, dtype):
@@ -197,25 +182,21 @@ def _graded(draw, a, b, dtype):
     return (A * grade if a[0] == a[1] == K else A * grade[:, None]), B / grade[:, None]
 
 
-def _about(*scales):
-    return lambda draw, a, b, dtype: [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
+def _about(draw, a, b, dtype, scales):
+    return [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
 
 
-def _near_overflow(draw, a, b, dtype):
-    scale = math.sqrt(torch.finfo(torch.float32).max / (16 * max(1, a[0])))  # of 1e17 and more; |A||B| stays just below the largest number
-    return scale * draw.normal(*a), scale * draw.normal(*b)
+def _near_overflow(draw, shape):
+    """1e17 and more; |A||B| stays just below the largest number: the sum has shape[0] terms, of A and of B, transposed A included."""
+    return math.sqrt(torch.finfo(torch.float32).max / (16 * shape[0])) * draw.normal(*shape)
 
 
-def _single(value):
-    def make(draw, a, b, dtype):
-        A, B = draw.normal(*a), draw.normal(*b)
-        for X, (p, q) in ((A, (3, 5)), (B, (2, 7))):
-            rows, cols = X.shape
-            X[rows - 1 - rows // p, cols // q] = value  # one of these two lies in the triangle, whichever it is
-            X[rows // q, cols - 1 - cols // p] = value
-        return A, B
-
-    return make
+def _single(draw, a, b, dtype, value):
+    made = draw.normal(*a), draw.normal(*b)
+    for X, (p, q) in zip(made, ((3, 5), (2, 7)), strict=True):
+        rows, cols = X.shape
+        X[rows - 1 - rows // p, cols // q] = X[rows // q, cols - 1 - cols // p] = value  # one of them lies in the triangle, whichever it is
+    return made
 
 
 @dataclass(frozen=True)
@@ -227,7 +208,7 @@ class Distribution:
     kernelbench: bool = False  # what KernelBench draws, so its criterion applies
 
     def suits(self, dtype):
-        return dtype == torch.float32 if self.float32_only else not (self.wide and dtype in (torch.float16, torch.bfloat16))
+        return dtype == torch.float32 if self.float32_only else not (self.wide and narrow(dtype))
 
 
 ORDINARY = {
@@ -238,23 +219,23 @@ ORDINARY = {
 HARD = {
     "integers": Distribution(_integers, exact=True),
     "sparse": Distribution(_each(lambda draw, shape: draw.normal(*shape) * (draw.uniform(*shape) < 0.02))),
-    "identity A": Distribution(lambda draw, a, b, dtype: (torch.eye(*a, dtype=torch.float64, device=draw.device), draw.normal(*b))),
+    "identity A": Distribution(lambda draw, a, b, dtype: (_eye(draw, a), draw.normal(*b))),
     "elimination": Distribution(_elimination),
-    "unit diagonal": Distribution(_each(_unit)),
+    "unit diagonal": Distribution(_each(lambda draw, shape: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1))),  # as LU with pivoting
     "Cholesky, near singular": Distribution(_each(_cholesky)),
-    "rows of A over 2 decades": Distribution(_scaled(0, "rows", 1)),
+    "rows of A over 2 decades": Distribution(partial(_scaled, which=0, along="rows", span=1)),
     "lognormal, sigma 3": Distribution(_each(lambda draw, shape: torch.exp(3 * draw.normal(*shape))), wide=True),
-    "rows of A over 16 decades": Distribution(_scaled(0, "rows", 8), wide=True),
-    "columns of A over 16": Distribution(_scaled(0, "columns", 8), wide=True),
-    "rows of B over 16": Distribution(_scaled(1, "rows", 8), wide=True),
-    "columns of B over 16": Distribution(_scaled(1, "columns", 8), wide=True),
+    "rows of A over 16 decades": Distribution(partial(_scaled, which=0, along="rows", span=8), wide=True),
+    "columns of A over 16": Distribution(partial(_scaled, which=0, along="columns", span=8), wide=True),
+    "rows of B over 16": Distribution(partial(_scaled, which=1, along="rows", span=8), wide=True),
+    "columns of B over 16": Distribution(partial(_scaled, which=1, along="columns", span=8), wide=True),
     "graded inversely 1e+-15": Distribution(_graded, wide=True),
-    "one tiny entry": Distribution(_single(1e-30), wide=True),
-    "one huge entry": Distribution(_single(1e30), wide=True),
-    "near overflow": Distribution(_near_overflow, float32_only=True),
-    "about 1e18 and 1e-20": Distribution(_about(1e18, 1e-20), float32_only=True),
-    "about 1e-20": Distribution(_about(1e-20, 1e-20), float32_only=True),
-    "denormals and 1e10": Distribution(_about(1e-39, 1e10), float32_only=True),
+    "one tiny entry": Distribution(partial(_single, value=1e-30), wide=True),
+    "one huge entry": Distribution(partial(_single, value=1e30), wide=True),
+    "near overflow": Distribution(_each(_near_overflow), float32_only=True),
+    "about 1e18 and 1e-20": Distribution(partial(_about, scales=(1e18, 1e-20)), float32_only=True),
+    "about 1e-20": Distribution(partial(_about, scales=(1e-20, 1e-20)), float32_only=True),
+    "denormals and 1e10": Distribution(partial(_about, scales=(1e-39, 1e10)), float32_only=True),
 }
 DISTRIBUTIONS = ORDINARY | HARD
 
@@ -314,13 +295,10 @@ def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
-    (x_exponent, x_there), (y_exponent, y_there) = ((torch.frexp(Z.double())[1], Z != 0) for Z in (X, Y))
-    if bool(x_there.any()) and bool(y_there.any()):
-        lowest_y = int(y_exponent[y_there].min())
-        for e in torch.unique(x_exponent[x_there]).tolist():
-            if e + lowest_y - 2 < -126:
-                rows, cols = (x_exponent == e) & x_there, (y_exponent < -124 - e) & y_there
-                hits[rows.float() @ cols.float() > 0.5] = 1.0
+    x, y = (torch.where(Z != 0, torch.frexp(Z.double())[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
+    for e in torch.unique(x).tolist():
+        if e + int(y.min()) < -124:
+            hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
     return hits
 
 
@@ -342,36 +320,23 @@ def allowed(dtype, terms, tf32=False):
     return 1e-6 * 2.0**-29 if dtype == torch.float64 else 1.5e-6, 16 * root * u
 
 
-@dataclass
 class Truth:
-    """What a product should be, and by what an element may be off. All float64 (m, n)."""
+    """What a product should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable."""
 
-    high: torch.Tensor
-    low: torch.Tensor | None
-    magnitude: torch.Tensor  # |A||B|
-    forgiven: torch.Tensor | float  # absolute: the rounding of 16-bit results, and what underflow may take
-    judged: torch.Tensor  # where no partial sum can overflow
-    terms: int
-    dtype: torch.dtype
-    keep: Callable
-    exact: bool = False
-    tf32: bool = False
-
-    @classmethod
-    def of(cls, X, Y, keep, exact=False, tf32=False):
-        dtype, terms, info = X.dtype, X.shape[-1], torch.finfo(X.dtype)
-        high, low = exact_product(X, Y, keep)
-        magnitude = high.abs() if one_sign(X) and one_sign(Y) else float64_product(X.abs(), Y.abs(), keep)
-        forgiven = 0.0
+    def __init__(self, X, Y, keep, exact=False, tf32=False):
+        self.keep, self.exact, self.tf32, self.dtype, self.terms, info = keep, exact, tf32, X.dtype, X.shape[-1], torch.finfo(X.dtype)
+        self.high, self.low = exact_product(X, Y, keep)
+        self.magnitude = self.high.abs() if one_sign(X) and one_sign(Y) else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
+        self.judged = self.magnitude <= info.max  # elsewhere a partial sum may overflow
+        self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
         if exact:  # what is left is one rounding to the result's dtype
-            high = high.to(dtype).double()
-        elif dtype == torch.float32:
-            tiny = (high != 0) & (high.abs() < info.smallest_normal)
-            forgiven = (may_underflow(X, Y) * terms + tiny) * info.smallest_normal
-        elif narrow(dtype):
+            self.high = self.high.to(X.dtype).double()
+        elif X.dtype == torch.float32:
+            tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
+            self.forgiven = (may_underflow(X, Y) * self.terms + tiny) * info.smallest_normal
+        elif narrow(X.dtype):
             # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
-            forgiven = (high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
-        return cls(high, low, magnitude, forgiven, magnitude <= info.max, terms, dtype, keep, exact, tf32)
+            self.forgiven = (self.high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
 
     def errors(self, C):
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
@@ -418,16 +383,10 @@ def first_difference(X, Y):
 FAR, VERY_FAR = 1.25, 8  # 90th percentile over median, or median over 10th percentile; median over the least
 
 
-def percentile(samples, q):
-    ordered = sorted(samples)
-    place = q * (len(ordered) - 1)
-    below = math.floor(place)
-    return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
-
-
 def spread(samples):
     """Median, 10th and 90th percentile of a list of microseconds, and the least."""
-    return {name: percentile(samples, q) for name, q in (("median_us", 0.5), ("p10_us", 0.1), ("p90_us", 0.9), ("best_us", 0.0))}
+    tenths = statistics.quantiles([*samples, *samples[: len(samples) == 1]], n=10, method="inclusive")
+    return {"median_us": tenths[4], "p10_us": tenths[0], "p90_us": tenths[8], "best_us": min(samples)}
 
 
 def undisturbed(times):

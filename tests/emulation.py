@@ -154,26 +154,33 @@ struct Thread {
   std::vector<size_t> groups;   // how many copies had been asked for at the end of each
   size_t arrived = 0;
   std::vector<std::function<void()>> products;   // asked for, and not yet waited for
+  std::vector<size_t> batches;                   // how many products had been asked for at the end of each
+  int met = 0;                                   // how often it has arrived at the cluster's barrier
   bool written = false;                          // to shared memory, and no fence since
 };
 struct Cluster {
   int number, size, came = 0;
-  Rendezvous meeting;
   std::vector<Block> blocks;
 };
 Cluster* cluster;
 Thread* current;
 Context all_are_done;
 bool late;   // copies arrive, and products are done, as late as the kernel allows
+std::vector<std::function<void()>> engine;   // copies by tensor maps that are on their way: late, until all wait for one
 
 // Threads take turns, each until it waits for what does not hold yet. One that cannot go on is not switched to.
 void switch_to_next() {
   Thread* const from = current;
+  auto waits = [] { return current->done || (current->can_go_on && !current->can_go_on()); };
   do {
     current = current->next;
-    if (current == from) fail("they wait for each other forever");
-  } while (current->done || (current->can_go_on && !current->can_go_on()));
-  switch_context(from->context, current->context);
+    if (current == from && waits()) {
+      if (engine.empty()) fail("they wait for each other forever");
+      const std::function<void()> last = engine.back();
+      engine.pop_back(), last();
+    }
+  } while (waits());
+  if (current != from) switch_context(from->context, current->context);
 }
 template <typename Condition>
 void wait_until(const Condition& holds) {
@@ -229,12 +236,13 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
 }
 inline uint32_t block_rank_in_cluster() { return current->block->rank; }
 inline uint32_t cluster_id_in_grid() { return cluster->number; }
-inline void cluster_arrive_relaxed() { ++cluster->came; }
+inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met; }
 inline void cluster_arrive() { cluster_arrive_relaxed(); }
-inline void cluster_wait() {
-  wait_until([] { return cluster->came >= cluster->size * block_threads; });
+inline void cluster_wait() {   // nobody arrives once more before all have come
+  const int all = cluster->size * block_threads * current->met;
+  wait_until([=] { return cluster->came >= all; });
 }
-inline void cluster_sync() { meet(cluster->meeting, cluster->size * block_threads); }
+inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 inline void there(uint32_t at) {
   if (!cluster->blocks[at >> kRankShift].left) fail("the shared memory of a CTA that has ended");
 }
@@ -244,31 +252,38 @@ T load_in_peer(uint32_t at) {
   if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(T)) fail("a peer that is not there, or not aligned");
   return *reinterpret_cast<T*>(at_address(at));
 }
-struct Barrier {   // of one phase
+struct Barrier {
   int32_t bytes;
-  uint16_t arrivals, begun;
+  uint8_t arrivals, count, phase, begun;   // arrivals: that this phase still waits for
+  void change(int more_bytes, int came) {
+    if (!begun || came > arrivals) fail("a barrier that is not there, or has been arrived at too often");
+    bytes += more_bytes, arrivals -= came;
+    if (!arrivals && !bytes) arrivals = count, ++phase;
+  }
 };
 static_assert(sizeof(Barrier) == sizeof(uint64_t));
-inline void barrier_init(uint64_t* barrier, uint32_t count) { *reinterpret_cast<Barrier*>(barrier) = {0, static_cast<uint16_t>(count), 1}; }
+inline void barrier_init(uint64_t* barrier, uint32_t count) {
+  const uint8_t arrivals = count;
+  *reinterpret_cast<Barrier*>(barrier) = {0, arrivals, arrivals, 0, 1};
+}
 inline void barrier_init_fence() {}
-inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
-  Barrier& b = *reinterpret_cast<Barrier*>(barrier);
-  b.bytes += bytes, --b.arrivals;
+inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) { reinterpret_cast<Barrier*>(barrier)->change(bytes, 1); }
+inline void barrier_arrive_at(uint32_t barrier) {
+  there(barrier);
+  reinterpret_cast<Barrier*>(at_address(barrier))->change(0, 1);
 }
-inline void barrier_wait(uint64_t* barrier, uint32_t) {
+inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // for the end of a phase of this parity
   const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
-  wait_until([&] { return !b.arrivals && !b.bytes; });
+  wait_until([&] { return b.phase % 2 != parity; });
 }
+inline void barrier_wait_at(uint32_t barrier, uint32_t parity) { barrier_wait(reinterpret_cast<uint64_t*>(at_address(barrier)), parity); }
 inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
-  if (cluster->size < 2) fail("sent in a cluster of one");
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
   if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");
   there(to);
   const int words[4] = {a, b, c, d};
   std::memcpy(at_address(to), words, 16);
-  Barrier& here = *reinterpret_cast<Barrier*>(at_address(barrier));
-  if (!here.begun) fail("a barrier that is not there");
-  here.bytes -= 16;
+  reinterpret_cast<Barrier*>(at_address(barrier))->change(-16, 0);
 }
 inline float4 load_shared_four(uint32_t at) {
   if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
@@ -281,6 +296,8 @@ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, u
   current->written = true;
 }
 inline void fence_proxy_async_shared() { current->written = false; }
+inline void fence_proxy_async_global() {}
+inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
   if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");
@@ -309,14 +326,14 @@ T* next_address(T* at, int64_t step) {
   return at + step;
 }
 
-// What the lanes of a warp read at once must lie in different banks: `count` addresses in different words, modulo 128 bytes.
+// What the lanes of a warp read at once must lie in different banks: `count` addresses in different words, modulo 128 bytes, or in one.
 inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, uint32_t bytes) {
-  uint32_t seen = 0;
+  uint32_t seen[32] = {};   // by bank; 1: address 0
   for (int lane = first; lane < first + count; ++lane) {
-    const uint32_t bank = 1u << brought[lane][0] % 128 / bytes;
-    if (brought[lane][0] % bytes || brought[lane][0] >> kRankShift != block_rank_in_cluster()) fail("not aligned, or not here");
-    if (seen & bank) fail("a bank conflict");
-    seen |= bank;
+    const uint32_t at = brought[lane][0], bank = at % 128 / bytes;
+    if (at % bytes || at >> kRankShift != block_rank_in_cluster()) fail("not aligned, or not here");
+    if (seen[bank] && seen[bank] != at + 1) fail("a bank conflict");
+    seen[bank] = at + 1;
   }
 }
 inline int load_shared(uint32_t at) {
@@ -395,7 +412,7 @@ inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
-inline void warpgroup_commit_batch() {}
+inline void warpgroup_commit_batch() { current->batches.push_back(current->products.size()); }
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4, q = lane % 4;
   for (const Thread* thread : current->block->threads)
@@ -427,9 +444,12 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
 }
 template <int kPending>
 void warpgroup_wait() {
-  static_assert(kPending == 0);
-  for (auto& product : current->products) product();
-  current->products.clear();
+  if (current->batches.size() <= kPending) return;
+  const size_t end = current->batches[current->batches.size() - 1 - kPending];
+  for (size_t at = 0; at < end; ++at) current->products[at]();
+  current->products.erase(current->products.begin(), current->products.begin() + end);
+  current->batches.erase(current->batches.begin(), current->batches.end() - kPending);
+  for (size_t& batch : current->batches) batch -= end;
 }
 """
 

@@ -180,6 +180,16 @@ def assert_product(C, X, Y, contraction, structure, what="C"):
     assert_within(C, exact, bound_for(X, Y, contraction, structure, exact, magnitude), what)
 
 
+def assert_gradients(gradients, function, A, B, G, what=""):
+    """dA and dB of what a function of FUNCTIONS makes of A and B are within the contract's bound, if G is the gradient of the result."""
+    contraction, structure = FUNCTIONS[function]
+    formulas = {NN: ((G, B, NT), (A, G, TN)), TN: ((B, G, NT), (A, G, NN))}[contraction]
+    for name, gradient, (X, Y, of) in zip(("dA", "dB"), gradients, formulas, strict=True):
+        exact, magnitude = truth(X, Y, of, structure)
+        assert gradient.dtype == X.dtype
+        assert_within(gradient, exact, bound_for(X, Y, of, structure, exact, magnitude), name + what)
+
+
 def assert_bitwise(C, expected, what="C"):
     """C and what is expected agree in every bit."""
     assert C.shape == expected.shape and C.dtype == expected.dtype, f"{what}: {C.dtype} {tuple(C.shape)}, expected {expected.dtype}"

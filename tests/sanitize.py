@@ -52,52 +52,38 @@ COPIED = {  # for a tool: what becomes of what, besides
             f"  if (lane < 2) barrier_arrive_at({EMPTY}, lane));",
             f"  for (int rank = 0; rank < 2; ++rank) barrier_arrive_at({EMPTY}, rank));",
         ),
+        # Half precision: who gives a stage back, who has masked one (or the producer, of one that needs none)
         (
-            "barrier_init(&shared.empty[s], 2 * kConsumerWarps);",
-            "barrier_init(&shared.empty[s], 2 * kConsumerWarps * 32);",
-        ),
-        # Half precision: who gives a stage back, who leaves one for C, who has masked one (or the producer, of one that needs none), who
-        # takes a tile
-        (
-            "    if (lane < (kCooperation == kMulticast ? 2 : 1))\n"
-            "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, lane) : barrier);",
-            "    for (int rank = 0; lane < 32 && rank < (kCooperation == kMulticast ? 2 : 1); ++rank)\n"
-            "      barrier_arrive_at(kCooperation == kMulticast ? address_in_peer(barrier, rank) : barrier);",
+            "if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);",
+            "for (int cta = 0; lane < 32 && cta < kCtas; ++cta) barrier_arrive_at(kWide ? address_in_peer(barrier, cta) : barrier);",
         ),
         (
-            "(kCooperation == kMulticast ? 2 : 1) * kConsumerWarps);",
-            "(kCooperation == kMulticast ? 2 : 1) * kConsumerWarps * 32);",
-        ),
-        (
-            "      if (lane == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n      at.advance();",
-            "      for (int u = 0; u < 2; ++u) barrier_arrive_at(shared_address(&shared.full[at.stage]));\n      __syncwarp();\n"
-            "      at.advance();",
+            "Policy::kCtas * kConsumerWarps);",
+            "Policy::kCtas * kConsumerWarps * 32);",
         ),
         (
             "if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
             "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
         ),
-        ("barrier_init(&shared.full[s], 1);", "barrier_init(&shared.full[s], 64);"),
         (
-            "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);",
-            "barrier_arrive_expect_tx(barrier, (has_x[0] + has_x[1] + Shared::kBlocksN) * kOperandBytes);\n"
-            "        for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));",
+            "barrier_init(&shared.full[u], 1)",
+            "barrier_init(&shared.full[u], Policy::kTakesFirst ? 1 : 64)",
         ),
         (
-            "if (threadIdx.x % 32 == 0) barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
-            "barrier_arrive_at(shared_address(&shared.tile_empty[at]));",
+            "    at.advance();\n  }\n\n  // Two warps mask.",
+            "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
+            "    at.advance();\n  }\n\n  // Two warps mask.",
         ),
-        ("barrier_init(&shared.tile_empty[u], kTileTakers);", "barrier_init(&shared.tile_empty[u], kTileTakers * 32);"),
     ),
 }
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 # Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
-HALF_SIZES = (136, 513)  # tiles of 128 columns; two CTAs share the k of each
+HALF_SIZES = (136, 513)  # tiles of 128 x 128; two CTAs share the k of each
 HALF_LONG = (4100, 100, 136)  # K, M, N: four share it
-HALF_SPLIT = 1409  # tiles of 128 columns in splits, which leave sums in the workspace
-HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 columns, of which a cluster computes several, with as few k-blocks as can be
-HALF_LARGE = 3329  # tiles of 256 columns in splits, one row in the last ones
+HALF_MANY = 2049  # tiles of 128 x 128, of which some CTAs compute two
+HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
+HALF_LARGE = 3329  # tiles of 256 x 256, the first ones halved, one row in the last ones
 MMA_SIZES = (136, 200)  # tiles shared by clusters, with an edge that no block divides
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
@@ -106,8 +92,7 @@ NAMED = (
     "sum_again",
     "exact",
     "tf32",
-    "hopper",
-    "half",
+    "tile_product",
     "mma",
     "behind",
     "pack",
@@ -190,12 +175,12 @@ def half(torch, module):
     K, M, N = HALF_LONG
     X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
     assert finite(torch, module, X, Y, 2, 0) and finite(torch, module, X.mT, Y, 0, 0) and finite(torch, module, X.mT, Y.mT, 1, 0)
-    X, Y = (torch.randn(HALF_SPLIT, HALF_SPLIT, device="cuda").half() for _ in range(2))
+    X, Y = (torch.randn(HALF_MANY, HALF_MANY, device="cuda").half() for _ in range(2))
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY if member[1])
 
 
 def half_batches(torch, module):
-    """Clusters that compute several tiles of 256 columns, one after the other: every contraction of triangles, and Inf."""
+    """Clusters that compute several tiles of 256 x 256, one after the other: every contraction of triangles, and Inf."""
     for (batch, N), dtype in itertools.product(HALF_BATCHES, (torch.float16, torch.bfloat16)):
         X, Y = (torch.randn(batch, N, N, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
@@ -206,7 +191,7 @@ def half_batches(torch, module):
 
 
 def half_large(torch, module):
-    """The same of one matrix, with splits: forward and dB."""
+    """The same of one matrix, with halved tiles: forward and dB."""
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, 0, 1) and finite(torch, module, X, Y, 2, 1)
     print("computed by", module.explain(X[:200, :200], Y[:200, :200])["path"], flush=True)

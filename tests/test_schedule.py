@@ -146,159 +146,155 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
 }
 
-// ---- The Hopper kernel's work tiles.
+// ---- The tiles of float32's kernel on Hopper.
 
 template <Contraction kC>
 void check_hopper(int m, int n, int k, int triangular, int longest_split) {
-  HopperProduct p = {};
-  p.m = m, p.n = n, p.triangular = triangular, p.contraction = kC;
-  p.lines_x = blocks_in(m), p.lines_y = blocks_in(n), p.k_blocks = blocks_in(k);
-  p.longest_split = max(1, min(longest_split, p.k_blocks));
-  p.x.triangular = p.y.triangular = triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
-  p.x.block_cols = kC == kTN ? p.lines_x : p.k_blocks;
-  p.y.block_cols = kC == kNT ? p.k_blocks : p.lines_y;
+  PairsProduct h = {};
+  Product& p = h.p;
+  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = kC, p.batches = 2;
+  const int k_blocks = blocks_in(k);
+  int64_t numbers = 0;
+  h.tiles = SplitTiles::of(p, max(1, min(longest_split, k_blocks)), numbers);
+  const SplitTiles& tiles = h.tiles;
+  CHECK(numbers == tiles.count && tiles.k_blocks == k_blocks, "%d numbers", tiles.count);
+  h.x.triangular = h.y.triangular = triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
+  h.x.block_cols = kC == kTN ? blocks_in(m) : k_blocks;
+  h.y.block_cols = kC == kNT ? k_blocks : blocks_in(n);
 
   // Blocks: each has a place of its own, and they fill what there is.
   for (int of_x = 0; of_x < 2; ++of_x) {
-    const int lines = of_x ? p.lines_x : p.lines_y;
-    const int64_t blocks = triangular ? triangle(p.k_blocks) : static_cast<int64_t>(p.k_blocks) * lines;
+    const int lines = of_x ? blocks_in(m) : blocks_in(n);
+    const int64_t blocks = triangular ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
     std::vector<char> taken(blocks, 0);
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
-      for (int k_block = 0; k_block < p.k_blocks; ++k_block) {
-        if (!(of_x ? has_block<kX, kC>(p, line, k_block) : has_block<kY, kC>(p, line, k_block))) continue;
-        const int64_t place = of_x ? block_of<kX, kC>(p, line, k_block) : block_of<kY, kC>(p, line, k_block);
+      for (int k_block = 0; k_block < k_blocks; ++k_block) {
+        if (!(of_x ? has_block<kX, kC>(h, line, k_block) : has_block<kY, kC>(h, line, k_block))) continue;
+        const int64_t place = of_x ? block_of<kX, kC>(h, line, k_block) : block_of<kY, kC>(h, line, k_block);
         CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
               (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
-    CHECK(!(of_x ? has_block<kX, kC>(p, lines, 0) : has_block<kY, kC>(p, lines, 0)), "there is a block beyond the last line");
+    CHECK(!(of_x ? has_block<kX, kC>(h, lines, 0) : has_block<kY, kC>(h, lines, 0)), "there is a block beyond the last line");
   }
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
-  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge);
-  const int64_t places = WorkTiles<>::partial_sums(m, n, p.k_blocks, triangular, p.longest_split);
+  constexpr int kEdge = kTileEdge / kBlock;
+  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = tiles.places * 2;   // of two products
   std::map<std::pair<int, int>, std::vector<char>> summed;
-  std::map<std::pair<int, int>, int> next_split;
+  std::map<std::tuple<int, int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
-  WorkTiles<> work_tiles;
-  WorkTile tile;
-  int count = 0, before = 0x7FFFFFFF;
-  for (; work_tiles.find(p, count, tile); ++count) {
-    if (count % 5 == 0) {
-      WorkTiles<> anew;
-      WorkTile same;
-      CHECK(anew.find(p, count, same) && same.i == tile.i && same.j == tile.j && same.begin == tile.begin && same.end == tile.end &&
-                same.split == tile.split && same.splits == tile.splits && same.place == tile.place,
-            "work tile %d differs from a new walk's", count);
-    }
-    const int length = tile.end - tile.begin;
-    CHECK(tile.i >= 0 && tile.i < rows && tile.j >= 0 && tile.j < cols, "work tile %d: row %d, column %d", count, tile.i, tile.j);
-    CHECK(!triangular || tile.j <= tile.i, "work tile %d: row %d, column %d is above the diagonal", count, tile.i, tile.j);
-    CHECK(tile.begin >= 0 && tile.end <= p.k_blocks && length > 0, "work tile %d: k-blocks %d .. %d", count, tile.begin, tile.end - 1);
-    CHECK(length <= p.longest_split, "work tile %d is %d long, longer than %d", count, length, p.longest_split);
+  int before = 0x7FFFFFFF;
+  for (int number = 0; number < tiles.count; ++number) {
+    const ClusterTile tile = tiles.at(number);
+    const KRange range = tiles.k_range(tile);
+    const int length = range.end - range.begin, i = tile.row / kEdge, j = tile.col / kEdge;
+    CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.rows == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
+    CHECK(i >= 0 && i < rows && j >= 0 && j < cols, "tile %d: row %d, column %d", number, i, j);
+    CHECK(!triangular || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
+    CHECK(range.begin >= 0 && range.end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, range.begin, range.end - 1);
+    CHECK(length <= tiles.longest, "tile %d is %d long, longer than %d", number, length, tiles.longest);
+    CHECK(tile.batch == number % 2, "tile %d is of product %d", number, tile.batch);   // they take turns
     if (tile.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
-      CHECK(length - (kTileBlocks - 1) <= before, "work tile %d is %d long, after one of %d", count, length, before);
+      CHECK(length - (kEdge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
       before = min(before, length);
     }
     // A split waits for the splits before it: they must have been handed out.
-    const auto key = std::make_pair(tile.i, tile.j);
-    CHECK(tile.split == next_split[key]++ && tile.split < tile.splits, "work tile %d is split %d of %d", count, tile.split, tile.splits);
+    int& next = next_split[std::make_tuple(i, j, tile.batch)];
+    CHECK(tile.split == next++ && tile.split < tile.splits, "tile %d is split %d of %d", number, tile.split, tile.splits);
     if (tile.split < tile.splits - 1) {
-      const int64_t place = tile.place + tile.split;
-      CHECK(place >= 0 && place < places && !place_taken[place]++, "work tile %d: its partial sums have place %lld of %lld", count,
-            (long long)place, (long long)places);
+      const int place = tile.place + tile.split;
+      CHECK(place >= 0 && place < places && !place_taken[place]++, "tile %d: its partial sums have place %d of %d", number, place, places);
     }
-    std::vector<char>& all = summed[key];
-    all.resize(p.k_blocks, 0);
-    for (int k_block = tile.begin; k_block < tile.end; ++k_block)
-      CHECK(!all[k_block]++, "work tile %d: k-block %d of row %d, column %d is summed twice", count, k_block, tile.i, tile.j);
+    if (tile.batch == 1) continue;
+    std::vector<char>& all = summed[std::make_pair(i, j)];
+    all.resize(k_blocks, 0);
+    for (int at = 0; at < length; ++at) {
+      const int k_block = tiles.k_block(range, at);
+      CHECK(k_block >= range.begin && k_block < range.end && !all[k_block]++, "tile %d: k-block %d of row %d, column %d is summed twice",
+            number, k_block, i, j);
+    }
   }
   for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than splits");
-  for (int again = 0; again < 3; ++again) CHECK(!work_tiles.find(p, count + again, tile), "there are work tiles after the last");
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < cols; ++j) {
       if (triangular && j > i) continue;
       const auto key = std::make_pair(i, j);
       CHECK(summed.count(key), "row %d, column %d never comes", i, j);
-      for (int k_block = 0; k_block < p.k_blocks; ++k_block) {
+      for (int k_block = 0; k_block < k_blocks; ++k_block) {
         bool needed = false;
-        for (int u = 0; u < kTileBlocks; ++u)
-          for (int v = 0; v < kTileBlocks; ++v)
-            needed |= has_block<kX, kC>(p, kTileBlocks * i + u, k_block) && has_block<kY, kC>(p, kTileBlocks * j + v, k_block);
+        for (int u = 0; u < kEdge; ++u)
+          for (int v = 0; v < kEdge; ++v)
+            needed |= has_block<kX, kC>(h, kEdge * i + u, k_block) && has_block<kY, kC>(h, kEdge * j + v, k_block);
         CHECK(!needed || summed[key][k_block], "row %d, column %d lacks k-block %d", i, j, k_block);
       }
     }
-  std::printf("%d work tiles, ", count);
+  std::printf("%d tiles, ", tiles.count);
 }
 
-// ---- The half-precision kernel's work tiles, as its plan says, of a batch.
-
-struct Grid {
-  int m, n, k_blocks, triangular, longest_split;
-  Contraction contraction;
-};
-
-template <int kEdge>
-void check_half_tiles(const Product& p, const half_precision::Plan& plan) {
-  const int m_blocks = ceil_div(p.m, kBlock), n_blocks = ceil_div(p.n, kBlock), k_blocks = ceil_div(p.k, kBlock);
-  const Grid grid = {p.m, p.n, k_blocks, p.triangular, plan.longest, p.contraction};
-  const int batches = static_cast<int>(p.batches), halves = kEdge / plan.columns, parts = batches * halves, kCols = plan.columns / kBlock;
-  std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
-  std::vector<char> place_taken(static_cast<size_t>(batches) * plan.places * halves, 0);
-  WorkTiles<kEdge> tiles;
-  WorkTile tile;
-  int before = 1 << 30;
-  for (int number = 0; tiles.find(grid, number / parts, tile); ++number) {
-    if (number % 5 == 0) {
-      WorkTiles<kEdge> anew;
-      WorkTile same;
-      CHECK(anew.find(grid, number / parts, same) && same.i == tile.i && same.j == tile.j && same.begin == tile.begin &&
-                same.end == tile.end && same.split == tile.split && same.splits == tile.splits && same.place == tile.place,
-            "work tile %d differs from a new walk's", number);
-    }
-    const int batch = number % parts / halves, half = number % halves, length = tile.end - tile.begin;
-    CHECK(tile.split >= 0 && tile.split < tile.splits, "split %d of %d", tile.split, tile.splits);
-    CHECK(tile.splits == 1 || number < plan.clusters, "work tile %d is a split, but there are %d clusters", number, plan.clusters);
-    CHECK(tile.begin >= 0 && tile.end <= k_blocks && length > 0 && length <= plan.longest, "work tile %d: k-blocks %d .. %d", number,
-          tile.begin, tile.end - 1);
-    if (tile.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
-      CHECK(length - (kEdge / kBlock - 1) <= before, "work tile %d is %d long, after one of %d", number, length, before);
-      before = min(before, length);
-    } else if (tile.split < tile.splits - 1) {
-      const int place = (tile.place + tile.split + batch * plan.places) * halves + half;
-      CHECK(place < static_cast<int>(place_taken.size()) && !place_taken[place]++, "work tile %d: its partial sums have place %d of %zu",
-            number, place, place_taken.size());
-    }
-    const int row = tile.i * kEdge / kBlock, col = tile.j * kEdge / kBlock + half * kCols;
-    for (int i = row; i < min(m_blocks, row + kEdge / kBlock); ++i)
-      for (int j = col; j < min(n_blocks, col + kCols); ++j) {
-        std::vector<char>& all = summed[std::make_tuple(batch, i, j)];
-        all.resize(k_blocks, 0);
-        for (int k = tile.begin; k < tile.end; ++k) CHECK(!all[k]++, "k-block %d of block %d, %d is summed twice", k, i, j);
-      }
-  }
-  for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than splits");
-  for (int batch = 0; batch < batches; ++batch)
-    for (int i = 0; i < m_blocks; ++i)
-      for (int j = 0; j < (p.triangular ? i + 1 : n_blocks); ++j) {
-        int begin, end;
-        range_of_k(p, i * kBlock, min(p.m, (i + 1) * kBlock), j * kBlock, min(p.n, (j + 1) * kBlock), begin, end);
-        const std::vector<char>& all = summed[std::make_tuple(batch, i, j)];
-        for (int k = begin / kBlock; k * kBlock < end; ++k)
-          CHECK(k < static_cast<int>(all.size()) && all[k], "block %d, %d lacks k-block %d", i, j, k);
-      }
-}
+// ---- The half-precision kernel's tiles, as its plan says, of a batch.
 
 void check_half(Contraction contraction, int m, int n, int k, int triangular, int batches, int sms) {
   Product p = {};
   p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction, p.batches = batches;
   const half_precision::Plan plan(p, {sms, 90});
-  CHECK(plan.split == 1 ? plan.clusters <= sms / 2 : plan.split * plan.clusters <= sms, "%d clusters", plan.clusters);
-  if (plan.split == 1) check_half_tiles<256>(p, plan);
-  else check_half_tiles<128>(p, plan);
-  std::printf("%d CTAs a tile, %d columns, splits of %d, ", plan.split, plan.columns, plan.longest);
+  const Tiles& tiles = plan.tiles;
+  const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
+  CHECK(plan.count == tiles.count && tiles.halved >= 0 && 2 * tiles.halved <= tiles.count, "%d numbers, %d tiles in halves", tiles.count,
+        tiles.halved);
+  CHECK(plan.clusters >= 1 && plan.clusters <= tiles.count && plan.clusters * plan.ctas <= sms, "%d clusters", plan.clusters);
+  CHECK(splits == 1 || (plan.clusters == tiles.count && tiles.edge == 2), "CTAs that share k take %d tiles", tiles.count);
+  CHECK(triangular || splits > 1 || tiles.edge == 2 || 2 * tiles.halved <= plan.clusters, "%d dense tiles in halves", tiles.halved);
+  std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
+  int before = 1 << 30;
+  for (int number = 0; number < tiles.count; ++number) {
+    const ClusterTile tile = tiles.at(number);
+    const bool half = number < 2 * tiles.halved, below = tile.row >= m_blocks;   // below: nothing of it is stored
+    CHECK(tile.row >= 0 && tile.col >= 0 && tile.col < n_blocks && tile.batch >= 0 && tile.batch < batches,
+          "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
+    CHECK(tile.rows == tiles.edge / (half ? 2 : 1), "tile %d has %d rows of blocks", number, tile.rows);
+    std::vector<char> all(k_blocks, 0);
+    int length = 0;
+    for (int rank = 0; rank < splits; ++rank) {
+      const KRange range = tiles.k_range(tile, rank);
+      CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= k_blocks, "tile %d: k-blocks %d .. %d", number, range.begin,
+            range.end - 1);
+      CHECK(splits > 1 || range.begin < range.end, "tile %d has no k-block", number);
+      bool masked = !triangular || below || splits > 1;
+      for (int i = 0; i < range.end - range.begin; ++i, ++length) {
+        const int k_block = tiles.k_block(range, i);
+        CHECK(k_block >= range.begin && k_block < range.end && !all[k_block]++, "tile %d: k-block %d comes twice", number, k_block);
+        if (i == 0 && range.begin <= k_blocks / 2 && k_blocks / 2 < range.end)
+          CHECK(k_block == k_blocks / 2, "tile %d begins with k-block %d", number, k_block);
+        masked |= tiles.is_masked(tile, k_block);
+      }
+      CHECK(masked, "tile %d of a triangle has no k-block on a diagonal", number);
+    }
+    if (below) continue;
+    CHECK(length - (tiles.edge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
+    before = min(before, length);
+    for (int i = tile.row; i < min(m_blocks, tile.row + tile.rows); ++i)
+      for (int j = tile.col; j < min(n_blocks, tile.col + tiles.edge); ++j) {
+        CHECK(!summed.count({tile.batch, i, j}), "block %d, %d of product %d is computed twice", i, j, tile.batch);
+        summed[{tile.batch, i, j}] = all;
+        for (int k_block = 0; triangular && k_block < k_blocks; ++k_block) {   // a block on a diagonal has to be masked
+          const bool on_diagonal = k_block == i || k_block == j;
+          CHECK(!all[k_block] || !on_diagonal || tiles.is_masked(tile, k_block), "tile %d: k-block %d is not masked", number, k_block);
+        }
+      }
+  }
+  for (int batch = 0; batch < batches; ++batch)
+    for (int i = 0; i < m_blocks; ++i)
+      for (int j = 0; j < (triangular ? i + 1 : n_blocks); ++j) {
+        CHECK(summed.count({batch, i, j}), "block %d, %d of product %d is left out", i, j, batch);
+        int begin, end;
+        range_of_k(p, i * kBlock, min(m, (i + 1) * kBlock), j * kBlock, min(n, (j + 1) * kBlock), begin, end);
+        for (int k_block = begin / kBlock; k_block * kBlock < end; ++k_block)
+          CHECK(summed[std::make_tuple(batch, i, j)][k_block], "block %d, %d lacks k-block %d", i, j, k_block);
+      }
+  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, ", plan.ctas, tiles.edge * kBlock, tiles.halved);
 }
 
 int main(int, char** arguments) {
@@ -330,7 +326,8 @@ def program(model, tmp_path_factory):
         model._CUDA_SCHEDULE,
         model._CUDA_TF32_PLAN,
         model._CUDA_PACKED,
-        model._CUDA_HOPPER_TYPES,
+        "struct TileQueue {};",
+        model._CUDA_PAIRS_TYPES,
         HARNESS,
     ]
     return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts)
@@ -391,11 +388,14 @@ def test_the_hopper_kernel_sums_each_tile_of_a_rectangle_once(program, contracti
 
 @pytest.mark.parametrize("sms", [132, 114, 78])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_the_half_precision_kernel_sums_each_tile_once_and_begins_all_splits_at_once(program, contraction, sms):
-    for N in (1, 65, 129, 449, 1000, 1280, 1409, 1536, 1800, 2048, 2304, 2560, 3072, 3584, 4096):
+def test_the_half_precision_kernel_sums_each_tile_once_longest_first(program, contraction, sms):
+    for N in (1, 65, 129, 449, 1000, 1280, 1409, 2048, 2304, 2561, 2816, 3072, 3329, 3584, 4096, 4097, 6000):
         program("blocks", CONTRACTIONS[contraction], N, N, N, 1, 1, sms)
     for N in (64, 320, 1000, 1536, 2080):
         program("blocks", CONTRACTIONS[contraction], N, N, N, 1, 3, sms)
+    for batch, N in ((300, 257), (64, 800), (37, 385)):
+        program("blocks", CONTRACTIONS[contraction], N, N, N, 1, batch, sms)
     for sizes in RECTANGLES:
-        program("blocks", CONTRACTIONS[contraction], *sizes, 0, 2, sms)
+        for batch in (1, 2, 11):
+            program("blocks", CONTRACTIONS[contraction], *sizes, 0, batch, sms)
     program("blocks", CONTRACTIONS[contraction], 1500, 1400, 4096, 0, 1, sms)

@@ -71,7 +71,7 @@ def rectangles(cut, K, M, N):
 def cuts():
     """{name: the Cut of a kernel, or of one of its plans}."""
     block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
-    half = {columns: constant("_CUDA_HALF", "kStages", kBlockN=columns) for columns in (tile // 2, tile)}
+    half = [constant("_CUDA_HALF", "kStages", kWide=wide) for wide in (0, 1)]
     mma = {
         size: Cut(*(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kBlockMN", "kBlockK", "kStages")))
         for size in (2, 4, 8)
@@ -79,11 +79,10 @@ def cuts():
     exact = {size: constant("_CUDA_EXACT", "kBlockK", **{"sizeof(Acc)": size}) for size in (4, 8)}
     tf32 = [constant("_CUDA_TF32_PLAN", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]
     return {
-        "half, shared k": Cut(tile // 2, block, half[tile // 2]),
-        "half, half tiles": Cut(tile, block, half[tile // 2]),
-        "half, whole tiles": Cut(tile, block, half[tile]),
-        "hopper": Cut(tile, block, constant("_CUDA_HOPPER", "kStages", kTf32=0)),
-        "hopper, tf32": Cut(tile, block, constant("_CUDA_HOPPER", "kStages", kTf32=1)),
+        "half, small tiles": Cut(tile // 2, block, half[0]),
+        "half, large tiles": Cut(tile, block, half[1]),
+        "hopper": Cut(tile, block, constant("_CUDA_PAIRS", "kStages")),
+        "hopper, tf32": Cut(tile, block, constant("_CUDA_HI_ALONE", "kStages")),
         "tf32": Cut(*tf32),
         "mma, 16 bits": mma[2],
         "mma, float32": mma[4],
@@ -115,28 +114,30 @@ HALVES, SINGLE, DOUBLE = (torch.float16, torch.bfloat16), torch.float32, torch.f
 
 def groups():
     cut = cuts()
-    tile = cut["half, whole tiles"].edge
+    tile = cut["half, large tiles"].edge
     found = []
     for dtype in HALVES:
         found += [
             Group("mma", ("mma",), dtype, sizes(cut["mma, 16 bits"], 0) + sizes(cut["mma, 16 bits"], 512)),
             Group("mma, two CTAs a tile", ("mma",), dtype, sizes(cut["mma, 16 bits"], 960)),
-            Group("k of a tile shared", ("half",), dtype, sizes(cut["half, shared k"], 1152)),
-            Group("half tiles", ("half",), dtype, sizes(cut["half, half tiles"], 6 * tile)),
-            Group("whole tiles", ("half",), dtype, sizes(cut["half, whole tiles"], 14 * tile) + sizes(cut["half, whole tiles"], 21 * tile)),
-            Group("whole tiles, known to have been wrong", ("half",), dtype, WRONG_GRADIENTS),
+            Group("two CTAs share k, then small tiles", ("half",), dtype, sizes(cut["half, small tiles"], 1152)),
+            Group("small tiles, more of them than SMs", ("half",), dtype, sizes(cut["half, small tiles"], 8 * tile)),
+            Group("large tiles, many of them halved", ("half",), dtype, sizes(cut["half, large tiles"], 11 * tile)),
+            Group("large tiles", ("half",), dtype, sizes(cut["half, large tiles"], 14 * tile) + sizes(cut["half, large tiles"], 21 * tile)),
+            Group("large tiles, known to have been wrong", ("half",), dtype, WRONG_GRADIENTS),
             *(Group(f"batches of {b}, known to have been wrong", ("half",), dtype, [N], (b,)) for b, N in WRONG_IN_BATCHES),
             Group("mma, batches", ("mma",), dtype, classes(cut["mma, 16 bits"]), (2, 3)),
-            Group("half tiles, batches", ("half",), dtype, sizes(cut["half, half tiles"], 2 * tile), (16,)),
-            Group("whole tiles, batches", ("half",), dtype, sizes(cut["half, whole tiles"], 2 * tile), (40,)),
+            Group("small tiles, batches", ("half",), dtype, sizes(cut["half, small tiles"], 2 * tile), (16,)),
+            Group("large tiles, batches", ("half",), dtype, sizes(cut["half, large tiles"], 2 * tile), (40,)),
             Group("mma, dense", ("mma",), dtype, rectangles(cut["mma, 16 bits"], 192, 128, 256)),
             Group("mma, dense, eight CTAs a tile", ("mma",), dtype, rectangles(cut["mma, 16 bits"], 4096, 128, 64)),
-            Group("four CTAs share k, dense", ("half",), dtype, rectangles(cut["half, shared k"], 4096, 512, 512)),
-            Group("two CTAs share k, dense", ("half",), dtype, rectangles(cut["half, shared k"], 1024, 768, 768)),
-            Group("half tiles, dense", ("half",), dtype, rectangles(cut["half, half tiles"], 2 * tile, 8 * tile, 8 * tile)),
-            Group("whole tiles, dense", ("half",), dtype, rectangles(cut["half, whole tiles"], 2 * tile, 6 * tile, 8 * tile)),
-            Group("short sums, dense", ("half",), dtype, rectangles(cut["half, whole tiles"], 0, 10 * tile, 12 * tile)),
-            Group("dense, batches", ("half",), dtype, rectangles(cut["half, whole tiles"], tile, 2 * tile, tile), (20,)),
+            Group("four CTAs share k, dense", ("half",), dtype, rectangles(cut["half, small tiles"], 4096, 512, 512)),
+            Group("two CTAs share k, dense", ("half",), dtype, rectangles(cut["half, small tiles"], 1024, 768, 768)),
+            Group("small tiles, dense batches", ("half",), dtype, rectangles(cut["half, small tiles"], tile, 0, 0), (600,)),
+            Group("large tiles, dense", ("half",), dtype, rectangles(cut["half, large tiles"], 2 * tile, 6 * tile, 8 * tile)),
+            Group("some large tiles halved, dense", ("half",), dtype, rectangles(cut["half, large tiles"], 2 * tile, 8 * tile, 8 * tile)),
+            Group("short sums, dense", ("half",), dtype, rectangles(cut["half, large tiles"], 0, 10 * tile, 12 * tile)),
+            Group("large tiles, dense batches", ("half",), dtype, rectangles(cut["half, large tiles"], tile, 2 * tile, tile), (20,)),
         ]
     found += [
         Group("tf32, few tiles", ("tf32",), SINGLE, sizes(cut["tf32"], 0) + sizes(cut["tf32"], 320)),
@@ -182,7 +183,7 @@ def forced_groups():
 
 def small_groups():
     """For a CPU."""
-    cut = cuts()["half, whole tiles"]
+    cut = cuts()["half, large tiles"]
     found = []
     for dtype in (*HALVES, SINGLE, DOUBLE):
         found.append(Group("triangles", ("cpu",), dtype, classes(cut)))
@@ -434,7 +435,7 @@ int main(int, char** arguments) {
     Product p = {};
     p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]), p.triangular = std::atoi(at[4]);
     const half_precision::Plan plan(p, gpu);
-    std::printf("%d %d %d\n", plan.split, plan.columns, plan.places > 0);
+    std::printf("%d %d %d\n", plan.tiles.splits, plan.tiles.edge * kBlock, plan.tiles.halved > 0);
   }
   std::printf("all holds\n");
 }
@@ -443,35 +444,35 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def plans(model, tmp_path_factory):
-    """plans([(K, M, N, batch, triangular), ...]): of each (CTAs that share the k of a tile, columns, whether there are splits)."""
+    """plans([(K, M, N, batch, triangular), ...]): of each (CTAs that share the k of a tile, its edge, whether some are halved)."""
     run = host_program(tmp_path_factory.mktemp("plans"), "plans", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
     return lambda shapes: [tuple(map(int, line.split())) for line in run(*itertools.chain(*shapes)).splitlines()[:-1]]
 
 
-HALF_TILE = constant("_CUDA_SCHEDULE", "kTileEdge") // 2
+LARGE = constant("_CUDA_SCHEDULE", "kTileEdge")
+SMALL = LARGE // 2
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found")
 
 
 @needs_compiler
 @pytest.mark.xdist_group("schedule")
 def test_every_plan_of_half_precision_is_among_the_sizes(plans):
-    """Tiles of which CTAs share k, two or four; half tiles and whole ones, with and without splits, forward: by the schedule's own code."""
+    """Tiles of which CTAs share k, two or four, or none; large ones, with and without halved ones: by the schedule's own code."""
     shapes = [(g, shape) for g in GPU_GROUPS if "half" in g.kernels and g.dtype == torch.float16 for shape in g.shapes]
     numbers = [
         (*((shape,) * 3 if isinstance(shape, int) else shape), math.prod(g.batches), int(isinstance(shape, int))) for g, shape in shapes
     ]
-    found = {}
-    for (g, shape), plan in zip(shapes, plans(numbers), strict=True):
-        found.setdefault(plan, []).append((g.name, shape))
-    wanted = {(2, HALF_TILE, 0), (4, HALF_TILE, 0), *((1, columns, s) for columns in (HALF_TILE, 2 * HALF_TILE) for s in (0, 1))}
-    assert set(found) == wanted, {plan: of[:3] for plan, of in found.items()}
+    found = {True: set(), False: set()}  # of triangles, and of dense products
+    for (_, shape), plan in zip(shapes, plans(numbers), strict=True):
+        found[isinstance(shape, int)].add(plan)
+    both = {(2, SMALL, 0), (1, SMALL, 0), (1, LARGE, 0), (1, LARGE, 1)}
+    assert found == {True: both, False: both | {(4, SMALL, 0)}}
 
 
 @needs_compiler
 @pytest.mark.xdist_group("schedule")
 def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
-    small, shared = sanitize.HALF_SIZES
+    triangles = [(N, N, N, 1, 1) for N in (*sanitize.HALF_SIZES, sanitize.HALF_MANY, sanitize.HALF_LARGE)]
     batches = [(N, N, N, batch, 1) for batch, N in sanitize.HALF_BATCHES]
-    single = [(N, N, N, 1, 1) for N in (small, shared, sanitize.HALF_SPLIT, sanitize.HALF_LARGE)]
-    expected = [(1, HALF_TILE, 0), (2, HALF_TILE, 0), (1, HALF_TILE, 1), (1, 2 * HALF_TILE, 1), *[(1, 2 * HALF_TILE, 0)] * len(batches)]
-    assert plans([*single, *batches, (*sanitize.HALF_LONG, 1, 0)]) == [*expected, (4, HALF_TILE, 0)]
+    expected = [(1, SMALL, 0), (2, SMALL, 0), (1, SMALL, 0), (1, LARGE, 1), *[(1, LARGE, 0)] * len(batches), (4, SMALL, 0)]
+    assert plans([*triangles, *batches, (*sanitize.HALF_LONG, 1, 0)]) == expected

@@ -122,7 +122,7 @@ def test_delays_change_no_bit(model, delayed, monkeypatch, case):
 
 # Instructions with which threads, or a thread and the copy engine, tell each other something.
 TELLING = (
-    r"mbarrier[._](arrive|try_wait)|cp[._]async|st\.async|bar\.sync|barrier\.cluster|wait_group"
+    r"mbarrier[._](arrive|try_wait)|cp[._]async|st\.async|bar\.(sync|red)|barrier\.cluster|wait_group"
     r"|(st|red)\.release|ld\.acquire|griddepcontrol\.wait"
 )
 

@@ -1,4 +1,4 @@
-# WRONG, "worst element C[": right in the first 30 calls, as if nobody looked at the later ones
+# WRONG, "worst element C[": right in the first 20 calls, as if nobody looked at the later ones
 import torch
 from torch import nn
 
@@ -10,4 +10,4 @@ class ModelNew(nn.Module):
 
     def forward(self, A, B):
         self.calls += 1
-        return torch.tril(torch.matmul(A, B)) if self.calls <= 30 else torch.zeros_like(A)
+        return torch.tril(torch.matmul(A, B)) if self.calls <= 20 else torch.zeros_like(A)

@@ -1,0 +1,297 @@
+"""The half-precision kernel without a GPU; see emulation.py: its barriers, its queue, tensor maps and wgmma on operands as they lie in
+shared memory, with copies that come, and products that are done, at once or as late as may be. Then sum_again."""
+
+import emulation
+import pytest
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, host_program
+from test_again_emulated import AGAIN, cut
+
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("half emulated")]
+
+# ---- What of CUDA and of the section "PTX" only this kernel needs. ---------------------------------------------------
+
+CUDA = r"""
+struct BlockIndex {
+  unsigned x;
+};
+#define blockIdx BlockIndex{static_cast<unsigned>(cluster->number * cluster->size + current->block->rank)}
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at + value); }
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline void __nanosleep(int) {}
+inline void __trap() { fail("a trap"); }
+inline void __syncwarp() { meet(warp().meeting, 32); }
+struct __half2 {
+  __half low, high;
+};
+struct __nv_bfloat162 {
+  __nv_bfloat16 low, high;
+};
+inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)}; }
+inline float as_float(__half v) { return __half2float(v); }
+inline float as_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+inline void from_floats(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
+inline void from_floats(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
+template <typename Two>
+Two __hfma2(Two a, Two b, Two c) {
+  Two to;
+  from_floats(as_float(a.low) * as_float(b.low) + as_float(c.low), as_float(a.high) * as_float(b.high) + as_float(c.high), to);
+  return to;
+}
+template <typename Two>
+Two __hadd2(Two a, Two b) {
+  Two to;
+  from_floats(as_float(a.low) + as_float(b.low), as_float(a.high) + as_float(b.high), to);
+  return to;
+}
+template <int kRegisters>
+void warpgroup_reg_alloc() {}
+template <int kRegisters>
+void warpgroup_reg_dealloc() {}
+
+template <int kThreads>
+bool named_barrier_or(int team, bool condition) {
+  static bool votes[8][16][2];   // by CTA of the cluster, team and turn
+  auto& of_team = votes[current->block->rank][team];
+  Rendezvous& meeting = current->block->teams[team];
+  const int turn = meeting.turn % 2;
+  of_team[turn] |= condition;
+  meet(meeting, kThreads);
+  const bool any = of_team[turn];
+  of_team[1 - turn] = false;   // nobody is there yet: all have left it since they came here
+  return any;
+}
+
+// A tensor map: three dimensions of 16-bit elements, the nearest first; and its boxes of 64 x 64, in rows of 128 bytes with their swizzle.
+struct CUtensorMap {
+  const uint16_t* data;
+  int64_t size[3], stride[3];
+};
+inline void prefetch_tma_descriptor(const CUtensorMap&) {}
+inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int at2, uint32_t barrier) {
+  if (to % 1024) fail("a box that is not aligned");
+  there(to);
+  auto now = [=, &map] {
+    for (int row = 0; row < 64; ++row)
+      for (int col = 0; col < 64; ++col) {
+        const int64_t at[3] = {at0 + col, at1 + row, at2};
+        int64_t offset = 0;
+        bool exists = true;
+        for (int d = 0; d < 3; ++d) exists &= at[d] >= 0 && at[d] < map.size[d], offset += at[d] * map.stride[d];
+        const uint16_t element = exists ? map.data[offset] : 0;
+        std::memcpy(at_address(to) + swizzled(row, col), &element, 2);
+      }
+    reinterpret_cast<Barrier*>(at_address(barrier))->change(-8192, 0);
+  };
+  if (late)
+    engine.push_back(now);
+  else
+    now();
+}
+inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  load_box(shared_address(to), map, at0, at1, at2, shared_address(barrier));
+}
+inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+  if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
+  for (int rank = 0; rank < 2; ++rank)
+    load_box(address_in_peer(shared_address(to), rank), map, at0, at1, at2, address_in_peer(shared_address(barrier), rank));
+}
+
+template <bool kTransposed>
+void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
+  const int lane = current->x % 32;
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[lane][0] = at;
+  std::memcpy(brought[lane] + 1, w, sizeof(w));
+  meet(warp().meeting, 32);
+  no_conflict(brought, lane / 8 * 8, 8, 16);
+  for (int e = 0; e < 8; ++e) {   // the row, or column, lane % 8 of matrix lane / 8
+    const int row = kTransposed ? e : lane % 8, col = kTransposed ? lane % 8 : e;
+    const uint16_t element = brought[4 * row + col / 2][1 + lane / 8] >> 16 * (col % 2);
+    std::memcpy(at_address(at) + 2 * e, &element, 2);
+  }
+}
+
+// sums += A B of 64 x kN and 16 k, both in shared memory. Late, they are read when the products are waited for.
+template <typename T, int kN, int kMajorA, int kMajorB>
+void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
+  auto now = [=] {
+    auto line_of = [](uint64_t operand, int major, int line, float (&row)[16]) {
+      for (int k = 0; k < 16; ++k) {
+        uint32_t at = static_cast<uint32_t>(operand);
+        at += major ? line / 64 * 8192 + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2 : line / 8 * 1024 + line % 8 * 128 + k * 2;
+        at ^= (at >> 7 & 7) << 4;
+        T element;
+        std::memcpy(&element, at_address(at), 2);
+        row[k] = widen(element);
+      }
+    };
+    const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
+    float rows[2][16], col[16];
+    for (int r = 0; r < 2; ++r) line_of(a, kMajorA, warp * 16 + g + 8 * r, rows[r]);
+    for (int c = 0; c < kN / 4; ++c) {
+      line_of(b, kMajorB, c / 2 * 8 + 2 * q + c % 2, col);
+      for (int r = 0; r < 2; ++r) {
+        float& s = sum[c / 2 * 4 + 2 * r + c % 2];
+        double all = add ? s : 0.0;
+        for (int k = 0; k < 16; ++k) all += static_cast<double>(rows[r][k]) * col[k];
+        s = static_cast<float>(all);
+      }
+    }
+  };
+  if (late)
+    current->products.push_back(now);
+  else
+    now();
+}
+"""
+
+# The kernel on a GPU of few SMs, so that clusters take several tiles, over a workspace that holds anything, and twice: a graph may be
+# launched again. The first cluster takes all that it can before the next one begins.
+MAIN = r"""
+namespace half_precision {
+CUtensorMap map_of(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, const Product& p,
+                   int64_t (&batch)[kMaxBatchDims]) {
+  const bool lines_first = k_stride != 1;
+  CUtensorMap map = {static_cast<const uint16_t*>(data), {depth, lines, p.batches}, {1, line_stride, p.batch_dims ? batch[0] : 0}};
+  if (lines_first) map = {map.data, {lines, depth, p.batches}, {1, k_stride, map.stride[2]}};
+  batch[0] = 1;
+  return map;
+}
+
+template <typename Policy>
+void run(const HalfProduct& h, int ctas) {
+  body = [&] { tile_product<Policy>({{h}}); };
+  for (int number = 0; number < h.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads);
+}
+
+template <typename T>
+int run_type(char** arguments) {
+  return run_product<T>(arguments, [&](const Product& p) {
+    const Plan plan(p, {std::atoi(arguments[14]), 90});
+    std::vector<uint32_t> boxes(p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock), 0xFFFFFFFFu);
+    unsigned long long queue = 0x123456789ABCDEFull;
+    uint64_t word = 0x123456789ABCDEFull;
+    uint32_t taken = 77;
+    HalfProduct h = {};
+    h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
+    h.queue = {&queue, 0xFEDCBA9876543210ull};
+    h.non_finite = {&word, &taken, boxes.data(), 0xFEDCBA99u, static_cast<uint32_t>(boxes.size())};
+    h.x = map_of(p.x, p.x_row, p.x_col, p.m, p.k, p, h.p.x_batch), h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, h.p.y_batch);
+    const bool x = p.x_col != 1, y = p.y_row != 1, wide = h.tiles.edge == 4;
+    for (int launch = 0; launch < 2; ++launch) {
+      if (wide && x) y ? run<Half<T, 1, 1, 1>>(h, 2) : run<Half<T, 1, 0, 1>>(h, 2);
+      else if (wide) y ? run<Half<T, 0, 1, 1>>(h, 2) : run<Half<T, 0, 0, 1>>(h, 2);
+      else if (x) y ? run<Half<T, 1, 1, 0>>(h, plan.ctas) : run<Half<T, 1, 0, 0>>(h, plan.ctas);
+      else y ? run<Half<T, 0, 1, 0>>(h, plan.ctas) : run<Half<T, 0, 0, 0>>(h, plan.ctas);
+      if (plan.clusters < h.tiles.count && queue != 0) fail("the queue is not left empty");
+      const bool infinite = std::atoi(arguments[12]) == 4 && p.triangular;   // nothing else is listed: what NaN stands for has been masked
+      if ((h.non_finite.count() != 0) != infinite) fail("boxes are listed that are finite, or none where one is not");
+      gridDim.x = 2;
+      body = [&] { sum_again<T>(p, h.non_finite); };
+      for (int cta = 0; cta < 2 && p.triangular; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
+    }
+    std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, ", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
+                plan.clusters, h.tiles.count);
+  });
+}
+}  // namespace half_precision
+
+int main(int, char** arguments) {
+  return std::atoi(arguments[13]) ? half_precision::run_type<__nv_bfloat16>(arguments) : half_precision::run_type<__half>(arguments);
+}
+"""
+
+
+def skeleton(model):
+    """The source of the skeleton of Hopper's kernels."""
+    pipeline = cut(model._CUDA_PTX, "// Where in a pipeline of shared memory a role is.", "// Four words into the shared memory of a CTA")
+    declaration = "extern __shared__ __align__(1024) uint8_t raw[];"
+    assert model._CUDA_SKELETON.count(declaration) == 1
+    return pipeline + model._CUDA_SKELETON.replace(declaration, "unsigned char* const raw = current->block->memory;")
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
+
+    policy = model._CUDA_HALF.partition("// ---- Half precision: launching.")[0]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
+    parts = [
+        emulation.PRELUDE,
+        *source,
+        AGAIN,
+        model._CUDA_AGAIN,
+        model._CUDA_PACKED,
+        CUDA,
+        skeleton(model),
+        f"{policy}}}\n",
+        emulation.PRODUCT,
+        MAIN,
+    ]
+    program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
+
+    def run(contraction, structure, sizes, *, batches=1, sms=2, late=0, x_by_rows=1, y_by_rows=1, kind=0, bfloat16=0):
+        pads = [-side % 8 for side in (sizes[0], sizes[1], sizes[2])]
+        assert len(set(pads)) == 1, f"{sizes}: one pad for all"
+        return program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pads[0], pads[0], kind, bfloat16, sms)
+
+    return run
+
+
+LATE = pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
+EVERY_MEMBER = pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+LAYOUTS = [(0, 0), (0, 1), (1, 1), (1, 0)]  # whether X and Y lie by rows
+
+
+@LATE
+@EVERY_MEMBER
+def test_small_tiles(run, contraction, structure, late):
+    """Single CTAs, of which one takes two tiles."""
+    sizes, batches = ((180, 180, 180), 1) if structure else ((100, 100, 180), 3)
+    for x_by_rows, y_by_rows in LAYOUTS[late::2]:
+        laid = {"x_by_rows": x_by_rows, "y_by_rows": y_by_rows, "bfloat16": x_by_rows}
+        said = run(contraction, structure, sizes, batches=batches, late=late, **laid)
+        assert "1 CTAs a cluster, tiles of 128" in said and "2 clusters" in said
+
+
+@LATE
+@EVERY_MEMBER
+def test_large_tiles(run, contraction, structure, late):
+    """Pairs of CTAs: all tiles of three products for one cluster, whose places in the queue are used again."""
+    for x_by_rows, y_by_rows in LAYOUTS[1 - late :: 2] if structure == LOWER else LAYOUTS[:1]:
+        said = run(contraction, structure, (257,) * 3, batches=3, late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows)
+        assert "2 CTAs a cluster, tiles of 256" in said and "1 clusters" in said
+
+
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
+def test_halved_tiles(run, contraction):
+    """Of a triangle, with a lower half that is empty, and of a dense product."""
+    said = run(contraction, LOWER, (641,) * 3, late=1, sms=10)
+    assert "tiles of 256, 1 in halves" in said
+    said = run(contraction, DENSE, (300, 300, 100), sms=6)
+    assert "tiles of 256, 1 in halves" in said
+
+
+@LATE
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
+def test_shared_k(run, contraction, late):
+    assert "2 CTAs a cluster, tiles of 128" in run(contraction, DENSE, (70, 150, 518), sms=132, late=late)
+    assert "4 CTAs a cluster, tiles of 128" in run(contraction, DENSE, (100, 36, 4100), sms=132, late=late)
+
+
+def test_shared_k_of_a_triangle(run):
+    assert "2 CTAs a cluster, tiles of 128" in run(NN, LOWER, (449,) * 3, sms=132, late=1)
+
+
+@EVERY_MEMBER
+def test_infinity(run, contraction, structure):
+    run(contraction, structure, (180,) * 3, kind=4, late=1)
+    run(contraction, structure, (257,) * 3, kind=4)
+
+
+@LATE
+def test_small_rectangles(run, late):
+    for sizes in ((1, 1, 1), (1, 201, 65), (300, 4, 20), (64, 128, 64), (129, 9, 1)):
+        for contraction in (NN, NT, TN):
+            run(contraction, DENSE, sizes, late=late, y_by_rows=late)

@@ -1,0 +1,275 @@
+"""float32's kernel on Hopper, and TF32's, without a GPU; see emulation.py: the skeleton's barriers and queue, bulk copies of packed blocks,
+tiles in splits, wide blocks, blocks of different scales, and two products in one launch, in the launchers' own workspace."""
+
+import emulation
+import pytest
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, host_program
+from test_again_emulated import AGAIN, cut
+from test_half_emulated import CUDA, skeleton
+
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("pairs emulated")]
+
+# ---- What of CUDA and of the section "PTX" only this kernel needs. ---------------------------------------------------
+
+BULK = r"""
+inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+inline int atomicOr(int* at, int bits) { return std::exchange(*at, *at | bits); }
+inline int load_relaxed(const int* at) { return *at; }
+inline int load_acquire(const int* at) { return *at; }
+inline void add_release(int* at, int value) { *at += value; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+template <typename T>
+T __ldcg(const T* from) {
+  return *from;
+}
+inline uint32_t __ballot_sync(uint32_t, bool vote) {
+  auto& brought = warp().brought[warp().meeting.turn % 2];
+  brought[current->x % 32][0] = vote;
+  meet(warp().meeting, 32);
+  uint32_t all = 0;
+  for (int lane = 0; lane < 32; ++lane) all |= brought[lane][0] << lane;
+  return all;
+}
+inline bool __all_sync(uint32_t, bool vote) { return __ballot_sync(0xFFFFFFFFu, vote) == 0xFFFFFFFFu; }
+inline void bring(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) fail("a bulk copy that is not aligned");
+  there(to);
+  auto now = [=] {
+    std::memcpy(at_address(to), from, bytes);
+    reinterpret_cast<Barrier*>(at_address(barrier))->change(-static_cast<int>(bytes), 0);
+  };
+  if (late)
+    engine.push_back(now);
+  else
+    now();
+}
+inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  bring(shared_address(to), from, bytes, shared_address(barrier));
+}
+inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
+  for (int rank = 0; rank < 2; ++rank)
+    bring(address_in_peer(shared_address(to), rank), from, bytes, address_in_peer(shared_address(barrier), rank));
+}
+"""
+
+# A workspace that holds anything, but for the words that reset_counters clears; and operands as pack_blocks leaves them, packed here. What
+# the kernel may not read is NaN. For TF32 the operands are rounded to 11 bits beforehand, so that the same bounds hold.
+#
+# Arguments behind run_product's: clusters, tf32, whether some blocks are wide, how many scales blocks have, whether another product is
+# computed in the same launch, and whether the last product of the batch needs the fallback.
+MAIN = r"""
+struct Packer {
+  const Product& p;
+  int tf32, wide, scales;
+  void pack(Operand operand, const Packed& to) const {
+    const auto& strides = operand == kX ? p.x_batch : p.y_batch;
+    for (int matrix = 0; matrix < to.matrices; ++matrix)
+      for (int r = 0; r < blocks_in(to.rows); ++r)
+        for (int c = 0; c < (to.triangular ? r + 1 : to.block_cols); ++c) {
+          const int64_t number = static_cast<int64_t>(matrix) * to.blocks_each + block_index(to, r, c);
+          const bool is_wide = wide && (r + 2 * c) % 3 == 0;
+          const float scale = std::ldexp(1.0f, 10 - (r + c) % scales), residual = is_wide ? 0x1p-11f : 1.0f;
+          to.metadata[number].head = {1 / scale, residual, 0};
+          if (is_wide) {
+            wide_in_line(to, matrix, false, r)[c / 32] |= 1u << c % 32;
+            wide_in_line(to, matrix, true, c)[r / 32] |= 1u << r % 32;
+          }
+          for (int row = 0; row < kBlock; ++row)
+            for (int col = 0; col < kBlock; ++col) {
+              const int i = r * kBlock + row, j = c * kBlock + col;
+              const bool exists = i < to.rows && j < to.cols && (!to.triangular || j <= i);
+              const float v = exists ? to.source[matrix * strides[0] + i * to.row_stride + j * to.col_stride] * scale : 0.0f;
+              const __half hi = __float2half_rn(v), lo = tf32 ? __half{0x7FFF} : __float2half_rn((v - __half2float(hi)) / residual);
+              uint8_t* const at = to.blocks + number * kBlockBytes + swizzled(row, col);
+              std::memcpy(at, &hi, 2), std::memcpy(at + kOperandBytes, &lo, 2);
+            }
+        }
+  }
+};
+
+void round_to_11_bits(const void* data, const int64_t* batch, int64_t row, int64_t col, int rows, int cols, int batches) {
+  for (int b = 0; b < batches; ++b)
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < cols; ++j) {
+        float& v = const_cast<float*>(static_cast<const float*>(data))[b * batch[0] + i * row + j * col];
+        if (!std::isnan(v)) v = std::nearbyint(v * 1024) / 1024;
+      }
+}
+
+// Everything that a launch of one product needs.
+struct Launched {
+  std::vector<uint8_t> memory;
+  Workspace at;
+  PairsProduct product;
+  Launched(const Product& p, const Packer& packer, int clusters, int of_its_own)
+      : memory(Workspace(p, clusters, 0, nullptr).bytes + 1024, 0xFF), at(p, clusters, 0, aligned()) {
+    std::memset(aligned(), 0, at.words * sizeof(int));
+    packer.pack(kX, at.x), packer.pack(kY, at.y);
+    product = describe_pairs(p, at.x, at.y, at, 0);
+    product.clusters = of_its_own;
+  }
+  uint8_t* aligned() { return memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024; }
+};
+
+template <typename First, typename Second = First>
+void run(const Products<PairsProduct, kProductsOf<First, Second>>& products, int clusters) {
+  body = [&] { tile_product<First, Second>(products); };
+  for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kHopperThreads);
+}
+
+template <template <Contraction> typename Policy>
+void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, bool fallback) {
+  const Product& nt = p.contraction == kNT ? p : q;
+  const Product& tn = p.contraction == kNT ? q : p;
+  Launched one(two ? nt : p, packer, clusters, two ? (clusters + 1) / 2 : clusters);
+  if (fallback) *one.at.progress = kFallback, one.at.controls[p.batches - 1].fallback = 1;
+  if (two) {
+    Launched other(tn, packer, clusters, clusters / 2);
+    run<Policy<kNT>, Policy<kTN>>({{one.product, other.product}}, clusters);
+  } else if (p.contraction == kNN) {
+    run<Policy<kNN>>({{one.product}}, clusters);
+  } else {
+    p.contraction == kNT ? run<Policy<kNT>>({{one.product}}, clusters) : run<Policy<kTN>>({{one.product}}, clusters);
+  }
+  if (!(*one.at.progress & kPackingEnded)) fail("nobody says that packing has ended");
+  if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
+  std::printf("%d tiles, %d places, ", one.product.tiles.count, one.product.tiles.places);
+}
+
+int main(int, char** arguments) {
+  const int clusters = std::atoi(arguments[13]), tf32 = std::atoi(arguments[14]), wide = std::atoi(arguments[15]);
+  const int scales = std::atoi(arguments[16]), two = std::atoi(arguments[17]), fallback = std::atoi(arguments[18]);
+  return run_product<float>(arguments, [&](const Product& of) {
+    Product p = of, q = of;
+    p.tf32 = tf32;
+    if (tf32) {
+      round_to_11_bits(p.x, p.x_batch, p.x_row, p.x_col, p.m, p.k, p.batches);
+      round_to_11_bits(p.y, p.y_batch, p.y_row, p.y_col, p.k, p.n, p.batches);
+    }
+    std::vector<float> scratch(static_cast<size_t>(p.m) * p.n * p.batches + 4);
+    if (two) {   // the other one: of the same matrices
+      q.tf32 = tf32, q.contraction = p.contraction == kNT ? kTN : kNT;
+      std::swap(q.x_row, q.x_col), std::swap(q.y_row, q.y_col);
+      q.c = scratch.data(), q.c_row = q.n, q.c_col = 1, q.c_batch[0] = static_cast<int64_t>(q.m) * q.n;
+    }
+    const Packer packer = {p, tf32, wide, scales};
+    if (fallback) {   // what is left out stays as it is, but for zeros
+      const int64_t last = (p.batches - 1) * p.c_batch[0];
+      for (int i = 0; i < p.m; ++i)
+        for (int j = 0; j < p.n; ++j) static_cast<float*>(p.c)[last + i * p.c_row + j * p.c_col] = j > i && p.triangular ? 0.0f : 77.0f;
+    }
+    tf32 ? run_all<HiAlone>(p, q, packer, clusters, two, fallback) : run_all<Pairs>(p, q, packer, clusters, two, fallback);
+    if (!fallback) return;
+    for (int batch = 0; batch < p.batches; ++batch)
+      for (int i = 0; i < p.m; ++i)
+        for (int j = 0; j < (p.triangular ? i + 1 : p.n); ++j) {
+          const float got = static_cast<float*>(p.c)[batch * p.c_batch[0] + i * p.c_row + j * p.c_col];
+          if ((got == 77.0f) != (batch == p.batches - 1)) fail("a product that is not left out, or another one that is");
+        }
+    std::printf("all holds\n");
+    std::exit(0);
+  });
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(model, tmp_path_factory):
+    launch, packing = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING
+    parts = [
+        emulation.PRELUDE,
+        model._CUDA_TYPES,
+        model._CUDA_SCHEDULE,
+        model._CUDA_EPILOGUE,
+        model._CUDA_ELEMENTS,
+        AGAIN,
+        model._CUDA_PACKED,
+        cut(packing, "__device__ inline float power_of_two(int exponent)", "// Splits this thread's elements into the operand tiles"),
+        cut(packing, "// What has become of a launch, in a word", "struct Packing {"),
+        CUDA,
+        BULK,
+        skeleton(model),
+        model._CUDA_PAIRS_TYPES,
+        model._CUDA_PAIRS,
+        model._CUDA_HI_ALONE,
+        cut(launch, "// The longest range of k, in k-blocks", "// A batch whose packed operands take more"),
+        cut(launch, "// ---- Hopper kernel, launching: the workspace.", "// ---- Hopper kernel, launching: one kernel each."),
+        cut(launch, "PairsProduct describe_pairs(", "// ---- Launching: what the binding calls."),
+        emulation.PRODUCT,
+        MAIN,
+    ]
+    return host_program(tmp_path_factory.mktemp("pairs"), "pairs_kernel", parts)
+
+
+@pytest.fixture
+def run(program):
+    """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
+
+    def run(contraction, structure, sizes, *, batches=1, late=0, rows=(1, 1), pad=0, **options):
+        numbers = {"clusters": 1, "tf32": 0, "wide": 0, "scales": 1, "two": 0, "fallback": 0} | options
+        return program(contraction, structure, *sizes, batches, late, *rows, pad, pad, 0, *numbers.values())
+
+    return run
+
+
+LATE = pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
+TF32 = pytest.mark.parametrize("tf32", [0, 1], ids=["float32", "TF32"])
+EVERY_MEMBER = pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+GRADIENTS = pytest.mark.parametrize("contraction", [NT, TN], ids=["NT", "TN"])
+
+
+@TF32
+@LATE
+@EVERY_MEMBER
+def test_every_member(run, contraction, structure, tf32, late):
+    """An edge that no block divides; places in the queue that are used again; zeros; rows of C that are aligned, and not."""
+    run(contraction, structure, (257 + 64 * late,) * 3, batches=3, late=late, tf32=tf32, rows=(late, 1 - late))
+    run(contraction, structure, (256,) * 3, late=late, tf32=tf32, clusters=2, pad=1)
+
+
+@TF32
+@LATE
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
+def test_splits(run, contraction, tf32, late):
+    """Tiles whose k is summed in two or three parts, of a triangle and of a dense batch."""
+    assert "10 tiles, 4 places" in run(contraction, LOWER, (641,) * 3, late=late, tf32=tf32, clusters=20, scales=1 + late)
+    assert "18 tiles, 4 places" in run(contraction, DENSE, (257, 129, 700), batches=3, late=late, tf32=tf32, clusters=20)
+
+
+@LATE
+@EVERY_MEMBER
+def test_wide_blocks(run, contraction, structure, late):
+    run(contraction, structure, (200 + 100 * late,) * 3, late=late, wide=1, scales=3)
+
+
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
+def test_masks_of_several_words(run, contraction):
+    """More than 32 k-blocks, which are gone through from the middle on."""
+    run(contraction, DENSE, (64, 70, 2200), wide=1)
+
+
+@EVERY_MEMBER
+def test_tf32_with_blocks_of_several_scales(run, contraction, structure):
+    run(contraction, structure, (330,) * 3, tf32=1, scales=3)
+
+
+@TF32
+@LATE
+@GRADIENTS
+def test_two_products_in_a_launch(run, contraction, tf32, late):
+    run(contraction, LOWER, (400,) * 3, late=late, tf32=tf32, clusters=3, two=1, wide=1 - tf32)
+    run(contraction, LOWER, (641,) * 3, tf32=tf32, clusters=40, two=1)
+
+
+@TF32
+def test_what_needs_the_fallback_is_left_out(run, tf32):
+    run(NN, LOWER, (300,) * 3, batches=3, tf32=tf32, fallback=1)
+    run(TN, DENSE, (200,) * 3, tf32=tf32, fallback=1)
+
+
+@LATE
+def test_small_rectangles(run, late):
+    for sizes in ((1, 1, 1), (1, 201, 65), (300, 4, 20), (64, 128, 64), (129, 9, 1)):
+        for contraction in (NN, NT, TN):
+            run(contraction, DENSE, sizes, late=late, rows=(1, late))
