@@ -1702,11 +1702,10 @@ constexpr int kTfFragments = 32;                 // of a tile's sums, which are 
 // stands in a table, the same for all products of a batch; the tiles of dense products come as they are numbered, shared by equally many.
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
-  int clusters, cluster_size;            // of one product
-  int log_splits;                        // of a dense one
-  int together;                          // so many products of the batch come in one order, the longest tiles first, then the next ones
-  uint32_t inverse[kTfMostSplits + 1];   // of a number of splits: a little more than 2^20 / splits
-  uint16_t table[kMost];                 // group and place, as tile_in_group has them, 5 bits each; splits less one and which, 2 bits each
+  int clusters, cluster_size;   // of one product
+  int log_splits;               // of a dense one
+  int together;                 // so many products of the batch come in one order, the longest tiles first, then the next ones
+  uint16_t table[kMost];        // group and place, as tile_in_group has them, 5 bits each; splits less one and which, 2 bits each
 };
 
 // A plan with splits of at most `longest` k-blocks, as far as kTfMostSplits for a tile allow that. False if it takes more clusters than
@@ -1745,7 +1744,6 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
 // room for `at_once` clusters of kTfMostSplits. False if the table does not hold all tiles: then there is no plan.
 inline bool tf32_splits(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // k-blocks
-  for (int splits = 1; splits <= kTfMostSplits; ++splits) plan.inverse[splits] = (1u << 20) / splits + 1;
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
   const int64_t clusters = at_once / p.batches;   // for one product
   if (!p.triangular) {
@@ -1809,16 +1807,11 @@ struct Tf32WorkTile {
       tile = tile_in_group(p, kTfBlockMN, 0, number >> plan.log_splits);
       splits = 1 << plan.log_splits, split_index = number & (splits - 1);
     }
-    inverse = plan.inverse[splits];
-    const int all = ceil_div(tile.k_end - tile.k_begin, kTfBlockK), first = divided(all * split_index);
-    k_blocks = divided(all * (split_index + 1)) - first, k_begin = tile.k_begin + first * kTfBlockK;
+    const int all = ceil_div(tile.k_end - tile.k_begin, kTfBlockK), first = all * split_index / splits;
+    k_blocks = all * (split_index + 1) / splits - first, k_begin = tile.k_begin + first * kTfBlockK;
   }
   // The first fragment of the tile's sums that the CTA of some split adds.
-  __device__ int first_fragment(int split_index) const { return divided(kTfFragments * split_index + splits - 1); }
-
- private:
-  uint32_t inverse;
-  __device__ int divided(uint32_t n) const { return static_cast<int>(n * inverse >> 20); }   // by splits; exact below 4096 * splits
+  __device__ int first_fragment(int split_index) const { return ceil_div(kTfFragments * split_index, splits); }
 };
 """
 
@@ -2182,9 +2175,9 @@ __global__ void __launch_bounds__(kTfThreads, kTfCtasPerSm)
 #endif
 }
 
-// Whether this kernel can compute a product: a stride of each operand is 1, and Tf32WorkTile::divided is exact for its k-blocks.
+// Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes twice as often.
 static bool tf32_computes(const Product& p) {
-  return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 4000 * kTfBlockK;
+  return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
 }
 
 // Whether it is for a product of many tiles; measured, on an H200. Larger ones are for the Hopper kernel.
