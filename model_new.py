@@ -1698,13 +1698,12 @@ constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; C
 constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
 constexpr int kTfFragments = 32;                 // of a tile's sums, which are added by different warps: four neighbours of each lane
 
-// Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 29 tile rows, it
-// stands in a table, the same for all products of a batch; the tiles of dense products come as they are numbered, shared by equally many.
+// Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 29 tile rows, it stands in a table,
+// the same for all products of a batch, which take turns; the tiles of dense products come as they are numbered, shared by equally many.
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
   int clusters, cluster_size;   // of one product
   int log_splits;               // of a dense one
-  int together;                 // so many products of the batch come in one order, the longest tiles first, then the next ones
   uint16_t table[kMost];        // group and place, as tile_in_group has them, 5 bits each; splits less one and which, 2 bits each
 };
 
@@ -1742,7 +1741,7 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
 
 // Splits are as short as can be with all CTAs there at once, but not too short: each costs its start and its end. The GPU has
 // room for `at_once` clusters of kTfMostSplits. False if the table does not hold all tiles: then there is no plan.
-inline bool tf32_splits(const Product& p, int at_once, Tf32Plan& plan) {
+inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // k-blocks
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
   const int64_t clusters = at_once / p.batches;   // for one product
@@ -1761,19 +1760,6 @@ inline bool tf32_splits(const Product& p, int at_once, Tf32Plan& plan) {
   return longest < whole || tf32_plan_with(rows, whole, Tf32Plan::kMost, plan);
 }
 
-// The same with the order of a batch. Few products together have their operands in the L2 cache, but the longest tile should take no longer
-// than all of them.
-inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
-  if (!tf32_splits(p, at_once, plan)) return false;
-  plan.together = static_cast<int>(p.batches);
-  if (plan.cluster_size > 1) return true;   // all are there at once
-  const int64_t rows = ceil_div(p.m, kTfBlockMN);
-  const int64_t work = p.triangular ? (rows + 1) * (rows + 2) / 6 : plan.clusters;   // of a product, in tiles as long as the longest
-  const int64_t least = std::max<int64_t>(1, at_once * kTfMostSplits / work), parts = std::max<int64_t>(1, p.batches / least);
-  plan.together = static_cast<int>((p.batches + parts - 1) / parts);   // as many in each part
-  return true;
-}
-
 // What a CTA computes: a split of a tile.
 struct Tf32WorkTile {
   const float *x, *y;        // of one product of the batch
@@ -1784,10 +1770,9 @@ struct Tf32WorkTile {
   __device__ Tf32WorkTile(const Product& p, const Tf32Plan& plan, int cluster, int rank)
       : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
     if (p.batches > 1) {
-      const int first = static_cast<uint32_t>(cluster) / static_cast<uint32_t>(plan.together * plan.clusters) * plan.together;
-      const uint32_t rest = cluster - first * plan.clusters, together = min(plan.together, static_cast<int>(p.batches) - first);
-      const int batch = first + rest % together;
-      cluster = rest / together;
+      const uint32_t number = cluster, batches = static_cast<uint32_t>(p.batches);
+      const int batch = number % batches;
+      cluster = number / batches;
       x += batch_offset(p, p.x_batch, batch), y += batch_offset(p, p.y_batch, batch), c += batch_offset(p, p.c_batch, batch);
     }
     const int number = cluster * plan.cluster_size + rank;
