@@ -288,6 +288,32 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   return {band + place % rows, place / rows, 0, p.k};
 }
 
+// n / splits, where those are three or a power of two.
+__device__ inline int divided(int n, int splits) { return splits == 3 ? n / 3 : n >> (__ffs(splits) - 1); }
+
+// The sums of a tile's splits are added in so many units. The first one that a split's CTA adds.
+__device__ inline int first_unit(int units, int splits, int split) { return divided(units * split + splits - 1, splits); }
+
+// What a CTA of the tf32 and the mma kernel computes: a split of a tile.
+template <typename T>
+struct WorkTile {
+  const T *x, *y;          // of one product of the batch
+  T* c;
+  Tile tile;               // i = -1: there is nothing to do
+  int splits, split;       // of the tile: this CTA's
+  int k_begin, k_blocks;   // of the split
+  __device__ WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
+      : x(static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch)),
+        y(static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)),
+        c(static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch)),
+        tile(tile),
+        splits(splits),
+        split(split) {
+    const int all = ceil_div(tile.k_end - tile.k_begin, block_k), first = divided(all * split, splits);
+    k_begin = tile.k_begin + first * block_k, k_blocks = divided(all * (split + 1), splits) - first;
+  }
+};
+
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
 
 constexpr int kTileEdge = 256;    // of the large ones: the tiles of two CTAs, one above the other
@@ -616,14 +642,16 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
 
 // ---- PTX: copies.
 
-// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of four, all or zeros.
+// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of an element of 4 or 8, it or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   STRESS_DELAY();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
-__device__ inline void cp_async_4(uint32_t to, const void* from, bool exist) {
+template <typename T>
+__device__ inline void cp_async_element(uint32_t to, const T* from, bool exists) {
+  constexpr int kSize = sizeof(T);
   STRESS_DELAY();
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exist ? 4 : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kSize), "r"(exists ? kSize : 0) : "memory");
 }
 __device__ inline void cp_async_commit_group() { STRESS_DELAY(); asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
@@ -849,7 +877,7 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 
 # ---- Epilogue: what every kernel writes in the same way. -------------------------------------------------------------
 _CUDA_EPILOGUE = r"""
-// ---- Epilogue: zeros above the diagonal, and vectors of four.
+// ---- Epilogue: zeros above the diagonal.
 
 // Zeros in lines `from` to `to` of the tile of kBlockMN rows and columns whose first element is (row, col), as far as C goes. Lines are
 // rows, or columns if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the
@@ -875,46 +903,6 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
     for (int e = from * kBlockMN + thread; e < lines * kBlockMN; e += threads)
       if (e % kBlockMN < length) c[e / kBlockMN * line_stride + e % kBlockMN * stride] = T();
   }
-}
-
-// Writes four neighbours in a row of C, as far as they exist. `vectorized`: whether four that exist can be written at once.
-__device__ inline void write_four(const Product& p, float* c, bool vectorized, int row, int col, const float (&v)[4]) {
-  if (row >= p.m) return;
-  float* const to = c + row * p.c_row + col * p.c_col;
-  if (vectorized && col + 4 <= p.n) {
-    *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
-  } else {
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (col + e < p.n) to[e * p.c_col] = v[e];
-  }
-}
-
-// ---- Epilogue: split-K by a cluster.
-
-// Each CTA of the cluster has a split of the sums of one tile, kCount of each of kThreads threads. All but the first leave theirs in the
-// `buffer` in their shared memory, and the first one adds them to its own, in the order of k. All threads of the cluster call this.
-// split: by reference, so that one that lies in shared memory takes no register.
-template <int kCount, int kThreads, typename Acc>
-__device__ inline void add_splits(Acc* sum, Acc* buffer, int thread, bool takes_part, const int& split, int splits) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (splits > 1) {
-    __syncthreads();
-    if (split != 0 && takes_part)
-#pragma unroll
-      for (int e = 0; e < kCount; ++e) buffer[e * kThreads + thread] = sum[e];
-    cluster_sync();
-    if (split == 0 && takes_part)
-#pragma unroll 1
-      for (int other = 1; other < splits; ++other) {
-        const uint32_t from = address_in_peer(shared_address(buffer + thread), other);
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) sum[e] += load_in_peer<Acc>(from + e * kThreads * static_cast<int>(sizeof(Acc)));
-      }
-    cluster_arrive();
-    if (split != 0) cluster_wait();   // its sums may be being read
-  }
-#endif
 }
 """
 
@@ -1683,6 +1671,225 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
 }
 """
 
+# ---- Tiles of 64 x 64: what the tf32 and the mma kernel share, which is all but how they multiply. --------------------
+#
+# Both have CTAs of 128 threads, and stages of k-blocks that hold 64 lines by 128 bytes of k of each operand. A kernel says by a Layout how
+# its k-blocks are permuted, and by Lanes of which elements of the tile its threads have the sums.
+_CUDA_TILES = r"""
+// ---- Tiles of 64 x 64: k-blocks on their way to shared memory.
+
+constexpr int kTileThreads = kExactThreads;
+constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand
+
+// Where in a stage, in bytes from its operand's begin, an element lies. In rows one behind the other, of a line or of a k, each permuted
+// by Layout: row r has its bytes b at b ^ Layout::permuted(r), which moves chunks of 16 bytes.
+template <typename T, bool kKMajor, typename Layout>
+__device__ constexpr int place_in_stage(int line, int k) {
+  constexpr int kSize = sizeof(T);
+  return kKMajor ? line * kLineBytes + (k * kSize ^ Layout::permuted(line)) : k * kBlock * kSize + (line * kSize ^ Layout::permuted(k));
+}
+
+// Brings an operand's k-blocks to the stages, with zeros for what does not exist: chunks of 16 bytes where strides and addresses allow
+// that, else single elements.
+template <typename T, bool kKMajor, typename Layout>
+struct BlockCopier {
+  static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
+  static constexpr int kChunks = kStageOperandBytes / 16 / kTileThreads, kFarStep = kTileThreads / kInRow;   // of a thread; between them
+  const T* next;              // this thread's first chunk of the k-block that is copied next
+  int64_t step;               // from one of its chunks to the next
+  uint32_t to;                // where the first goes in the first stage
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and can be copied by chunks
+
+  __device__ BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
+    whole_from = view.side == kFromLine ? view.first_line + kBlock - 1 : 0;
+    whole_to = view.side == kUpToLine ? view.first_line + 1 - kBlockK : view.depth;
+    whole_to = by_chunks(view) && view.first_line + kBlock <= view.lines ? min(whole_to, view.depth - kBlockK) : -1;
+    next = address(view, k0);
+    step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
+    to = stage + (kKMajor ? place_in_stage<T, true, Layout>(far(), near()) : place_in_stage<T, false, Layout>(near(), far()));
+    keep(step), keep(to), keep(whole_from), keep(whole_to);
+  }
+  // The thread's first chunk: its row of the k-block, line or k, and the element in that.
+  __device__ static int far() { return threadIdx.x / kInRow; }
+  __device__ static int near() { return threadIdx.x % kInRow * kChunk; }
+  __device__ static const T* address(const OperandView<T>& view, int k0) {
+    return kKMajor ? view.data + (view.first_line + far()) * view.line_stride + (k0 + near())
+                   : view.data + (k0 + far()) * view.k_stride + (view.first_line + near());
+  }
+  __device__ static bool by_chunks(const OperandView<T>& view) {
+    return (kKMajor ? view.line_stride : view.k_stride) % kChunk == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+  }
+  // Where chunk i of the thread goes, by where its first does.
+  __device__ static uint32_t after(uint32_t at, int i) { return (at ^ Layout::permuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
+
+  __device__ bool exists_wholly(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
+
+  // Copies the next k-block, which begins at k0; kWhole: it is known to exist wholly. stage: how far it is from the first, in bytes.
+  template <bool kWhole = false>
+  __device__ void copy(const OperandView<T>& view, int k0, int stage) {
+    const T* from = next;
+    const uint32_t at = to + stage;
+    if (kWhole || exists_wholly(k0)) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
+    } else {
+      copy_existing(view, k0, from, at);
+    }
+    next += kKMajor ? kBlockK : kChunks * step;
+  }
+
+ private:
+  // Little of this is unrolled: to read instructions for the first time takes small products as long as to multiply.
+  __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
+    // Rows on the diagonal end there, or begin
+    const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
+    const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
+    const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
+    auto end = [&](int i) {   // of the chunk, the elements before this one exist
+      return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
+    };
+    const bool chunks = by_chunks(view);
+    if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
+        cp_async_16(after(at, i), from, end(i) * static_cast<int>(sizeof(T)));
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kChunks; ++i, from += step) {
+      const int first = begins ? row + i * kFarStep - col : 0, stop = end(i);
+      const uint32_t there = after(at, i);
+      if (chunks && (first <= 0 || stop <= first)) {
+        cp_async_16(there, from, stop <= first ? 0 : stop * static_cast<int>(sizeof(T)));
+      } else if constexpr (sizeof(T) >= 4) {
+#pragma unroll
+        for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e, e >= first && e < stop);
+      } else {
+        alignas(16) T v[kChunk];
+#pragma unroll
+        for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e] : T();
+        const uint4 w = *reinterpret_cast<const uint4*>(v);
+        store_shared_four(there, w.x, w.y, w.z, w.w);
+      }
+    }
+  }
+};
+
+template <typename T>
+__device__ inline OperandView<T> view_of_x(const Product& p, const WorkTile<T>& work) {
+  return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
+}
+template <typename T>
+__device__ inline OperandView<T> view_of_y(const Product& p, const WorkTile<T>& work) {
+  return {work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kBlock, p.n, p.k};
+}
+
+// ---- Tiles of 64 x 64: sums that are not finite.
+
+// Sums a CTA's split on the exact path, if a sum is not finite.
+template <typename Lanes, int kBlockK, typename T, typename Acc, int kCount>
+__device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], ExactMemory<T>& exact) {
+  if (__builtin_expect(all_finite(sum), true)) return;
+  const int row = work.tile.i * kBlock, col = work.tile.j * kBlock, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  sum_exactly<T>(p, work.x, work.y, row, col, work.k_begin, min(work.tile.k_end, work.k_begin + work.k_blocks * kBlockK), exact);
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) sum[Lanes::sum_at(e)] = exact.sum[Lanes::row(warp, lane, e)][Lanes::col(warp, lane, e)];
+}
+
+// ---- Tiles of 64 x 64: the splits of a tile, and writing it.
+
+// 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all of them, and adds them.
+template <typename Acc>
+struct alignas(16) Unit {
+  static constexpr int kSums = 16 / sizeof(Acc), kInTile = kBlock * kBlock / 32 / kSums;
+  Acc sum[kSums];
+};
+template <typename Acc>
+using SplitSums = Unit<Acc>[Unit<Acc>::kInTile + 1][32];   // all splits of the first unit, all of the second; of three splits 11, 11 and 10
+
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: whether those that exist can be written at once.
+template <int kNear, typename T, typename Acc>
+__device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
+  if (row >= p.m) return;
+  struct alignas(kNear * sizeof(T)) Vector {
+    T v[kNear];
+  } vector;
+#pragma unroll
+  for (int e = 0; e < kNear; ++e) narrow(p.triangular && col + e > row ? Acc(0) : sum[e], vector.v[e]);
+  T* const to = c + row * p.c_row + col * p.c_col;
+  if (vectorized && col + kNear <= p.n) {
+    *reinterpret_cast<Vector*>(to) = vector;
+  } else {
+#pragma unroll
+    for (int e = 0; e < kNear; ++e)
+      if (col + e < p.n) to[e * p.c_col] = vector.v[e];
+  }
+}
+
+// Writes a tile: all of it, or what this CTA adds of its splits, in their order. Then all threads of the cluster have arrived at its
+// barrier, and their stages may be written to if `sums` lies there; `here`, an mbarrier of one arrival, counts what comes.
+template <typename Lanes, typename T, typename Acc, int kCount>
+__device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
+                                  uint64_t& here) {
+  constexpr int kNear = Lanes::kNear, kSums = Unit<Acc>::kSums, kUnits = kCount / kSums;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = work.tile.i * kBlock, col = work.tile.j * kBlock;
+  const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
+  auto unit = [&](int u) {   // of this lane
+    Unit<Acc> v;
+#pragma unroll
+    for (int e = 0; e < kSums; ++e) v.sum[e] = sum[Lanes::sum_at(u * kSums + e)];
+    return v;
+  };
+  auto write = [&](int w, int u, const Unit<Acc>& v) {   // unit u of warp w
+#pragma unroll
+    for (int e = 0; e < kSums; e += kNear)
+      write_neighbours<kNear>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e), col + Lanes::col(w, lane, u * kSums + e),
+                              v.sum + e);
+  };
+  auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
+    if (p.triangular && work.tile.i != work.tile.j)
+      write_zeros<kBlock, false>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
+  };
+  if (work.splits == 1) {   // nobody else has sums of it
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) write(warp, u, unit(u));
+    return write_zeros_above(0, kBlock);
+  }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  constexpr int kInTile = Unit<Acc>::kInTile;
+  const int splits = work.splits, first = first_unit(kInTile, splits, work.split), end = first_unit(kInTile, splits, work.split + 1);
+  const uint32_t first_rank = block_rank_in_cluster() - work.split;
+  if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, (end - first) * splits * sizeof(sums[0]));
+  cluster_wait();
+  // Each lane finds out where one of its warp's units goes
+  const int number = warp * kUnits + lane % kUnits, owner = number * splits / kInTile;
+  const int place = (number - first_unit(kInTile, splits, owner)) * splits + work.split;
+  const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
+  const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const Unit<Acc> v = unit(u);
+    const int* const words = reinterpret_cast<const int*>(v.sum);
+    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
+    store_async(there, words[0], words[1], words[2], words[3], barrier_there);
+  }
+  write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
+  barrier_wait(&here, 0);
+#pragma unroll 1
+  for (int at = first + warp; at < end; at += kTileThreads / 32) {
+    Unit<Acc> total = sums[(at - first) * splits][lane];
+#pragma unroll 4
+    for (int s = 1; s < splits; ++s) {
+      const Unit<Acc> v = sums[(at - first) * splits + s][lane];
+#pragma unroll
+      for (int e = 0; e < kSums; ++e) total.sum[e] += v.sum[e];
+    }
+    write(at / kUnits, at % kUnits, total);
+  }
+#endif
+}
+"""
+
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster
@@ -1696,7 +1903,6 @@ constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the
 constexpr int kTfThreads = 128;                  // a warpgroup
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
-constexpr int kTfFragments = 32;                 // of a tile's sums, which are added by different warps: four neighbours of each lane
 
 // Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 29 tile rows, it stands in a table,
 // the same for all products of a batch, which take turns; the tiles of dense products come as they are numbered, shared by equally many.
@@ -1760,142 +1966,48 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   return longest < whole || tf32_plan_with(rows, whole, Tf32Plan::kMost, plan);
 }
 
-// What a CTA computes: a split of a tile.
-struct Tf32WorkTile {
-  const float *x, *y;        // of one product of the batch
-  float* c;
-  Tile tile;                 // i = -1: there is nothing to do
-  int splits, split_index;   // of the tile: this CTA's
-  int k_begin, k_blocks;     // of the split
-  __device__ Tf32WorkTile(const Product& p, const Tf32Plan& plan, int cluster, int rank)
-      : x(static_cast<const float*>(p.x)), y(static_cast<const float*>(p.y)), c(static_cast<float*>(p.c)), tile{-1} {
-    if (p.batches > 1) {
-      const uint32_t number = cluster, batches = static_cast<uint32_t>(p.batches);
-      const int batch = number % batches;
-      cluster = number / batches;
-      x += batch_offset(p, p.x_batch, batch), y += batch_offset(p, p.y_batch, batch), c += batch_offset(p, p.c_batch, batch);
-    }
-    const int number = cluster * plan.cluster_size + rank;
-    if (p.triangular) {
-      const int entry = plan.table[number];
-      if (entry == Tf32Plan::kIdle) return;
-      tile = tile_in_group(p, kTfBlockMN, entry & 31, entry >> 5 & 31);
-      splits = (entry >> 10 & 3) + 1, split_index = entry >> 12;
-    } else {
-      tile = tile_in_group(p, kTfBlockMN, 0, number >> plan.log_splits);
-      splits = 1 << plan.log_splits, split_index = number & (splits - 1);
-    }
-    const int all = ceil_div(tile.k_end - tile.k_begin, kTfBlockK), first = all * split_index / splits;
-    k_blocks = all * (split_index + 1) / splits - first, k_begin = tile.k_begin + first * kTfBlockK;
+// What the CTA of some rank in a cluster computes.
+__device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& plan, int cluster, int rank) {
+  int batch = 0;
+  if (p.batches > 1) {
+    const uint32_t number = cluster, batches = static_cast<uint32_t>(p.batches);
+    batch = number % batches, cluster = number / batches;
   }
-  // The first fragment of the tile's sums that the CTA of some split adds.
-  __device__ int first_fragment(int split_index) const { return ceil_div(kTfFragments * split_index, splits); }
-};
+  const int number = cluster * plan.cluster_size + rank;
+  if (!p.triangular) {
+    const int splits = 1 << plan.log_splits;
+    return {p, batch, tile_in_group(p, kTfBlockMN, 0, number >> plan.log_splits), splits, number & (splits - 1), kTfBlockK};
+  }
+  const int entry = plan.table[number];
+  if (entry == Tf32Plan::kIdle) return {p, 0, {-1}, 1, 0, kTfBlockK};
+  return {p, batch, tile_in_group(p, kTfBlockMN, entry & 31, entry >> 5 & 31), (entry >> 10 & 3) + 1, entry >> 12, kTfBlockK};
+}
 """
 
 _CUDA_TF32 = r"""
-// ---- tf32 kernel: k-blocks on their way to shared memory.
+// ---- tf32 kernel: shared memory.
 
-constexpr int kTfTileElements = kTfBlockMN * kTfBlockK;   // elements of an operand
-
-//   stage_tiles:  | X, 64 lines x 32 k | Y, 64 x 32 | X | Y |      two stages, float32 as it came, 8 KB each
+//   stage:        | X, 64 lines x 32 k | Y, 64 x 32 | X | Y |      two stages, float32 as it came, 8 KB each
 //   y:            | large parts | small parts |                    of the Y that is multiplied, as wgmma reads it
-//   sums:         | fragment 0 of split 0 | of split 1 | ... | fragment 1 of split 0 | ...
 //
 // Aligned because places in a k-block are permuted by bits of the address, and those of a split one, which wgmma reads, by its own.
 struct alignas(1024) Tf32Memory {
-  float stage_tiles[kTfStages][2][kTfTileElements];   // of X, and of Y
-  float y[2][kTfTileElements];                        // the k-block of Y that is multiplied, split: large, small
-  float4 sums[kTfFragments + 1][32];                  // fragments of all splits, to be added; of three splits 11, 11 and 10
+  uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y
+  float y[2][kBlock * kTfBlockK];                    // the k-block of Y that is multiplied, split: large, small
+  SplitSums<float> sums;
   uint64_t sums_are_here;
-  Tf32WorkTile work;                                  // kept here, and not in registers, while k-blocks are multiplied
+  WorkTile<float> work;                              // kept here, and not in registers, while k-blocks are multiplied
 };
 
-// Where an element stands in its k-block: four neighbours together, as they lie in memory, and these chunks so permuted that a warp reads
-// what it needs of X and of Y without a bank conflict.
+// Chunks are so permuted that a warp reads what it needs of X and of Y without a bank conflict.
+template <bool kAlongK>
+struct Tf32Layout {
+  __device__ static constexpr int permuted(int row) { return kAlongK ? (row & 12) << 2 ^ (row & 1) << 6 : (row & 12) << 3 ^ (row & 1) << 6; }
+};
 template <bool kAlongK>
 __device__ constexpr int tf32_at(int line, int k) {
-  return kAlongK ? line * kTfBlockK + (k ^ (line & 12) ^ (line & 1) << 4) : k * kTfBlockMN + (line ^ (k & 12) << 1 ^ (k & 1) << 4);
+  return place_in_stage<float, kAlongK, Tf32Layout<kAlongK>>(line, k);
 }
-
-// An operand of which one stride, that along k or that along the lines, is 1. A chunk is four neighbours, 16 bytes.
-template <bool kAlongK>
-struct Tf32Copier {
-  // Chunks in a row of the k-block; how far from each of a thread's chunks to the next; how many it has.
-  static constexpr int kInRow = (kAlongK ? kTfBlockK : kTfBlockMN) / 4, kFarStep = kTfThreads / kInRow;
-  static constexpr int kChunks = kTfTileElements / 4 / kTfThreads;
-  const float* next;   // this thread's first chunk of the k-block that is copied next
-  int offset;          // where it goes, in bytes from the first stage
-  int64_t stride;      // the one that is not 1: the far one
-  Side side;
-  int first_line, lines, depth;
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and all chunks can be copied at once
-  bool aligned;               // chunks that exist can be
-
-  // data: line 0, k = 0.
-  __device__ Tf32Copier(const float* data, int64_t line_stride, int64_t k_stride, Side side, int first_line, int lines, int depth, int k0)
-      : stride(kAlongK ? line_stride : k_stride), side(side), first_line(first_line), lines(lines), depth(depth) {
-    aligned = stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    whole_from = side == kFromLine ? first_line + kTfBlockMN - 1 : 0;
-    whole_to = side == kUpToLine ? first_line + 1 - kTfBlockK : depth;
-    whole_to = aligned && first_line + kTfBlockMN <= lines ? min(whole_to, depth - kTfBlockK) : -1;
-    const int far = (kAlongK ? first_line : k0) + far_in_block(), near = (kAlongK ? k0 : first_line) + near_in_block();
-    next = data + far * stride + near;
-    offset = 4 * (kAlongK ? tf32_at<true>(far_in_block(), near_in_block()) : tf32_at<false>(near_in_block(), far_in_block()));
-    keep(offset), keep(whole_from), keep(whole_to);
-  }
-  __device__ static int far_in_block() { return threadIdx.x / kInRow; }
-  __device__ static int near_in_block() { return threadIdx.x % kInRow * 4; }
-  __device__ bool whole(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
-
-  // Copies the next k-block, all of which exists. stage: how far it is from the first, in bytes.
-  __device__ void copy_whole(int stage) {
-    const float* from = next;
-    const uint32_t to = stage + offset;
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from);
-    next = kAlongK ? next + kTfBlockK : from;
-  }
-
-  // Copies the next k-block, which begins at k0, with zeros for what does not exist. Little of this is unrolled: most products that come
-  // here are so small that reading instructions for the first time takes as long as multiplying.
-  __device__ void copy(int k0, int stage) {
-    if (whole(k0)) return copy_whole(stage);
-    const float* from = next;
-    const uint32_t to = stage + offset;
-    next += kAlongK ? kTfBlockK : kTfBlockK * stride;
-    // Of a chunk the elements begin .. end - 1 exist.
-    const int far = (kAlongK ? first_line : k0) + far_in_block(), near = (kAlongK ? k0 : first_line) + near_in_block();
-    const int far_count = kAlongK ? lines : depth, near_count = kAlongK ? depth : lines;
-    const bool up_to_far = side == (kAlongK ? kUpToLine : kFromLine), from_far = side == (kAlongK ? kFromLine : kUpToLine);
-    auto end_of = [&](int i) {
-      const int f = far + i * kFarStep, most = f < far_count ? near_count - near : 0;
-      return max(0, min(4, up_to_far ? min(most, f - near + 1) : most));
-    };
-    if (aligned && !from_far) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i, from += kFarStep * stride) cp_async_16(after(to, i), from, 4 * end_of(i));
-      return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < kChunks; ++i, from += kFarStep * stride) {
-      const int begin = from_far ? far + i * kFarStep - near : 0, end = begin < 4 ? end_of(i) : 0;
-      if (aligned && (end == 0 || (begin <= 0 && end == 4))) {
-        cp_async_16(after(to, i), from, 4 * end);
-      } else {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) cp_async_4(after(to, i) + 4 * e, from + e, e >= begin && e < end);
-      }
-    }
-  }
-
- private:
-  // The place of the thread's i-th chunk, from that of its first. A thread's k are eight apart, and every second is permuted differently.
-  __device__ static uint32_t after(uint32_t to, int i) {
-    if (kAlongK) return to + i * kFarStep * kTfBlockK * 4;
-    return (i % 2 ? to ^ 64 : to) + i * kFarStep * kTfBlockMN * 4;
-  }
-};
 
 // ---- tf32 kernel: splitting a k-block.
 //
@@ -1909,16 +2021,22 @@ template <bool kAlongK>
 __device__ inline int tf32_row(int g, int r) {
   return kAlongK ? g + 8 * r : 2 * g + r;
 }
-__device__ constexpr int tf32_sum_at(int i, int r, int c) { return 8 * i + 4 * (c / 2) + 2 * r + c % 2; }
+template <bool kXAlongK>
+struct Tf32Lanes {   // e = 8 i + 4 r + c
+  static constexpr int kNear = 4;
+  __device__ static constexpr int sum_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
+  __device__ static int row(int warp, int lane, int e) { return warp * 16 + tf32_row<kXAlongK>(lane / 4, e / 4 % 2); }
+  __device__ static int col(int, int lane, int e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
+};
 
 // How the k of a k-block are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number
 // q + 4 (e % 2). So four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
 
 // Where a lane begins to read X in the first k-block.
 template <bool kAlongK>
-__device__ inline uint32_t tf32_begin_of_x(const float* stage_tiles) {
+__device__ inline uint32_t tf32_begin_of_x(const uint8_t* stage) {
   const int line = threadIdx.x / 32 * 16 + tf32_row<kAlongK>(threadIdx.x % 32 / 4, 0), k = threadIdx.x % 4 * 4;
-  return shared_address(stage_tiles + tf32_at<kAlongK>(line, k));
+  return shared_address(stage) + tf32_at<kAlongK>(line, k);
 }
 
 // Reads and splits X: by step, as the tensor cores want it.
@@ -1951,15 +2069,15 @@ __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_
 template <bool kAlongK>
 struct Tf32Splitter {
   uint32_t from, to;
-  __device__ Tf32Splitter(const float* stage_tiles, const float* split) {
+  __device__ Tf32Splitter(const uint8_t* stage, const float* split) {
     const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
     if (kAlongK) {   // one column, 16 k
       const int f = lane / 4 % 4, h = lane / 16, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
-      from = shared_address(stage_tiles + tf32_at<true>(16 * i + 4 * q + f, 16 * h));
+      from = shared_address(stage) + tf32_at<true>(16 * i + 4 * q + f, 16 * h);
       to = shared_address(split + row * kTfBlockK + (4 * h ^ row % 8) * 4);
     } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
       const int chunk = lane / 4, row = 16 * i + 2 * q;
-      from = shared_address(stage_tiles + tf32_at<false>(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4));
+      from = shared_address(stage) + tf32_at<false>(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4);
       to = shared_address(split + row * kTfBlockK + (chunk ^ row % 8) * 4);
     }
   }
@@ -1978,7 +2096,7 @@ struct Tf32Splitter {
       for (int w = 0; w < 4; ++w) split_tf32(v[u][w], large[w], small[w]);
       const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfBlockK * 4;
       store_shared_four(at, large[0], large[1], large[2], large[3]);
-      store_shared_four(at + kTfTileElements * 4, small[0], small[1], small[2], small[3]);
+      store_shared_four(at + kStageOperandBytes, small[0], small[1], small[2], small[3]);
     }
   }
 };
@@ -2004,21 +2122,19 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
 
 // Sums the k-blocks of a split, each while others are being copied.
 template <bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, Tf32Memory& memory, Tf32Sums& sum) {
+__device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, Tf32Memory& memory, Tf32Sums& sum) {
   const int k_begin = work.k_begin, k_blocks = work.k_blocks;
-  Tf32Copier<kXAlongK> x(work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kTfBlockMN, p.m, p.k, k_begin);
-  Tf32Copier<kYAlongK> y(work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kTfBlockMN, p.n, p.k, k_begin);
+  const auto view_x = view_of_x(p, work), view_y = view_of_y(p, work);
+  BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>> x(view_x, k_begin, shared_address(memory.stage[0][0]));
+  BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>> y(view_y, k_begin, shared_address(memory.stage[0][1]));
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
-  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage_tiles[0][0]);
-  Tf32Splitter<kYAlongK> splitter(memory.stage_tiles[0][1], memory.y[0]);
+  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
+  Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
-  x.offset += shared_address(memory.stage_tiles[0][0]);   // from the beginning of shared memory
-  y.offset += shared_address(memory.stage_tiles[0][1]);
-  keep(x.offset), keep(y.offset);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
-  constexpr int kStageBytes = sizeof(memory.stage_tiles[0]);
+  constexpr int kStageBytes = sizeof(memory.stage[0]);
   int stage = 0;   // of k-block `number`: how far it is from the first
 #pragma unroll 1
   for (int number = -kTfStages; number < k_blocks; ++number) {
@@ -2034,7 +2150,7 @@ __device__ inline void tf32_sum(const Product& p, const Tf32WorkTile& work, Tf32
     }
     // Start the copies of a later stage
     const int next = number + kTfStages;
-    if (next < k_blocks) x.copy(k_begin + next * kTfBlockK, stage), y.copy(k_begin + next * kTfBlockK, stage);
+    if (next < k_blocks) x.copy(view_x, k_begin + next * kTfBlockK, stage), y.copy(view_y, k_begin + next * kTfBlockK, stage);
     cp_async_commit_group();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
@@ -2056,86 +2172,15 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
     barrier_init_fence();
   }
   cluster_arrive_relaxed();
-  const Tf32WorkTile here(p, plan, static_cast<int>(cluster_id_in_grid()), static_cast<int>(block_rank_in_cluster()));
+  const WorkTile<float> here = tf32_work(p, plan, static_cast<int>(cluster_id_in_grid()), static_cast<int>(block_rank_in_cluster()));
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
   tf32_sum<kXAlongK, kYAlongK>(p, here, memory, sum);
-  const Tf32WorkTile& mine = memory.work;
-  const Tile& tile = mine.tile;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (__builtin_expect(!all_finite(sum), false)) {
-    // Not over memory.sums, where those of other CTAs may have come
-    auto& exact = *reinterpret_cast<ExactMemory<float>*>(memory.stage_tiles);
-    static_assert(sizeof(exact) <= sizeof(memory.stage_tiles) && kTfThreads == kExactThreads, "the exact path sums the CTA's tile");
-    const int k_end = min(tile.k_end, mine.k_begin + mine.k_blocks * kTfBlockK);
-    sum_exactly<float>(p, mine.x, mine.y, tile.i * kTfBlockMN, tile.j * kTfBlockMN, mine.k_begin, k_end, exact);
-#pragma unroll
-    for (int u = 0; u < 32; ++u) {
-      const int r = u / 16, c = u % 16;
-      sum[tf32_sum_at(c / 4, r, c % 4)] = exact.sum[warp * 16 + tf32_row<kXAlongK>(lane / 4, r)][c / 4 * 16 + lane % 4 * 4 + c % 4];
-    }
-  }
-
-  // The sums are written in fragments: number 8 w + u are those that the lanes of warp w have in row u % 2 of their two, and in the four
-  // columns from u / 2 * 16 on.
-  float* const c = mine.c;
-  const bool vectorized = p.c_col == 1 && p.c_row % 4 == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
-  auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
-    if (p.triangular && tile.i != tile.j)
-      write_zeros<kTfBlockMN, false>(p, c, tile.j * kTfBlockMN, tile.i * kTfBlockMN, from, to, threadIdx.x, kTfThreads);
-  };
-  auto write_fragment = [&](int w, int u, const float4& v) {
-    const int row = tile.i * kTfBlockMN + w * 16 + tf32_row<kXAlongK>(lane / 4, u % 2);
-    const int col = tile.j * kTfBlockMN + u / 2 * 16 + lane % 4 * 4, below = p.triangular ? row - col : kTfBlockMN;
-    write_four(p, c, vectorized, row, col,
-               {below >= 0 ? v.x : 0.0f, below >= 1 ? v.y : 0.0f, below >= 2 ? v.z : 0.0f, below >= 3 ? v.w : 0.0f});
-  };
-  auto fragment = [&](int u) {   // of this lane
-    auto at = [&](int c) { return sum[tf32_sum_at(u / 2, u % 2, c)]; };
-    return make_float4(at(0), at(1), at(2), at(3));
-  };
-
-  // A tile with one split: nobody else has sums of it
-  if (mine.splits == 1) {
-#pragma unroll
-    for (int u = 0; u < 8; ++u) write_fragment(warp, u, fragment(u));
-    return write_zeros_above(0, kTfBlockMN);
-  }
-
-  // Else the fragments go to the CTAs that add them
-  const int first_fragment = mine.first_fragment(mine.split_index);
-  const int fragments = mine.first_fragment(mine.split_index + 1) - first_fragment;
-  const uint32_t first_rank = block_rank_in_cluster() - mine.split_index;
-  if (threadIdx.x == 0) barrier_arrive_expect_tx(&memory.sums_are_here, fragments * mine.splits * sizeof(memory.sums[0]));
-  cluster_wait();   // all have begun
-  // Each lane finds out where the fragment of its number goes
-  const int owner = lane * mine.splits / kTfFragments;
-  const float4* const their_sums = memory.sums[(lane - mine.first_fragment(owner)) * mine.splits + mine.split_index];
-  const uint32_t to = address_in_peer(shared_address(their_sums), first_rank + owner);
-  const uint32_t barrier = address_in_peer(shared_address(&memory.sums_are_here), first_rank + owner);
-#pragma unroll
-  for (int u = 0; u < 8; ++u) {
-    const float4 v = fragment(u);
-    const int from = 8 * warp + u;   // the lane that knows
-    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, from) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, from);
-    store_async(there, __float_as_int(v.x), __float_as_int(v.y), __float_as_int(v.z), __float_as_int(v.w), barrier_there);
-  }
-  write_zeros_above(2 * first_fragment, 2 * (first_fragment + fragments));   // two lines for each fragment that this CTA adds
-  barrier_wait(&memory.sums_are_here, 0);
-#pragma unroll 1
-  for (int at = warp; at < fragments; at += 4) {
-    float4 of_split[kTfMostSplits];
-#pragma unroll
-    for (int s = 0; s < kTfMostSplits; ++s)
-      if (s < mine.splits) of_split[s] = memory.sums[at * mine.splits + s][lane];
-    float4 total = of_split[0];
-#pragma unroll
-    for (int s = 1; s < kTfMostSplits; ++s)
-      if (s < mine.splits) total.x += of_split[s].x, total.y += of_split[s].y, total.z += of_split[s].z, total.w += of_split[s].w;
-    const int number = first_fragment + at;
-    write_fragment(number / 8, number % 8, total);
-  }
+  auto& exact = *reinterpret_cast<ExactMemory<float>*>(memory.stage);   // and not where sums of other CTAs may have come
+  static_assert(sizeof(exact) <= sizeof(memory.stage) && kTfThreads == kTileThreads, "the exact path sums the CTA's tile");
+  sum_non_finite<Tf32Lanes<kXAlongK>, kTfBlockK>(p, memory.work, sum, exact);
+  write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here);
 }
 """
 
@@ -2287,109 +2332,37 @@ struct MmaShape {
 template <typename T>
 using MmaSums = typename MmaShape<T>::Acc[MmaShape<T>::kSums];   // of a thread
 
-// What a CTA computes.
-template <typename T>
-struct MmaWorkTile {
-  Tile tile;
-  const T *x, *y;   // of one product of the batch
-  T* c;
-  int split, k_begin, k_blocks;   // of the tile's k: this CTA's
-};
-
 //   stage:     | X | Y |      one of kStages; 64 lines by 128 bytes of k each
 //   K-major:   | line 0: 128 bytes of k | line 1 | ...            chunks of 16 bytes, permuted by the line
 //   MN-major:  | k = 0: 64 lines | k = 1 | ...                     permuted by k
 template <typename T>
 struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
   uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];
-  MmaWorkTile<T> work;
+  uint64_t sums_are_here;
+  WorkTile<T> work;
 };
 
-// Where in its part of a stage an element lies. The permutation is such that what is read at once meets no bank conflict: eight rows of 16
-// bytes; or, of MN-major float32 and of float64, eight lines at four k, a word or (half a warp) two at a time.
+// What is read at once meets no bank conflict: eight rows of 16 bytes; or, of MN-major float32 and of float64, eight lines at four k, a
+// word or (half a warp) two at a time.
+template <typename T, bool kKMajor>
+struct MmaLayout {
+  __device__ static constexpr int permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
+};
 template <typename T, bool kKMajor>
 __device__ constexpr int mma_at(int line, int k) {
-  using S = MmaShape<T>;
-  constexpr int kSize = sizeof(T);
-  if (kKMajor) return line * S::kRowBytes + ((k * kSize) ^ (kSize == 8 ? line % 4 * 32 : line % 8 * 16));
-  return k * S::kBlockMN * kSize + ((line * kSize) ^ (kSize >= 4 ? k % 4 * 32 : k % 8 * 16));
+  return place_in_stage<T, kKMajor, MmaLayout<T, kKMajor>>(line, k);
 }
 
-// ---- mma kernel: k-blocks on their way to shared memory.
-
-// An operand of which one stride, that along k or that along the lines, is 1. A chunk is 16 bytes of it.
-template <typename T, bool kKMajor>
-struct MmaCopier {
+// Whose sums a thread has: those of an m16n8 instruction are of two rows and two columns.
+template <typename T>
+struct MmaLanes {
   using S = MmaShape<T>;
-  static constexpr int kChunk = 16 / sizeof(T), kInRow = (kKMajor ? S::kRowBytes : S::kBlockMN * int(sizeof(T))) / 16;
-  static constexpr int kChunks = S::kOperandBytes / 16 / S::kThreads, kFarStep = S::kThreads / kInRow;   // of a thread; between them
-  static constexpr int kToStep = kFarStep * kInRow * 16;
-  static_assert(kFarStep % (kKMajor || sizeof(T) == 2 ? 8 : 4) == 0, "all of a thread's chunks are permuted alike");
-  static_assert(kChunks * kToStep == S::kOperandBytes, "threads share the chunks evenly");
-  const T* next;              // this thread's first chunk of the k-block that is copied next
-  int64_t step;               // from one of its chunks to the next
-  uint32_t to;                // where the first goes in the first stage
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly
-
-  __device__ MmaCopier(const OperandView<T>& view, int k0, uint32_t stage) {
-    whole_from = view.side == kFromLine ? view.first_line + S::kBlockMN - 1 : 0;
-    whole_to = view.side == kUpToLine ? view.first_line + 1 - S::kBlockK : view.depth;
-    whole_to = view.first_line + S::kBlockMN <= view.lines ? min(whole_to, view.depth - S::kBlockK) : -1;
-    next = view.data + (kKMajor ? (view.first_line + far()) * view.line_stride + k0 + near()
-                                : (k0 + far()) * view.k_stride + view.first_line + near());
-    step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
-    to = stage + (kKMajor ? mma_at<T, true>(far(), near()) : mma_at<T, false>(near(), far()));
-    keep(step), keep(to), keep(whole_from), keep(whole_to);
+  static constexpr int kNear = 2;
+  __device__ static constexpr int sum_at(int e) { return e; }
+  __device__ static int row(int warp, int lane, int e) {
+    return warp % 2 * S::kWarpMN + e / 4 / S::kTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
   }
-  __device__ static int far() { return threadIdx.x / kInRow; }
-  __device__ static int near() { return threadIdx.x % kInRow * kChunk; }
-
-  __device__ bool exists_wholly(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
-
-  // Copies the next k-block, which begins at k0; kWhole: it is known to exist wholly. stage: how far it is from the first, in bytes.
-  template <bool kWhole = false>
-  __device__ void copy(const OperandView<T>& view, int k0, int stage) {
-    const T* from = next;
-    const uint32_t at = to + stage;
-    if (kWhole || exists_wholly(k0)) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(at + i * kToStep, from);
-    } else {
-      copy_existing(view, k0, from, at);
-    }
-    next += kKMajor ? S::kBlockK : kChunks * step;
-  }
-
- private:
-  // With zeros for what does not exist.
-  __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
-    // Rows are what a chunk lies in: lines, or k. Those on the diagonal end there, or begin.
-    const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
-    const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
-    const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
-    auto end = [&](int i) {   // of the chunk, the elements before this one exist
-      return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
-    };
-    if (!begins || k0 <= view.first_line - S::kBlockK || k0 >= view.first_line + S::kBlockMN) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
-        cp_async_16(at + i * kToStep, from, end(i) * static_cast<int>(sizeof(T)));
-      return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < kChunks; ++i, from += step, at += kToStep) {
-      const int begin = row + i * kFarStep - col;
-      if (begin <= 0 || end(i) <= begin) {
-        cp_async_16(at, from, end(i) <= begin ? 0 : end(i) * static_cast<int>(sizeof(T)));
-      } else {
-        alignas(16) T v[kChunk];
-#pragma unroll
-        for (int e = 0; e < kChunk; ++e) v[e] = e >= begin && e < end(i) ? from[e] : T();
-        const uint4 w = *reinterpret_cast<const uint4*>(v);
-        store_shared_four(at, w.x, w.y, w.z, w.w);
-      }
-    }
-  }
+  __device__ static int col(int warp, int lane, int e) { return warp / 2 * S::kWarpMN + e / 4 % S::kTilesN * 8 + lane % 4 * 2 + e % 2; }
 };
 
 // ---- mma kernel: from shared memory to registers.
@@ -2499,16 +2472,16 @@ template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
   using S = MmaShape<T>;
   constexpr int kBlockMN = S::kBlockMN;
-  const MmaWorkTile<T>& work = memory.work;
+  const WorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpMN, warp_col = warp / 2 * S::kWarpMN;
   const int row = work.tile.i * kBlockMN + warp_row, col = work.tile.j * kBlockMN + warp_col, k_begin = work.k_begin;
   const int k_end = k_begin + work.k_blocks * S::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
-  auto view_x = [&] { return OperandView<T>{work.x, p.x_row, p.x_col, x_side, work.tile.i * kBlockMN, p.m, p.k}; };
-  auto view_y = [&] { return OperandView<T>{work.y, p.y_col, p.y_row, y_side, work.tile.j * kBlockMN, p.n, p.k}; };
-  MmaCopier<T, kXKMajor> x(view_x(), k_begin, stages);
-  MmaCopier<T, kYKMajor> y(view_y(), k_begin, stages + S::kOperandBytes);
+  auto view_x = [&] { return view_of_x(p, work); };
+  auto view_y = [&] { return view_of_y(p, work); };
+  BlockCopier<T, kXKMajor, MmaLayout<T, kXKMajor>> x(view_x(), k_begin, stages);
+  BlockCopier<T, kYKMajor, MmaLayout<T, kYKMajor>> y(view_y(), k_begin, stages + S::kOperandBytes);
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
@@ -2568,38 +2541,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   }
 }
 
-// ---- mma kernel: writing a tile.
-
-// Writes a warp's sums, whose first element is (row, col) of C. inside: all of them exist.
-template <typename T>
-__device__ inline void mma_write(const Product& p, T* c, int row, int col, bool inside, const MmaSums<T>& sum) {
-  using S = MmaShape<T>;
-  struct alignas(2 * sizeof(T)) Pair {
-    T v[2];
-  };
-  row += threadIdx.x % 32 / 4, col += threadIdx.x % 4 * 2;
-  T* at = c + row * p.c_row + col * p.c_col;
-  const bool pairs = inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(c) % sizeof(Pair) == 0;
-#pragma unroll
-  for (int r = 0; r < 2 * S::kTilesM; ++r, at = next_address(at, 8 * p.c_row))
-#pragma unroll
-    for (int n = 0; n < S::kTilesN; ++n) {
-      const auto* const v = sum + (r / 2 * S::kTilesN + n) * 4 + r % 2 * 2;
-      T* const to = at + 8 * n * p.c_col;
-      if (pairs) {
-        Pair pair;
-        narrow(v[0], pair.v[0]), narrow(v[1], pair.v[1]);
-        *reinterpret_cast<Pair*>(to) = pair;
-      } else {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int this_row = row + 8 * r, this_col = col + 8 * n + e;
-          const bool above = p.triangular && this_col > this_row;
-          if (inside || (this_row < p.m && this_col < p.n)) narrow(above ? typename S::Acc(0) : v[e], to[e * p.c_col]);
-        }
-      }
-    }
-}
+// ---- mma kernel: the kernel.
 
 // Sums and writes tile `number / splits`, or one of its splits, whose CTAs are a cluster.
 template <typename T, bool kXKMajor, bool kYKMajor>
@@ -2611,43 +2553,25 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
     const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = static_cast<int>(p.batches);
     int place = number >> log_splits, batch = 0;
     if (batches > 1) batch = place % batches, place /= batches;
-    const Tile tile = tile_at(p, kBlockMN, place);
-    const int all = ceil_div(tile.k_end - tile.k_begin, S::kBlockK), first = all * split >> log_splits;
-    memory.work = {tile,
-                   static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
-                   static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch),
-                   static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch),
-                   split,
-                   tile.k_begin + first * S::kBlockK,
-                   (all * (split + 1) >> log_splits) - first};
+    memory.work = WorkTile<T>(p, batch, tile_at(p, kBlockMN, place), splits, split, S::kBlockK);
   }
   __syncthreads();
 
   MmaSums<T> sum;
   mma_sum<T, kXKMajor, kYKMajor>(p, memory, sum);
-  const MmaWorkTile<T>& work = memory.work;
-  const Tile& tile = work.tile;
-  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpMN, warp_col = warp / 2 * S::kWarpMN;
-  const int row = tile.i * kBlockMN, col = tile.j * kBlockMN;
-  static_assert(sizeof(sum) * S::kThreads <= sizeof(memory.stage), "a CTA's sums must fit its stages");
+  auto& exact = *reinterpret_cast<ExactMemory<T>*>(memory.stage);
+  auto& sums = *reinterpret_cast<SplitSums<typename S::Acc>*>(memory.stage);
+  static_assert(sizeof(exact) <= sizeof(memory.stage) && S::kThreads == kTileThreads, "the exact path sums the CTA's tile");
+  static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
-  if ((S::kSplit || p.triangular) && __builtin_expect(!all_finite(sum), false)) {
-    auto& exact = *reinterpret_cast<ExactMemory<T>*>(memory.stage);
-    static_assert(sizeof(exact) <= sizeof(memory.stage) && S::kThreads == kExactThreads, "the exact path sums the CTA's tile");
-    const int k_end = min(tile.k_end, work.k_begin + work.k_blocks * S::kBlockK), g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    sum_exactly<T>(p, work.x, work.y, row, col, work.k_begin, k_end, exact);
-#pragma unroll
-    for (int r = 0; r < 2 * S::kTilesM; ++r)
-#pragma unroll
-      for (int c = 0; c < 2 * S::kTilesN; ++c)
-        sum[(r / 2 * S::kTilesN + c / 2) * 4 + r % 2 * 2 + c % 2] = exact.sum[warp_row + r * 8 + g][warp_col + c / 2 * 8 + 2 * t + c % 2];
+  if (S::kSplit || p.triangular) sum_non_finite<MmaLanes<T>, S::kBlockK>(p, memory.work, sum, exact);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (splits > 1) {   // the stages have been read
+    if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
+    cluster_arrive();
   }
-
-  add_splits<S::kSums, S::kThreads>(sum, reinterpret_cast<typename S::Acc*>(memory.stage), threadIdx.x, true, work.split, splits);
-  if (work.split != 0) return;
-  const bool inside = row + kBlockMN <= p.m && col + kBlockMN <= p.n && !(p.triangular && tile.i == tile.j);
-  mma_write<T>(p, work.c, row + warp_row, col + warp_col, inside, sum);
-  if (p.triangular && tile.i != tile.j) write_zeros<kBlockMN, false>(p, work.c, col, row, 0, kBlockMN, threadIdx.x, S::kThreads);
+#endif
+  write_tile<MmaLanes<T>>(p, memory.work, sum, sums, memory.sums_are_here);
 }
 """
 
@@ -3532,7 +3456,8 @@ __device__ inline void leave_sums(const float* sum, float4* at) {
   for (int u = 0; u < kCount; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds those of `splits` splits, kStride float4 from each other, in their order. splits: by reference, see add_splits.
+// Adds those of `splits` splits, kStride float4 from each other, in their order. splits: by reference, so that one that lies in shared
+// memory takes no register.
 template <int kCount, int kStride>
 __device__ inline void add_sums(float* sum, const float4* at, const int& splits) {
 #pragma unroll 1
@@ -4643,7 +4568,7 @@ if _PATH is None:
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
+_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
 _CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS]
 _CUDA_SOURCES += [_CUDA_HI_ALONE, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores

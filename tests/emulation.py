@@ -311,7 +311,10 @@ inline void copy(uint32_t to, const void* from, int bytes, int all) {
     now();
 }
 void cp_async_16(uint32_t to, const void* from, int existing = 16) { copy(to, from, existing, 16); }
-void cp_async_4(uint32_t to, const void* from, bool exist) { copy(to, from, exist ? 4 : 0, 4); }
+template <typename T>
+void cp_async_element(uint32_t to, const T* from, bool exists) {
+  copy(to, from, exists ? sizeof(T) : 0, sizeof(T));
+}
 inline void cp_async_commit_group() { current->groups.push_back(current->copies.size()); }
 template <int kPending>
 void cp_async_wait_group() {

@@ -22,7 +22,9 @@ int run_type(char** arguments) {
         (y_k_major ? mma_compute<T, false, true> : mma_compute<T, false, false>)(p, splits, number, memory());
     };
     for (cluster_of = 0; cluster_of < tile_count(p, MmaShape<T>::kBlockMN) * p.batches; ++cluster_of)
-      run_cluster<MmaMemory<T>>(cluster_of, splits, MmaShape<T>::kThreads);
+      run_cluster<MmaMemory<T>>(cluster_of, splits, MmaShape<T>::kThreads, [](MmaMemory<T>& memory) {
+        memory.sums_are_here = 0;   // there is no barrier yet
+      });
   });
 }
 
@@ -41,8 +43,9 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT, model._CUDA_MMA]
-    program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN])
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
+    parts = [emulation.PRELUDE, *source, model._CUDA_TILES, model._CUDA_MMA, emulation.PRODUCT, MAIN]
+    program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", parts)
 
     def run(dtype, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0):
         assert len(set(sizes)) == 1 or structure == DENSE

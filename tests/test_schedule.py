@@ -22,6 +22,7 @@ using std::max;
 using std::min;
 #define __device__
 #define __host__
+#define __ffs __builtin_ffs
 """
 
 HARNESS = r"""
@@ -100,6 +101,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   p.batches = batches, p.batch_dims = 1, p.batch_size[0] = batches, p.x_batch[0] = 1, p.y_batch[0] = 2, p.c_batch[0] = 3;
   p.x = p.y = p.c = elements;
   Tf32Plan plan;
+  constexpr int kUnits = kTfBlockMN * kTfBlockMN / 128;   // of the tile's sums, four of each lane of a warp
   CHECK(tf32_plan(p, at_once, plan), "there is no plan");
   const int rows = ceil_div(m, kTfBlockMN), cols = ceil_div(n, kTfBlockMN), size = plan.cluster_size;
   CHECK((size == 1 || size == 2 || size == kTfMostSplits) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
@@ -109,7 +111,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
   std::map<std::tuple<int64_t, int, int>, int> seen;   // by product and tile
   for (int cluster = 0; cluster < plan.clusters * batches; ++cluster)
     for (int rank = 0; rank < size;) {
-      const Tf32WorkTile first(p, plan, cluster, rank);
+      const WorkTile<float> first = tf32_work(p, plan, cluster, rank);
       if (first.tile.i < 0) {
         ++rank;
         continue;
@@ -120,27 +122,28 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
             (long long)batch);
       CHECK(i >= 0 && i < rows && j >= 0 && j < cols && (!triangular || j <= i), "tile %d, %d", i, j);
       CHECK(!seen[std::make_tuple(batch, i, j)]++, "tile %d, %d comes twice", i, j);
-      int begin, end, next_part = 0;
+      int begin, end, next_unit = 0;
       range_of_k(p, i * kTfBlockMN, min(m, (i + 1) * kTfBlockMN), j * kTfBlockMN, min(n, (j + 1) * kTfBlockMN), begin, end);
       CHECK(first.splits >= 1 && rank + first.splits <= size, "%d splits from rank %d of %d on", first.splits, rank, size);
-      for (int split_index = 0; split_index < first.splits; ++split_index, ++rank) {
-        const Tf32WorkTile place(p, plan, cluster, rank);
+      for (int split = 0; split < first.splits; ++split, ++rank) {
+        const WorkTile<float> place = tf32_work(p, plan, cluster, rank);
         CHECK(place.tile.i == i && place.tile.j == j && place.x == first.x && place.splits == first.splits &&
-                  place.split_index == split_index,
-              "rank %d has split %d of %d of tile %d, %d, not split %d of %d of %d, %d", rank, place.split_index, place.splits,
-              place.tile.i, place.tile.j, split_index, first.splits, i, j);
-        CHECK(place.k_begin == begin && place.k_blocks >= 0, "split %d of %d begins at %d, not %d", split_index, first.splits,
-              place.k_begin, begin);
+                  place.split == split,
+              "rank %d has split %d of %d of tile %d, %d, not split %d of %d of %d, %d", rank, place.split, place.splits, place.tile.i,
+              place.tile.j, split, first.splits, i, j);
+        CHECK(place.k_begin == begin && place.k_blocks >= 0, "split %d of %d begins at %d, not %d", split, first.splits, place.k_begin,
+              begin);
         begin += place.k_blocks * kTfBlockK;
-        CHECK(place.first_fragment(split_index) == next_part, "split %d of %d adds from part %d on, not %d", split_index, first.splits,
-              place.first_fragment(split_index), next_part);
-        next_part = place.first_fragment(split_index + 1);
-        CHECK((next_part - place.first_fragment(split_index)) * first.splits <= kTfFragments + 1, "more parts than have a place");
-        for (int part = place.first_fragment(split_index); part < next_part; ++part)
-          CHECK(part * first.splits / kTfFragments == split_index, "part %d of %d splits is sent to another", part, first.splits);
+        CHECK(first_unit(kUnits, first.splits, split) == next_unit, "split %d of %d adds from unit %d on, not %d", split, first.splits,
+              first_unit(kUnits, first.splits, split), next_unit);
+        next_unit = first_unit(kUnits, first.splits, split + 1);
+        const int units = next_unit - first_unit(kUnits, first.splits, split);
+        CHECK(units * first.splits <= kUnits + 1, "more units than have a place");
+        for (int unit = next_unit - units; unit < next_unit; ++unit)
+          CHECK(unit * first.splits / kUnits == split, "unit %d of %d splits is sent to another", unit, first.splits);
       }
       CHECK(begin >= end && begin < end + kTfBlockK, "tile %d, %d is summed up to %d, not %d", i, j, begin, end);
-      CHECK(next_part == kTfFragments, "%d parts are added, not %d", next_part, kTfFragments);
+      CHECK(next_unit == kUnits, "%d units are added, not %d", next_unit, kUnits);
     }
   const int64_t tiles = triangular ? triangle(rows) : static_cast<int64_t>(rows) * cols;
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
