@@ -1807,17 +1807,18 @@ struct alignas(16) Unit {
 template <typename Acc>
 using SplitSums = Unit<Acc>[Unit<Acc>::kInTile + 1][32];   // all splits of the first unit, all of the second; of three splits 11, 11 and 10
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: whether those that exist can be written at once.
-template <int kNear, typename T, typename Acc>
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: whether those that exist can be written at once. kWhole: it is so, and
+// all exist, none of them above the diagonal.
+template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
-  if (row >= p.m) return;
+  if (!kWhole && row >= p.m) return;
   struct alignas(kNear * sizeof(T)) Vector {
     T v[kNear];
   } vector;
 #pragma unroll
-  for (int e = 0; e < kNear; ++e) narrow(p.triangular && col + e > row ? Acc(0) : sum[e], vector.v[e]);
+  for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.triangular && col + e > row ? Acc(0) : sum[e], vector.v[e]);
   T* const to = c + row * p.c_row + col * p.c_col;
-  if (vectorized && col + kNear <= p.n) {
+  if (kWhole || (vectorized && col + kNear <= p.n)) {
     *reinterpret_cast<Vector*>(to) = vector;
   } else {
 #pragma unroll
@@ -1840,19 +1841,25 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     for (int e = 0; e < kSums; ++e) v.sum[e] = sum[Lanes::sum_at(u * kSums + e)];
     return v;
   };
-  auto write = [&](int w, int u, const Unit<Acc>& v) {   // unit u of warp w
+  auto write = [&](auto whole, int w, int u, const Unit<Acc>& v) {   // unit u of warp w
 #pragma unroll
     for (int e = 0; e < kSums; e += kNear)
-      write_neighbours<kNear>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e), col + Lanes::col(w, lane, u * kSums + e),
-                              v.sum + e);
+      write_neighbours<kNear, decltype(whole)::value>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e),
+                                                      col + Lanes::col(w, lane, u * kSums + e), v.sum + e);
   };
   auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
     if (p.triangular && work.tile.i != work.tile.j)
       write_zeros<kBlock, false>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
   if (work.splits == 1) {   // nobody else has sums of it
+    auto write_all = [&](auto whole) {
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) write(warp, u, unit(u));
+      for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
+    };
+    if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.triangular && row == col))
+      write_all(std::true_type());
+    else
+      write_all(std::false_type());
     return write_zeros_above(0, kBlock);
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -1884,7 +1891,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 #pragma unroll
       for (int e = 0; e < kSums; ++e) total.sum[e] += v.sum[e];
     }
-    write(at / kUnits, at % kUnits, total);
+    write(std::false_type(), at / kUnits, at % kUnits, total);
   }
 #endif
 }
