@@ -1800,15 +1800,15 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
 
 // 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all of them, and adds them.
 template <typename Acc>
-struct alignas(16) Unit {
+struct alignas(16) SumUnit {
   static constexpr int kSums = 16 / sizeof(Acc), kInTile = kBlock * kBlock / 32 / kSums;
   Acc sum[kSums];
 };
 template <typename Acc>
-using SplitSums = Unit<Acc>[Unit<Acc>::kInTile + 1][32];   // all splits of the first unit, all of the second; of three splits 11, 11 and 10
+using SplitSums = SumUnit<Acc>[SumUnit<Acc>::kInTile + 1][32];   // all splits of the first unit, of the second; three splits: of 11 at most
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: whether those that exist can be written at once. kWhole: it is so, and
-// all exist, none of them above the diagonal.
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: those that exist can be written at once. kWhole: it is so, and all
+// exist, none of them above the diagonal.
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
@@ -1832,16 +1832,16 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here) {
-  constexpr int kNear = Lanes::kNear, kSums = Unit<Acc>::kSums, kUnits = kCount / kSums;
+  constexpr int kNear = Lanes::kNear, kSums = SumUnit<Acc>::kSums, kUnits = kCount / kSums;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = work.tile.i * kBlock, col = work.tile.j * kBlock;
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
   auto unit = [&](int u) {   // of this lane
-    Unit<Acc> v;
+    SumUnit<Acc> v;
 #pragma unroll
     for (int e = 0; e < kSums; ++e) v.sum[e] = sum[Lanes::sum_at(u * kSums + e)];
     return v;
   };
-  auto write = [&](auto whole, int w, int u, const Unit<Acc>& v) {   // unit u of warp w
+  auto write = [&](auto whole, int w, int u, const SumUnit<Acc>& v) {   // unit u of warp w
 #pragma unroll
     for (int e = 0; e < kSums; e += kNear)
       write_neighbours<kNear, decltype(whole)::value>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e),
@@ -1863,7 +1863,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     return write_zeros_above(0, kBlock);
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kInTile = Unit<Acc>::kInTile;
+  constexpr int kInTile = SumUnit<Acc>::kInTile;
   const int splits = work.splits, first = first_unit(kInTile, splits, work.split), end = first_unit(kInTile, splits, work.split + 1);
   const uint32_t first_rank = block_rank_in_cluster() - work.split;
   if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, (end - first) * splits * sizeof(sums[0]));
@@ -1875,7 +1875,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
-    const Unit<Acc> v = unit(u);
+    const SumUnit<Acc> v = unit(u);
     const int* const words = reinterpret_cast<const int*>(v.sum);
     const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
     store_async(there, words[0], words[1], words[2], words[3], barrier_there);
@@ -1884,10 +1884,10 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   barrier_wait(&here, 0);
 #pragma unroll 1
   for (int at = first + warp; at < end; at += kTileThreads / 32) {
-    Unit<Acc> total = sums[(at - first) * splits][lane];
+    SumUnit<Acc> total = sums[(at - first) * splits][lane];
 #pragma unroll 4
     for (int s = 1; s < splits; ++s) {
-      const Unit<Acc> v = sums[(at - first) * splits + s][lane];
+      const SumUnit<Acc> v = sums[(at - first) * splits + s][lane];
 #pragma unroll
       for (int e = 0; e < kSums; ++e) total.sum[e] += v.sum[e];
     }
@@ -2009,7 +2009,7 @@ struct alignas(1024) Tf32Memory {
 // Chunks are so permuted that a warp reads what it needs of X and of Y without a bank conflict.
 template <bool kAlongK>
 struct Tf32Layout {
-  __device__ static constexpr int permuted(int row) { return kAlongK ? (row & 12) << 2 ^ (row & 1) << 6 : (row & 12) << 3 ^ (row & 1) << 6; }
+  __device__ static constexpr int permuted(int row) { return (row & 12) << (kAlongK ? 2 : 3) ^ (row & 1) << 6; }
 };
 template <bool kAlongK>
 __device__ constexpr int tf32_at(int line, int k) {
@@ -2205,7 +2205,7 @@ __global__ void __launch_bounds__(kTfThreads, kTfCtasPerSm)
 #endif
 }
 
-// Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes twice as often.
+// Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes them sooner.
 static bool tf32_computes(const Product& p) {
   return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
 }
