@@ -1455,7 +1455,7 @@ static cudaError_t with_type(ElementType type, const F& f) {
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
 # as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again: by the CTA that
 # has found it, or behind the half-precision kernel by whichever CTA is free. By itself this is a kernel, for products without any k and on
-# request, and what computes a fallback whose operands cannot be copied by 16 bytes.
+# request.
 _CUDA_EXACT = r"""
 // ---- Exact path: k-blocks on their way to shared memory.
 
@@ -1690,8 +1690,8 @@ __device__ constexpr int place_in_stage(int line, int k) {
 }
 
 // Brings an operand's k-blocks to the stages, with zeros for what does not exist: chunks of 16 bytes where strides and addresses allow
-// that, else single elements.
-template <typename T, bool kKMajor, typename Layout>
+// that, else single elements. kUnit: one stride, that along k (kKMajor) or that along the lines, is known to be 1.
+template <typename T, bool kKMajor, typename Layout, bool kUnit = false>
 struct BlockCopier {
   static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
   static constexpr int kChunks = kStageOperandBytes / 16 / kTileThreads, kFarStep = kTileThreads / kInRow;   // of a thread; between them
@@ -1712,12 +1712,14 @@ struct BlockCopier {
   // The thread's first chunk: its row of the k-block, line or k, and the element in that.
   __device__ static int far() { return threadIdx.x / kInRow; }
   __device__ static int near() { return threadIdx.x % kInRow * kChunk; }
+  __device__ static int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
   __device__ static const T* address(const OperandView<T>& view, int k0) {
-    return kKMajor ? view.data + (view.first_line + far()) * view.line_stride + (k0 + near())
-                   : view.data + (k0 + far()) * view.k_stride + (view.first_line + near());
+    return kKMajor ? view.data + (view.first_line + far()) * view.line_stride + (k0 + near()) * near_stride(view)
+                   : view.data + (k0 + far()) * view.k_stride + (view.first_line + near()) * near_stride(view);
   }
   __device__ static bool by_chunks(const OperandView<T>& view) {
-    return (kKMajor ? view.line_stride : view.k_stride) % kChunk == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+    return near_stride(view) == 1 && (kKMajor ? view.line_stride : view.k_stride) % kChunk == 0 &&
+           reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
   }
   // Where chunk i of the thread goes, by where its first does.
   __device__ static uint32_t after(uint32_t at, int i) { return (at ^ Layout::permuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
@@ -1732,10 +1734,11 @@ struct BlockCopier {
     if (kWhole || exists_wholly(k0)) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
+      next += kKMajor ? kBlockK : kChunks * step;
     } else {
       copy_existing(view, k0, from, at);
+      next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
     }
-    next += kKMajor ? kBlockK : kChunks * step;
   }
 
  private:
@@ -1759,15 +1762,16 @@ struct BlockCopier {
     for (int i = 0; i < kChunks; ++i, from += step) {
       const int first = begins ? row + i * kFarStep - col : 0, stop = end(i);
       const uint32_t there = after(at, i);
+      const int64_t step_near = near_stride(view);
       if (chunks && (first <= 0 || stop <= first)) {
         cp_async_16(there, from, stop <= first ? 0 : stop * static_cast<int>(sizeof(T)));
       } else if constexpr (sizeof(T) >= 4) {
 #pragma unroll
-        for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e, e >= first && e < stop);
+        for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
       } else {
         alignas(16) T v[kChunk];
 #pragma unroll
-        for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e] : T();
+        for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
         const uint4 w = *reinterpret_cast<const uint4*>(v);
         store_shared_four(there, w.x, w.y, w.z, w.w);
       }
@@ -2132,8 +2136,8 @@ template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, Tf32Memory& memory, Tf32Sums& sum) {
   const int k_begin = work.k_begin, k_blocks = work.k_blocks;
   const auto view_x = view_of_x(p, work), view_y = view_of_y(p, work);
-  BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>> x(view_x, k_begin, shared_address(memory.stage[0][0]));
-  BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>> y(view_y, k_begin, shared_address(memory.stage[0][1]));
+  BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
+  BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
@@ -2733,29 +2737,10 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
 
 // ---- Behind the Hopper kernel: the kernel.
 
-// What computes a product as the fallback: the mma kernel, of operands that it can read, or the exact path.
-template <bool kXKMajor, bool kYKMajor>
-struct MmaFallback {
-  using S = MmaShape<float>;
-  static constexpr int kBlockMN = S::kBlockMN, kThreads = S::kThreads, kCtasPerSm = S::kCtasPerSm;
-  using Memory = MmaMemory<float>;
-  __device__ static void compute(const Product& p, int splits, int number, Memory& memory) {
-    mma_compute<float, kXKMajor, kYKMajor>(p, splits, number, memory);
-  }
-};
-struct ExactFallback {
-  static constexpr int kBlockMN = kBlock, kThreads = kExactThreads, kCtasPerSm = kExactCtasPerSm;
-  union Memory {
-    ExactMemory<float> exact;
-    Corrections<kBlockMN> corrections;
-  };
-  __device__ static void compute(const Product& p, int, int number, Memory& memory) { exact_compute<float>(p, number, memory.exact); }
-};
-
 // Behind products of the Hopper kernel: computes one as the fallback, or corrects what has outliers, or does nothing. That is so common
 // that no more CTAs than the GPU has room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
-template <typename Fallback>
-__global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
+template <bool kXKMajor, bool kYKMajor>
+__global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
     product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   launch_dependent_grids();   // which may be another like this
@@ -2764,20 +2749,19 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
   grid_dependency_wait();
   const int progress = *behind.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
-  using TileCorrections = Corrections<Fallback::kBlockMN>;
-  static_assert(sizeof(TileCorrections) <= sizeof(typename Fallback::Memory), "a tile's corrections must fit the fallback's memory");
+  static_assert(sizeof(Corrections<kBlock>) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
   // The fallback leaves nothing to correct
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
-    correct_tiles<Fallback::kBlockMN, Fallback::kThreads>(p, behind, *reinterpret_cast<TileCorrections*>(fallback_memory));
+    correct_tiles<kBlock, kTileThreads>(p, behind, *reinterpret_cast<Corrections<kBlock>*>(fallback_memory));
   if (!(progress & kFallback)) return;
   __shared__ int number;   // of a tile, or of one of its splits
   do {
     if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
     __syncthreads();
     const int batches = static_cast<int>(p.batches), batch = number / splits % batches, rank = number / splits / batches;
-    if (rank >= tile_count(p, Fallback::kBlockMN)) return;
+    if (rank >= tile_count(p, kBlock)) return;
     if (behind.controls[batch].fallback)
-      Fallback::compute(p, splits, number, *reinterpret_cast<typename Fallback::Memory*>(fallback_memory));
+      mma_compute<float, kXKMajor, kYKMajor>(p, splits, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
     __syncthreads();
   } while (splits == 1);
 #endif
@@ -2785,19 +2769,13 @@ __global__ void __launch_bounds__(Fallback::kThreads, Fallback::kCtasPerSm)
 
 // ---- Behind the Hopper kernel: launching.
 
-template <typename Fallback>
-static cudaError_t launch_behind_as(const Product& p, const Gpu& gpu, int splits, const Behind& behind, cudaStream_t stream) {
-  const int64_t tiles = tile_count(p, Fallback::kBlockMN) * p.batches, room = gpu.sms * Fallback::kCtasPerSm;   // CTAs that the GPU holds
-  const int64_t blocks = splits > 1 ? tiles * splits : tiles < room ? tiles : room;
-  const Launch launch(blocks, Fallback::kThreads, sizeof(typename Fallback::Memory), splits, true, stream);
-  return launch_kernel<product_behind<Fallback>>(launch, p, splits, behind);
-}
-
+// The fallback is the mma kernel, which reads any strides; where a chunk of 16 bytes cannot be copied, by elements.
 cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
-  const OperandLayout x = layout_of_x(p, 4), y = layout_of_y(p, 4);
-  if (!x.readable || !y.readable) return launch_behind_as<ExactFallback>(p, gpu, 1, behind, stream);
-  return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-    return launch_behind_as<MmaFallback<x_k_major, y_k_major>>(p, gpu, mma_splits_of<float>(p, gpu), behind, stream);
+  const int splits = mma_splits_of<float>(p, gpu);
+  const int64_t tiles = tile_count(p, kBlock) * p.batches, room = gpu.sms * MmaShape<float>::kCtasPerSm;   // CTAs that the GPU holds
+  const Launch launch(splits > 1 ? tiles * splits : std::min(tiles, room), kTileThreads, sizeof(MmaMemory<float>), splits, true, stream);
+  return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
+    return launch_kernel<product_behind<x_k_major, y_k_major>>(launch, p, splits, behind);
   });
 }
 """

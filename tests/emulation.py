@@ -500,15 +500,16 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
 // ---- One product and its truth.
 
 template <typename T>
-struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, and NaN in between
-  int rows, cols, pitch;
+struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, neighbours `near` apart, and NaN in between
+  int rows, cols, near, pitch;
   bool by_rows;
   int64_t size;
   std::vector<T> memory;
-  Matrix(int rows, int cols, bool by_rows, int pad, int batches)
+  Matrix(int rows, int cols, bool by_rows, int pad, int batches, int near = 1)
       : rows(rows),
         cols(cols),
-        pitch((by_rows ? cols : rows) + pad),
+        near(near),
+        pitch((by_rows ? cols : rows) * near + pad),
         by_rows(by_rows),
         size(static_cast<int64_t>(by_rows ? rows : cols) * pitch) {
     T nan;
@@ -519,13 +520,14 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, and
   int skipped = 0;
   T* begin() { return memory.data() + skipped; }
   T& at(int batch, int row, int col) {
-    return begin()[batch * size + (by_rows ? static_cast<int64_t>(row) * pitch + col : static_cast<int64_t>(col) * pitch + row)];
+    return begin()[batch * size + (by_rows ? static_cast<int64_t>(row) * pitch + col * near : static_cast<int64_t>(col) * pitch + row * near)];
   }
-  int64_t row_stride() const { return by_rows ? pitch : 1; }
-  int64_t col_stride() const { return by_rows ? 1 : pitch; }
+  int64_t row_stride() const { return by_rows ? pitch : near; }
+  int64_t col_stride() const { return by_rows ? near : pitch; }
 };
 
-// Its arguments are contraction, structure, m, n, k, batches, late, whether x and y are stored by rows, how much their rows (or columns)
+// Its arguments are contraction, structure, m, n, k, batches, late, whether x and y are stored by rows (3: with every second element; 2: by
+// columns, so), how much their rows (or columns)
 // and those of c are padded, and the kind of their elements. compute(p) runs the kernel.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
@@ -535,8 +537,9 @@ int run_product(char** arguments, const Compute& compute) {
   const int structure = a[1], m = a[2], n = a[3], k = a[4], batches = a[5], kind = a[11];
   late = a[6];
   const bool upper = structure == kUpper;
-  Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7], a[9], batches);
-  Matrix<T> y(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8], a[9], batches), c(m, n, true, a[10], batches);
+  Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7] % 2, a[9], batches, 1 + a[7] / 2);
+  Matrix<T> y(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8] % 2, a[9], batches, 1 + a[8] / 2);
+  Matrix<T> c(m, n, true, a[10], batches);
   uint64_t state = 1;
   auto uniform = [&] { return static_cast<double>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 11) * 0x1p-53; };
   auto has = [&](int row, int col) { return structure == kDense || (upper ? row <= col : row >= col); };

@@ -47,9 +47,10 @@ def run(model, tmp_path_factory):
     parts = [emulation.PRELUDE, *source, model._CUDA_TILES, model._CUDA_MMA, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", parts)
 
-    def run(dtype, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0):
+    def run(dtype, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0, pad=None):
         assert len(set(sizes)) == 1 or structure == DENSE
-        pad = -sizes[0] % 8 if len(set(sizes)) == 1 else 0  # rows of a multiple of 16 bytes, as the kernel demands
+        if pad is None:  # rows of a multiple of 16 bytes, which are copied by chunks
+            pad = -sizes[0] % 8 if len(set(sizes)) == 1 else 0
         program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype, splits)
 
     return run
@@ -61,6 +62,15 @@ def test_sizes_and_layouts(run, dtype, contraction, structure):
     layouts = [(1, 1), (0, 0)] if (contraction + structure + dtype) % 2 else [(1, 0), (0, 1)]
     for (N, late), (x_by_rows, y_by_rows) in zip(((70, 0), (132, 1)), layouts, strict=True):
         run(dtype, contraction, structure, (N, N, N), late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows, c_pad=N % 3)
+
+
+@TYPES
+@pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
+def test_any_strides(run, dtype, contraction, structure):
+    """Rows that are not aligned, and operands without neighbours: by elements."""
+    layouts = [(3, 0), (2, 3)] if (contraction + structure + dtype) % 2 else [(1, 2), (3, 1)]
+    for N, late, (x_by_rows, y_by_rows) in zip((66, 131), (1, 0), layouts, strict=True):
+        run(dtype, contraction, structure, (N, N, N), late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows, pad=1)
 
 
 @TYPES
