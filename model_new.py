@@ -1911,7 +1911,6 @@ _CUDA_TF32_PLAN = r"""
 // ---- tf32 kernel: sizes, and which CTA computes what.
 
 constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the k that are copied together
-constexpr int kTfThreads = 128;                  // a warpgroup
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
 
@@ -2189,7 +2188,8 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
   Tf32Sums sum;
   tf32_sum<kXAlongK, kYAlongK>(p, here, memory, sum);
   auto& exact = *reinterpret_cast<ExactMemory<float>*>(memory.stage);   // and not where sums of other CTAs may have come
-  static_assert(sizeof(exact) <= sizeof(memory.stage) && kTfThreads == kTileThreads, "the exact path sums the CTA's tile");
+  static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
+  static_assert(kTfBlockK * sizeof(float) == kLineBytes, "the copier's k-blocks are the plan's");
   sum_non_finite<Tf32Lanes<kXAlongK>, kTfBlockK>(p, memory.work, sum, exact);
   write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here);
 }
@@ -2201,7 +2201,7 @@ _CUDA_TF32_LAUNCH = r"""
 // ---- tf32 kernel: launching.
 
 template <bool kXAlongK, bool kYAlongK>
-__global__ void __launch_bounds__(kTfThreads, kTfCtasPerSm)
+__global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
   extern __shared__ __align__(1024) unsigned char tf32_memory[];
@@ -2234,7 +2234,7 @@ static cudaError_t clusters_at_once(int& clusters) {
   clusters = error == cudaSuccess && device < 64 ? known[device].load() : 0;
   if (error != cudaSuccess || clusters) return error;
   error = allow_shared_memory<kKernel>(sizeof(Tf32Memory));
-  const Launch launch(kTfMostSplits, kTfThreads, sizeof(Tf32Memory), kTfMostSplits, false, nullptr);
+  const Launch launch(kTfMostSplits, kTileThreads, sizeof(Tf32Memory), kTfMostSplits, false, nullptr);
   if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config);
   if (error == cudaSuccess && device < 64) known[device] = clusters;
   return error;
@@ -2256,7 +2256,7 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
     planned = wanted;
   }
   const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
-  const Launch launch(blocks, kTfThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream);
+  const Launch launch(blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream);
   return launch_kernel<kKernel>(launch, p, plan);
 }
 
@@ -2328,14 +2328,13 @@ struct MmaShape {
   using Acc = AccumulatorOf<T>;
   static constexpr int kBlockMN = 64;              // of a tile
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kRowBytes = 128;            // of k, in a stage, for each line
   static constexpr int kStepsToPromote = 2;
-  static constexpr int kBlockK = kRowBytes / sizeof(T), kSteps = 4, kStages = 3;
+  static constexpr int kBlockK = kLineBytes / sizeof(T), kSteps = 4, kStages = 3;
   static constexpr int kWarpMN = kBlockMN / 2;   // of C, four warps
-  static constexpr int kThreads = 128;
+  static constexpr int kThreads = kTileThreads;
   static constexpr int kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8, kSums = kTilesM * kTilesN * 4;
   static constexpr int kCtasPerSm = kSplit ? 2 : 3;
-  static constexpr int kOperandBytes = kBlockMN * kRowBytes, kStageBytes = 2 * kOperandBytes;
+  static constexpr int kStageBytes = 2 * kStageOperandBytes;
   static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
   static_assert(kSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
 };
@@ -2400,12 +2399,12 @@ struct MmaReader {
     if constexpr (sizeof(T) == 8) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {   // eight lines at a time
-        const float2 two = load_shared_two(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * MmaShape<T>::kRowBytes
+        const float2 two = load_shared_two(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * kLineBytes
                                                    : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
       }
     } else if constexpr (kKMajor) {
-      ldmatrix_x4<false>((from ^ step * 32) + u * 16 * MmaShape<T>::kRowBytes, w);
+      ldmatrix_x4<false>((from ^ step * 32) + u * 16 * kLineBytes, w);
     } else if constexpr (sizeof(T) == 2) {
       ldmatrix_x4<true>((from ^ u * 32) + step * 16 * kKRow, w);
     } else {
@@ -2492,9 +2491,9 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   auto view_x = [&] { return view_of_x(p, work); };
   auto view_y = [&] { return view_of_y(p, work); };
   BlockCopier<T, kXKMajor, MmaLayout<T, kXKMajor>> x(view_x(), k_begin, stages);
-  BlockCopier<T, kYKMajor, MmaLayout<T, kYKMajor>> y(view_y(), k_begin, stages + S::kOperandBytes);
+  BlockCopier<T, kYKMajor, MmaLayout<T, kYKMajor>> y(view_y(), k_begin, stages + kStageOperandBytes);
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
-  const MmaReader<T, kYKMajor, false> y_reader(stages + S::kOperandBytes, warp_col);
+  const MmaReader<T, kYKMajor, false> y_reader(stages + kStageOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
   int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
   int terms_to = end_of_k(x_side, y_side, row + S::kWarpMN, col + S::kWarpMN, p.k);
@@ -2572,7 +2571,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   mma_sum<T, kXKMajor, kYKMajor>(p, memory, sum);
   auto& exact = *reinterpret_cast<ExactMemory<T>*>(memory.stage);
   auto& sums = *reinterpret_cast<SplitSums<typename S::Acc>*>(memory.stage);
-  static_assert(sizeof(exact) <= sizeof(memory.stage) && S::kThreads == kTileThreads, "the exact path sums the CTA's tile");
+  static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if (S::kSplit || p.triangular) sum_non_finite<MmaLanes<T>, S::kBlockK>(p, memory.work, sum, exact);

@@ -520,15 +520,15 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
   int skipped = 0;
   T* begin() { return memory.data() + skipped; }
   T& at(int batch, int row, int col) {
-    return begin()[batch * size + (by_rows ? static_cast<int64_t>(row) * pitch + col * near : static_cast<int64_t>(col) * pitch + row * near)];
+    const int64_t far = by_rows ? row : col, along = by_rows ? col : row;
+    return begin()[batch * size + far * pitch + along * near];
   }
   int64_t row_stride() const { return by_rows ? pitch : near; }
   int64_t col_stride() const { return by_rows ? near : pitch; }
 };
 
-// Its arguments are contraction, structure, m, n, k, batches, late, whether x and y are stored by rows (3: with every second element; 2: by
-// columns, so), how much their rows (or columns)
-// and those of c are padded, and the kind of their elements. compute(p) runs the kernel.
+// Its arguments are contraction, structure, m, n, k, batches, late, whether x and y are stored by rows (2 and 3 are 0 and 1 with neighbours
+// two apart), how much their rows (or columns) and those of c are padded, and the kind of their elements. compute(p) runs the kernel.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];

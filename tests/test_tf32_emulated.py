@@ -24,7 +24,7 @@ int main(int, char** arguments) {
         y_along_k ? tf32_product<false, true>(p, plan) : tf32_product<false, false>(p, plan);
     };
     for (int number = 0; number < plan.clusters * static_cast<int>(p.batches); ++number)
-      run_cluster<Tf32Memory>(number, plan.cluster_size, kTfThreads, [](Tf32Memory& memory) {
+      run_cluster<Tf32Memory>(number, plan.cluster_size, kTileThreads, [](Tf32Memory& memory) {
         memory.sums_are_here = 0;   // there is no barrier yet
       });
   });
