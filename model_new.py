@@ -1973,7 +1973,14 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   const int whole = rows * (kTfBlockMN / kTfBlockK);   // k-blocks of the longest tile
   int longest = min(kLeast, whole);
   while (longest < whole && !tf32_plan_with(rows, longest, static_cast<int>(clusters), plan)) ++longest;
-  return longest < whole || tf32_plan_with(rows, whole, Tf32Plan::kMost, plan);
+  if (longest == whole && !tf32_plan_with(rows, whole, Tf32Plan::kMost, plan)) return false;
+  // The clusters that come first are spread over all SMs, one CTA each; then those that join them fall in length. So
+  // let the first ones rise.
+  if (plan.cluster_size < kTfMostSplits) return true;
+  for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
+    for (int rank = 0; rank < plan.cluster_size; ++rank)
+      std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
+  return true;
 }
 
 // What the CTA of some rank in a cluster computes.
