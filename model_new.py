@@ -34,7 +34,7 @@ Map, top to bottom:
                        split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
                        any strides; sums that are not finite, once more), the tf32 kernel (small float32 products), layouts, the mma
                        kernel (Ampere on), what runs behind the Hopper kernel, the skeleton of Hopper's kernels and its policies (half
-                       precision; Pairs, float32, which is the Hopper kernel; HiAlone, TF32), which kernel computes
+                       precision; Pairs, float32, which is the Hopper kernel), which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -1206,8 +1206,6 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
 }
-// For TF32: one of every four. So most blocks of a matrix have one scale; 26 of float16's 30 binades are left below the largest at least.
-__device__ inline int coarse_scale_exponent(uint32_t largest) { return (scale_exponent(largest) + 127) / 4 * 4 - 127; }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the operand tiles of a packed block.
@@ -1336,7 +1334,7 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
     largest = max(largest, scratch.largest[w]);
     least = min(least, scratch.least[w]);
   }
-  const int exponent = kHiAlone || p.product.tf32 ? coarse_scale_exponent(largest) : scale_exponent(largest);
+  const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
   const float least_scaled = __uint_as_float(least + 1) * scale;
@@ -2908,7 +2906,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 # middle, if they have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2
 # the others find.
 #
-# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs, HiAlone. docs/kernel.md has
+# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs. docs/kernel.md has
 # pictures, docs/limits.md the measurements.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
@@ -3649,7 +3647,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
-// ---- Pairs: what its policy has in common with that for TF32.
+// ---- Pairs: the blocks of a k-block, and their products.
 
 // Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
 template <Contraction kContraction>
@@ -3664,44 +3662,15 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
   return flags;
 }
 
-// Issues the wgmma of one k-block, 64 rows and kN columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
-template <Contraction kContraction, int kN = 128>
+// Issues the wgmma of one k-block, 64 rows and 128 columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <Contraction kContraction>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<__half, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+    wgmma<__half, 128, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
-
-template <Contraction kContraction>
-struct PackedOperands {
-  using Product = PairsProduct;
-  using Element = float;
-  static constexpr int kBlocksN = 4, kCtas = 2;
-  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
-  static constexpr bool kStreaming = true;
-
-  // If the only product needs the fallback there is nothing to do. What packing has found is asked for once it has ended.
-  static __device__ bool has_work(const PairsProduct& h) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
-    return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
-  }
-  // Of a batch whatever needs the fallback may be left out: product_behind writes all of it.
-  static __device__ bool is_left_out(const PairsProduct& h, int number) {
-    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
-  }
-  template <typename Shared>   // returns the first blocks of their matrices
-  static __device__ OperandsAt operands_of(const PairsProduct& h, Shared&, const ClusterTile& tile) {
-    return {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
-  }
-  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
-  static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
-  template <typename Shared>
-  static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
-  template <typename Shared>
-  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
-};
 
 // ---- Pairs: what a warpgroup multiplies.
 
@@ -3741,7 +3710,7 @@ struct ConsumerView {
     return __int_as_float(load_shared(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block)));
   }
   // The operands of a half of a k-block, as wgmma wants them described.
-  __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * kBlockBytes); }
+  __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * Policy::kPartBytes); }
   __device__ uint64_t y(const ColumnHalf& h) const { return operand(h.y_stage(), 0); }
   __device__ uint64_t operand(int stage, int offset) const {
     return make_descriptor(base + offsetof(Shared, own.stage) + stage * Policy::kStageBytes + offset, kOperandBytes, 1024);
@@ -3782,7 +3751,7 @@ struct ConsumerView {
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
-template <Contraction kContraction, typename View, typename Meanwhile>
+template <Contraction kContraction, bool kLo, typename View, typename Meanwhile>
 __device__ inline void consume_columns(const View& view, const ColumnHalf& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
@@ -3791,7 +3760,7 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   }
   const uint64_t x = view.x(h), y = view.y(h);
   float sums[64];
-  if (h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
+  if (kLo && h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
 #pragma unroll 1
     for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
@@ -3813,12 +3782,12 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   // Issue wgmma
   warpgroup_arrive();
-  issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
+  if (kLo) issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
   const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
-  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
-  issue_wgmma<kContraction>(x, y, sums, true);
+  if (kLo) issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
+  issue_wgmma<kContraction>(x, y, sums, kLo);
   warpgroup_commit_batch();
   // Wait for the next stages, and then for the sums
   meanwhile();
@@ -3837,11 +3806,19 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
 //
 // Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other;
 // while one promotes its sums the other multiplies. What both CTAs need, Y, each of them fetches half of, for both.
-template <Contraction kContraction>
-struct Pairs : PackedOperands<kContraction> {
+//
+// kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo.
+template <Contraction kContraction, int kProducts>
+struct Pairs {
+  using Product = PairsProduct;
+  using Element = float;
   using Shared = SharedMemory<Pairs>;
-  static constexpr int kStages = 7, kStageBytes = 2 * kBlockBytes, kDepth = 3;
-  static constexpr int kConsumerRegisters = 216, kAskedAhead = 2;
+  static constexpr int kBlocksN = 4, kCtas = 2;
+  static constexpr bool kLo = kProducts == 3;
+  static constexpr int kStages = kLo ? 7 : 14, kPartBytes = kLo ? kBlockBytes : kOperandBytes, kStageBytes = 2 * kPartBytes;
+  static constexpr int kDepth = (kStages + 2) / 3, kConsumerRegisters = 216, kAskedAhead = 2;
+  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
+  static constexpr bool kStreaming = true;
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
@@ -3852,14 +3829,28 @@ struct Pairs : PackedOperands<kContraction> {
     OperandsAt first;     // the first blocks of the tile's matrices
   };
 
+  // If the only product needs the fallback there is nothing to do. What packing has found is asked for once it has ended.
+  static __device__ bool has_work(const PairsProduct& h) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
+    return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
+  }
+  // Of a batch whatever needs the fallback may be left out: product_behind writes all of it.
+  static __device__ bool is_left_out(const PairsProduct& h, int number) {
+    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
+  }
   static __device__ OperandsAt operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
-    shared.own.tile = tile, shared.own.first = PackedOperands<kContraction>::operands_of(h, shared, tile);
+    shared.own.tile = tile;
+    shared.own.first = {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
     return {};
   }
+  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
+  static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
+  static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
+  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, const OperandsAt&) {
-    constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
+    constexpr int kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
     int flags = k_block_flags<kContraction>(h, first_row, first_col, k, k_block.last);
@@ -3869,7 +3860,7 @@ struct Pairs : PackedOperands<kContraction> {
         const uint8_t* from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
-        copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
+        if (kLo) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
         copy_bulk_multicast(&own.head[at.stage][rank], h.y.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
     };
@@ -3885,10 +3876,10 @@ struct Pairs : PackedOperands<kContraction> {
       if (flags & kHasX << u) {
         const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
         const uint8_t* from = h.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-        copy_bulk(own.stage[at.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[at.stage]);
+        copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
-    if (k_block.jumps || k % 32 == 0) {
+    if (kLo && (k_block.jumps || k % 32 == 0)) {
       const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
@@ -3898,7 +3889,7 @@ struct Pairs : PackedOperands<kContraction> {
       }
     }
 #pragma unroll
-    for (int u = 0; u < 2; ++u)
+    for (int u = 0; kLo && u < 2; ++u)
       flags |= (own.wide[u] >> k % 32 & 1) * (kWideX << u) | (own.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
     own.flags[stage_y] = flags | k_block.round % (2 * kQueued) * kRound;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
@@ -3928,171 +3919,12 @@ struct Pairs : PackedOperands<kContraction> {
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
     wait_for_first();
     do {
-      consume_columns<kContraction>(view, first, total[0], wait_for_second);
-      consume_columns<kContraction>(view, second, total[1], wait_for_first);
+      consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
+      consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
       view.release(second.x_stage());
     } while (!second.last());
     round = k_block.what / kRound % (2 * kQueued);
     write_sums(h, shared.next[(round + kQueued - 1) % kQueued], view.group, total);
-  }
-};
-"""
-
-# ---- TF32: hi alone. --------------------------------------------------------------------------------------------------
-#
-# Enters and leaves: as with Pairs. Hi hi is the only product, and most blocks of a matrix have one scale.
-_CUDA_HI_ALONE = r"""
-// ---- TF32: scales.
-
-// Hi hi is the only product. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in
-// this unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
-struct Unit {
-  static constexpr uint32_t kNone = 0, kOne = 1;   // none yet; numbers as they are. Else the sum of two powers of two, as bits
-  uint32_t bits = kNone;
-
-  // Whether all that a k-block adds to the totals has this unit; the first block that is multiplied decides which it is. A lane looks at
-  // one block of Y. has: whether it exists.
-  __device__ bool is_of(float of_x, float of_y, bool has) {
-    const uint32_t of_both = __float_as_uint(of_x) + __float_as_uint(of_y), which = __ballot_sync(0xFFFFFFFFu, has);
-    if (bits == kNone && which) bits = __shfl_sync(0xFFFFFFFFu, of_both, __ffs(which) - 1);
-    return __all_sync(0xFFFFFFFFu, !has || of_both == bits);
-  }
-
-  // Totals in this unit become numbers as they are.
-  __device__ void undo(float (&total)[2][64]) {
-    if (bits > kOne) {
-      const int exponent = static_cast<int>(bits >> 23) - 254, half = exponent / 2;
-      const float first = power_of_two(half), second = power_of_two(exponent - half);   // the product may be no normal number
-#pragma unroll
-      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = total[u / 64][u % 64] * first * second;
-    }
-    bits = kOne;
-  }
-};
-
-// ---- TF32: the policy.
-
-[[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
-
-//   stages:  | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB: a k-block each
-//
-// A warpgroup multiplies its own 64 rows by all 256 columns. A block of Y that does not exist comes as zeros: a branch around wgmma that
-// are under way would serialize all of them.
-template <Contraction kContraction>
-struct HiAlone : PackedOperands<kContraction> {
-  using Shared = SharedMemory<HiAlone>;
-  static constexpr int kStages = 4, kBlocks = 6, kStageBytes = kBlocks * kOperandBytes, kDepth = kStages;
-  static constexpr int kConsumerRegisters = 208, kAskedAhead = 3;
-
-  struct Memory {
-    uint8_t stage[kStages][kStageBytes];
-    BlockHead head[kStages][kBlocks];
-    int flags[kStages];
-  };
-
-  static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
-                              const KBlock& k_block, const OperandsAt& operands) {
-    constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
-    Memory& own = shared.own;
-    uint64_t* const full = &shared.full[at.stage];
-    const int k = k_block.k, first_row = tile.row + 2 * rank;
-    const int flags = k_block_flags<kContraction>(h, first_row, tile.col, k, k_block.last);
-    barrier_wait(&shared.empty[at.stage], at.parity);
-    own.flags[at.stage] = flags;
-    barrier_arrive_expect_tx(full, (__popc(flags & kHasX * 3) + 4) * kBytesAndHead);
-#pragma unroll
-    for (int u = 0; u < 2; ++u)
-      if (flags & kHasX << u) {
-        const int block = operands.x + block_of<kX, kContraction>(h, first_row + u, k);
-        copy_bulk(own.stage[at.stage] + u * kOperandBytes, h.x.blocks + static_cast<int64_t>(block) * kBlockBytes, kOperandBytes, full);
-        copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), full);
-      }
-#pragma unroll
-    for (int u = 0; u < 4; u += 2) {   // the other CTA fetches the rest
-      const int column = u + rank;
-      const void *from = zero_block, *from_head = zero_block;
-      if (flags & kHasY << column) {
-        const int block = operands.y + block_of<kY, kContraction>(h, tile.col + column, k);
-        from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = h.y.metadata + block;
-      }
-      copy_bulk_multicast(own.stage[at.stage] + (2 + column) * kOperandBytes, from, kOperandBytes, full);
-      copy_bulk_multicast(&own.head[at.stage][2 + column], from_head, sizeof(BlockHead), full);
-    }
-    at.advance();
-  }
-
-  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
-    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
-    const uint32_t base = shared_address(&shared);
-    int flags;   // of the k-block at this stage
-    auto wait_for_stage = [&] {
-      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-      flags = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * at.stage);
-    };
-    auto release = [&](int stage) { release_stage<Shared>(base, stage, lane); };
-    auto has_x = [&] { return (flags & kHasX << group) != 0; };
-    auto unscale = [&](int block) {
-      return __int_as_float(load_shared(base + offsetof(Shared, own.head) + sizeof(BlockHead) * (kBlocks * at.stage + block)));
-    };
-    auto operand = [&](int block) {
-      return make_descriptor(base + offsetof(Shared, own.stage) + at.stage * kStageBytes + block * kOperandBytes, kOperandBytes, 1024);
-    };
-    float total[2][64];
-#pragma unroll
-    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    Unit unit;
-    auto is_of_unit = [&] { return has_x() && unit.is_of(unscale(group), unscale(2 + lane % 4), flags & kHasY << lane % 4); };
-    wait_for_stage();
-    for (bool last = false; !last;) {
-      if (is_of_unit()) {   // k-blocks of one unit: while one is multiplied the next is issued
-        int reading = -1;   // the stage that the tensor cores read
-        bool more;
-#pragma unroll 1
-        do {
-          // Issue wgmma
-          const uint64_t x = operand(group), y = operand(2);
-          warpgroup_arrive();
-          issue_wgmma<kContraction, 256>(x, y, total[0], true);
-          warpgroup_commit_batch();
-          // Wait for the k-block before, and give its stage back
-          warpgroup_wait<1>();
-          if (reading >= 0) release(reading);
-          reading = at.stage, last = flags & kLast;
-          // Wait for the next one
-          at.advance();
-          if (!last) wait_for_stage();
-          more = !last && is_of_unit();
-        } while (more);
-        warpgroup_wait<0>();
-        release(reading);
-      } else {
-        if (has_x()) {   // a k-block that may have another unit: it is promoted
-          unit.undo(total);
-#pragma unroll
-          for (int u = 0; u < 4; ++u) {   // by column blocks: so a quarter of the sums needs registers
-            if (!(flags & kHasY << u)) continue;
-            // Issue wgmma, and wait for the sums
-            float sums[32];
-            const uint64_t x = operand(group), y = operand(2 + u);
-            warpgroup_arrive();
-            issue_wgmma<kContraction, 64>(x, y, sums, false);
-            warpgroup_commit_batch();
-            warpgroup_wait<0>();
-            // Promote
-            float of_x = unscale(group), of_y = unscale(2 + u);
-            if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;   // else one after the other
-#pragma unroll
-            for (int e = 0; e < 32; ++e) total[u / 2][u % 2 * 32 + e] += sums[e] * of_x * of_y;
-          }
-        }
-        last = flags & kLast;
-        release(at.stage);
-        at.advance();
-        if (!last) wait_for_stage();
-      }
-    }
-    unit.undo(total);
-    write_sums(h, shared.next[(round + kQueued - 1) % kQueued], group, total);
   }
 };
 """
@@ -4270,9 +4102,10 @@ static cudaError_t launch_as(const PairsProduct* of, int clusters, cudaStream_t 
 // One product, or two of one size, which are then NT and TN.
 cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cudaStream_t stream) {
   return with_constant(of[0].p.tf32, [&](auto tf32) {
-    using NN = std::conditional_t<tf32, HiAlone<kNN>, Pairs<kNN>>;
-    using NT = std::conditional_t<tf32, HiAlone<kNT>, Pairs<kNT>>;
-    using TN = std::conditional_t<tf32, HiAlone<kTN>, Pairs<kTN>>;
+    constexpr int kProducts = tf32 ? 1 : 3;
+    using NN = Pairs<kNN, kProducts>;
+    using NT = Pairs<kNT, kProducts>;
+    using TN = Pairs<kTN, kProducts>;
     if (count == 2) return launch_as<NT, TN>(of, clusters, stream);
     const Contraction contraction = of[0].p.contraction;
     return contraction == kNN   ? launch_as<NN>(of, clusters, stream)
@@ -4674,7 +4507,7 @@ if _PATH is None:
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
 _CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
 _CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS]
-_CUDA_SOURCES += [_CUDA_HI_ALONE, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels
