@@ -148,8 +148,8 @@ int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gp
 int64_t products_at_once(const Product& product);
 
 // Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets the Hopper kernel's Control of each of the
-// batch. keep: the workspace will be given to launch_gradients; all of the batch has to be computed at once.
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+// batch.
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace,
                            Control* controls, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`.
@@ -1107,18 +1107,15 @@ __device__ inline bool loses_bits(float x, float scale) {
   return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
 }
 
-// Which residuals are packed: none (in TF32), as they are, or at 2^11 times their value.
-enum Residuals : int { kNoResiduals, kResiduals, kWideResiduals };
-
 // Two neighbours, of which none is an outlier.
-template <Residuals kLo>
+template <bool kWide>
 __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, uint32_t& lo) {
-  constexpr float kResidualScale = kLo == kWideResiduals ? 1.0f / kWideResidual : 1.0f;
+  constexpr float kResidualScale = kWide ? 1.0f / kWideResidual : 1.0f;
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
   const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * kResidualScale, fmaf(y, scale, -back.y) * kResidualScale);
   hi = *reinterpret_cast<const uint32_t*>(&high);
-  if (kLo != kNoResiduals) lo = *reinterpret_cast<const uint32_t*>(&low);
+  lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
 // ---- Packing: loading a block, and its largest element.
@@ -1209,18 +1206,18 @@ __device__ inline int scale_exponent(uint32_t largest) {
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the operand tiles of a packed block.
-template <Residuals kLo>
+template <bool kWide>
 __device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tiles) {
   const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
-    split_two<kLo>(block[i][0], block[i][1], scale, hi.x, lo.x);
-    split_two<kLo>(block[i][2], block[i][3], scale, hi.y, lo.y);
+    split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
+    split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
     store_kept(at, hi, policy);
-    if (kLo != kNoResiduals) store_kept(at + kOperandBytes, lo, policy);
+    store_kept(at + kOperandBytes, lo, policy);
   }
 }
 
@@ -1290,10 +1287,8 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
 // Whether each matrix of an operand is one product's. Else it is all of theirs, and a product that needs the fallback says nothing of it.
 __device__ inline bool is_of_one(const Packed& operand, const Product& product) { return operand.matrices == product.batches; }
 
-// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. kHiAlone: for TF32, what
-// is not kept for a setting that may need lo, too.
-template <bool kHiAlone>
-__global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const __grid_constant__ Packing p) {
+// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
+__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ PackScratch scratch;
   const int t = threadIdx.x;
@@ -1342,24 +1337,17 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
   bool wide = false;
   int outliers = 0;
   if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
-    if (!kHiAlone) {
-      bool loses = false;
+    bool loses = false;
 #pragma unroll
-      for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
-      wide = __syncthreads_or(loses);
-    }
-    if (least_scaled < kLeastNormal) {
-      outliers = list_outliers(source, scale, block, metadata);
-      if (kHiAlone) wide = true;   // product_behind looks for outliers in wide blocks alone; with lo, a block that has one is wide anyway
-    }
+    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
+    wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
+    if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
   uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
-  if (kHiAlone)
-    split_block<kNoResiduals>(source, t, scale, block, operand_tiles);
-  else if (wide)
-    split_block<kWideResiduals>(source, t, scale, block, operand_tiles);
+  if (wide)
+    split_block<true>(source, t, scale, block, operand_tiles);
   else
-    split_block<kResiduals>(source, t, scale, block, operand_tiles);
+    split_block<false>(source, t, scale, block, operand_tiles);
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (wide) {
@@ -4079,10 +4067,9 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
 // An outlier of a line meets every tile on it. With too many the fallback is sooner done with the whole product.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
-// kept: for gradients. They go by the setting when they are computed, so lo may be needed even if this product is in TF32.
-static cudaError_t launch_packing(const Packing& packing, bool kept, cudaStream_t stream) {
+static cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
   const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
-  return with_constant(packing.product.tf32 && !kept, [&](auto hi_alone) { return launch_kernel<pack_blocks<hi_alone>>(launch, packing); });
+  return launch_kernel<pack_blocks>(launch, packing);
 }
 
 template <typename First, typename Second = First>
@@ -4134,14 +4121,14 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
 // ---- Launching: what the binding calls.
 
 // Products of float32 operands, as many as products_at_once allows. Those of C lie one after the other, as the binding makes them.
-static cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
+static cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
   const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
-                            most_outliers(product)}, keep, stream);
+                            most_outliers(product)}, stream);
   const PairsProduct described = describe_pairs(product, x, y, at, 0);
   if (error == cudaSuccess) error = launch_products(&described, 1, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
@@ -4208,14 +4195,14 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return bytes;
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace,
                            Control* controls, cudaStream_t stream) {
   if (kernel == kExactKernel) return launch_exact(product, type, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
   if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
   return for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-    cudaError_t error = launch_hopper(part, workspace, keep, gpu, stream);
+    cudaError_t error = launch_hopper(part, workspace, gpu, stream);
     if (error == cudaSuccess && controls)
       error = cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream), controls += part.batches;
     return error;
@@ -4231,8 +4218,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, false,
-                           stream);
+    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, stream);
   PairsProduct products[2] = {};
   int count = 0;
   if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
@@ -4451,7 +4437,7 @@ std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> pr
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = new_workspace(bytes, x);
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
-  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
+  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr,
                        controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()),
         x.get_device());
   if (!written.is_same(c)) c.copy_(written);
