@@ -34,7 +34,7 @@ Map, top to bottom:
                        split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
                        any strides; sums that are not finite, once more), the tf32 kernel (small float32 products), layouts, the mma
                        kernel (Ampere on), what runs behind the Hopper kernel, the skeleton of Hopper's kernels and its policies (half
-                       precision; Pairs, float32, which is the Hopper kernel; HiAlone, TF32), which kernel computes
+                       precision; Pairs, float32, which is the Hopper kernel), which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -148,8 +148,8 @@ int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gp
 int64_t products_at_once(const Product& product);
 
 // Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets the Hopper kernel's Control of each of the
-// batch. keep: the workspace will be given to launch_gradients; all of the batch has to be computed at once.
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+// batch.
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace,
                            Control* controls, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`.
@@ -1095,18 +1095,15 @@ __device__ inline bool loses_bits(float x, float scale) {
   return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
 }
 
-// Which residuals are packed: none (in TF32), as they are, or at 2^11 times their value.
-enum Residuals : int { kNoResiduals, kResiduals, kWideResiduals };
-
 // Two neighbours, of which none is an outlier.
-template <Residuals kLo>
+template <bool kWide>
 __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, uint32_t& lo) {
-  constexpr float kResidualScale = kLo == kWideResiduals ? 1.0f / kWideResidual : 1.0f;
+  constexpr float kResidualScale = kWide ? 1.0f / kWideResidual : 1.0f;
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
   const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * kResidualScale, fmaf(y, scale, -back.y) * kResidualScale);
   hi = *reinterpret_cast<const uint32_t*>(&high);
-  if (kLo != kNoResiduals) lo = *reinterpret_cast<const uint32_t*>(&low);
+  lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
 // ---- Packing: loading a block, and its largest element.
@@ -1194,23 +1191,21 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
 }
-// For TF32: one of every four. So most blocks of a matrix have one scale; 26 of float16's 30 binades are left below the largest at least.
-__device__ inline int coarse_scale_exponent(uint32_t largest) { return (scale_exponent(largest) + 127) / 4 * 4 - 127; }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the operand tiles of a packed block.
-template <Residuals kLo>
+template <bool kWide>
 __device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tiles) {
   const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
-    split_two<kLo>(block[i][0], block[i][1], scale, hi.x, lo.x);
-    split_two<kLo>(block[i][2], block[i][3], scale, hi.y, lo.y);
+    split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
+    split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
     store_kept(at, hi, policy);
-    if (kLo != kNoResiduals) store_kept(at + kOperandBytes, lo, policy);
+    store_kept(at + kOperandBytes, lo, policy);
   }
 }
 
@@ -1280,10 +1275,8 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
 // Whether each matrix of an operand is one product's. Else it is all of theirs, and a product that needs the fallback says nothing of it.
 __device__ inline bool is_of_one(const Packed& operand, const Product& product) { return operand.matrices == product.batches; }
 
-// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. kHiAlone: for TF32, what
-// is not kept for a setting that may need lo, too.
-template <bool kHiAlone>
-__global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const __grid_constant__ Packing p) {
+// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
+__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ PackScratch scratch;
   const int t = threadIdx.x;
@@ -1324,7 +1317,7 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
     largest = max(largest, scratch.largest[w]);
     least = min(least, scratch.least[w]);
   }
-  const int exponent = kHiAlone || p.product.tf32 ? coarse_scale_exponent(largest) : scale_exponent(largest);
+  const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
   const float least_scaled = __uint_as_float(least + 1) * scale;
@@ -1332,24 +1325,17 @@ __global__ void __launch_bounds__(kPackers, kHiAlone ? 5 : 4) pack_blocks(const 
   bool wide = false;
   int outliers = 0;
   if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
-    if (!kHiAlone) {
-      bool loses = false;
+    bool loses = false;
 #pragma unroll
-      for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
-      wide = __syncthreads_or(loses);
-    }
-    if (least_scaled < kLeastNormal) {
-      outliers = list_outliers(source, scale, block, metadata);
-      if (kHiAlone) wide = true;   // product_behind looks for outliers in wide blocks alone; with lo, a block that has one is wide anyway
-    }
+    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
+    wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
+    if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
   uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
-  if (kHiAlone)
-    split_block<kNoResiduals>(source, t, scale, block, operand_tiles);
-  else if (wide)
-    split_block<kWideResiduals>(source, t, scale, block, operand_tiles);
+  if (wide)
+    split_block<true>(source, t, scale, block, operand_tiles);
   else
-    split_block<kResiduals>(source, t, scale, block, operand_tiles);
+    split_block<false>(source, t, scale, block, operand_tiles);
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (wide) {
@@ -2794,7 +2780,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 # middle, if they have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2
 # the others find.
 #
-# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs, HiAlone. docs/kernel.md has
+# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs. docs/kernel.md has
 # pictures, docs/limits.md the measurements.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
@@ -3536,7 +3522,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
-// ---- Pairs: what its policy has in common with that for TF32.
+// ---- Pairs: the blocks of a k-block, and their products.
 
 // Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
 template <Contraction kContraction>
@@ -3551,44 +3537,15 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
   return flags;
 }
 
-// Issues the wgmma of one k-block, 64 rows and kN columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
-template <Contraction kContraction, int kN = 128>
+// Issues the wgmma of one k-block, 64 rows and 128 columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <Contraction kContraction>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
 #pragma unroll
   for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<__half, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+    wgmma<__half, 128, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
-
-template <Contraction kContraction>
-struct PackedOperands {
-  using Product = PairsProduct;
-  using Element = float;
-  static constexpr int kBlocksN = 4, kCtas = 2;
-  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
-  static constexpr bool kStreaming = true;
-
-  // If the only product needs the fallback there is nothing to do. What packing has found is asked for once it has ended.
-  static __device__ bool has_work(const PairsProduct& h) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
-    return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
-  }
-  // Of a batch whatever needs the fallback may be left out: product_behind writes all of it.
-  static __device__ bool is_left_out(const PairsProduct& h, int number) {
-    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
-  }
-  template <typename Shared>   // returns the first blocks of their matrices
-  static __device__ OperandsAt operands_of(const PairsProduct& h, Shared&, const ClusterTile& tile) {
-    return {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
-  }
-  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
-  static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
-  template <typename Shared>
-  static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
-  template <typename Shared>
-  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
-};
 
 // ---- Pairs: what a warpgroup multiplies.
 
@@ -3628,7 +3585,7 @@ struct ConsumerView {
     return __int_as_float(load_shared(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block)));
   }
   // The operands of a half of a k-block, as wgmma wants them described.
-  __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * kBlockBytes); }
+  __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * Policy::kPartBytes); }
   __device__ uint64_t y(const ColumnHalf& h) const { return operand(h.y_stage(), 0); }
   __device__ uint64_t operand(int stage, int offset) const {
     return make_descriptor(base + offsetof(Shared, own.stage) + stage * Policy::kStageBytes + offset, kOperandBytes, 1024);
@@ -3669,7 +3626,7 @@ struct ConsumerView {
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
-template <Contraction kContraction, typename View, typename Meanwhile>
+template <Contraction kContraction, bool kLo, typename View, typename Meanwhile>
 __device__ inline void consume_columns(const View& view, const ColumnHalf& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
@@ -3678,7 +3635,7 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   }
   const uint64_t x = view.x(h), y = view.y(h);
   float sums[64];
-  if (h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
+  if (kLo && h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
 #pragma unroll 1
     for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
@@ -3700,12 +3657,12 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   // Issue wgmma
   warpgroup_arrive();
-  issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
+  if (kLo) issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
   const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
-  issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
-  issue_wgmma<kContraction>(x, y, sums, true);
+  if (kLo) issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
+  issue_wgmma<kContraction>(x, y, sums, kLo);
   warpgroup_commit_batch();
   // Wait for the next stages, and then for the sums
   meanwhile();
@@ -3724,11 +3681,19 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
 //
 // Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other;
 // while one promotes its sums the other multiplies. What both CTAs need, Y, each of them fetches half of, for both.
-template <Contraction kContraction>
-struct Pairs : PackedOperands<kContraction> {
+//
+// kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo.
+template <Contraction kContraction, int kProducts>
+struct Pairs {
+  using Product = PairsProduct;
+  using Element = float;
   using Shared = SharedMemory<Pairs>;
-  static constexpr int kStages = 7, kStageBytes = 2 * kBlockBytes, kDepth = 3;
-  static constexpr int kConsumerRegisters = 216, kAskedAhead = 2;
+  static constexpr int kBlocksN = 4, kCtas = 2;
+  static constexpr bool kLo = kProducts == 3;
+  static constexpr int kStages = kLo ? 7 : 14, kPartBytes = kLo ? kBlockBytes : kOperandBytes, kStageBytes = 2 * kPartBytes;
+  static constexpr int kDepth = (kStages + 2) / 3, kConsumerRegisters = 216, kAskedAhead = 2;
+  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
+  static constexpr bool kStreaming = true;
 
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
@@ -3739,14 +3704,28 @@ struct Pairs : PackedOperands<kContraction> {
     OperandsAt first;     // the first blocks of the tile's matrices
   };
 
+  // If the only product needs the fallback there is nothing to do. What packing has found is asked for once it has ended.
+  static __device__ bool has_work(const PairsProduct& h) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
+    return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
+  }
+  // Of a batch whatever needs the fallback may be left out: product_behind writes all of it.
+  static __device__ bool is_left_out(const PairsProduct& h, int number) {
+    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
+  }
   static __device__ OperandsAt operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
-    shared.own.tile = tile, shared.own.first = PackedOperands<kContraction>::operands_of(h, shared, tile);
+    shared.own.tile = tile;
+    shared.own.first = {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
     return {};
   }
+  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
+  static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
+  static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
+  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, const OperandsAt&) {
-    constexpr int kBytesAndHead = kBlockBytes + static_cast<int>(sizeof(BlockHead));
+    constexpr int kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
     int flags = k_block_flags<kContraction>(h, first_row, first_col, k, k_block.last);
@@ -3756,7 +3735,7 @@ struct Pairs : PackedOperands<kContraction> {
         const uint8_t* from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
-        copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
+        if (kLo) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
         copy_bulk_multicast(&own.head[at.stage][rank], h.y.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
     };
@@ -3772,10 +3751,10 @@ struct Pairs : PackedOperands<kContraction> {
       if (flags & kHasX << u) {
         const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
         const uint8_t* from = h.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
-        copy_bulk(own.stage[at.stage] + u * kBlockBytes, from, kBlockBytes, &shared.full[at.stage]);
+        copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
-    if (k_block.jumps || k % 32 == 0) {
+    if (kLo && (k_block.jumps || k % 32 == 0)) {
       const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
@@ -3785,7 +3764,7 @@ struct Pairs : PackedOperands<kContraction> {
       }
     }
 #pragma unroll
-    for (int u = 0; u < 2; ++u)
+    for (int u = 0; kLo && u < 2; ++u)
       flags |= (own.wide[u] >> k % 32 & 1) * (kWideX << u) | (own.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
     own.flags[stage_y] = flags | k_block.round % (2 * kQueued) * kRound;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
@@ -3815,171 +3794,12 @@ struct Pairs : PackedOperands<kContraction> {
     for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
     wait_for_first();
     do {
-      consume_columns<kContraction>(view, first, total[0], wait_for_second);
-      consume_columns<kContraction>(view, second, total[1], wait_for_first);
+      consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
+      consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
       view.release(second.x_stage());
     } while (!second.last());
     round = k_block.what / kRound % (2 * kQueued);
     write_sums(h, shared.next[(round + kQueued - 1) % kQueued], view.group, total);
-  }
-};
-"""
-
-# ---- TF32: hi alone. --------------------------------------------------------------------------------------------------
-#
-# Enters and leaves: as with Pairs. Hi hi is the only product, and most blocks of a matrix have one scale.
-_CUDA_HI_ALONE = r"""
-// ---- TF32: scales.
-
-// Hi hi is the only product. The blocks of a tile mostly have one product of scales, the unit: then wgmma adds to the totals themselves, in
-// this unit. From the first block on that has another, the totals are numbers as they are, and sums are promoted.
-struct Unit {
-  static constexpr uint32_t kNone = 0, kOne = 1;   // none yet; numbers as they are. Else the sum of two powers of two, as bits
-  uint32_t bits = kNone;
-
-  // Whether all that a k-block adds to the totals has this unit; the first block that is multiplied decides which it is. A lane looks at
-  // one block of Y. has: whether it exists.
-  __device__ bool is_of(float of_x, float of_y, bool has) {
-    const uint32_t of_both = __float_as_uint(of_x) + __float_as_uint(of_y), which = __ballot_sync(0xFFFFFFFFu, has);
-    if (bits == kNone && which) bits = __shfl_sync(0xFFFFFFFFu, of_both, __ffs(which) - 1);
-    return __all_sync(0xFFFFFFFFu, !has || of_both == bits);
-  }
-
-  // Totals in this unit become numbers as they are.
-  __device__ void undo(float (&total)[2][64]) {
-    if (bits > kOne) {
-      const int exponent = static_cast<int>(bits >> 23) - 254, half = exponent / 2;
-      const float first = power_of_two(half), second = power_of_two(exponent - half);   // the product may be no normal number
-#pragma unroll
-      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = total[u / 64][u % 64] * first * second;
-    }
-    bits = kOne;
-  }
-};
-
-// ---- TF32: the policy.
-
-[[maybe_unused]] __device__ const uint4 zero_block[kOperandBytes / 16] = {};
-
-//   stages:  | X, rows 0..63 | X, rows 64..127 | Y, columns 0..63 | ... | Y, columns 192..255 |     four of 48 KB: a k-block each
-//
-// A warpgroup multiplies its own 64 rows by all 256 columns. A block of Y that does not exist comes as zeros: a branch around wgmma that
-// are under way would serialize all of them.
-template <Contraction kContraction>
-struct HiAlone : PackedOperands<kContraction> {
-  using Shared = SharedMemory<HiAlone>;
-  static constexpr int kStages = 4, kBlocks = 6, kStageBytes = kBlocks * kOperandBytes, kDepth = kStages;
-  static constexpr int kConsumerRegisters = 208, kAskedAhead = 3;
-
-  struct Memory {
-    uint8_t stage[kStages][kStageBytes];
-    BlockHead head[kStages][kBlocks];
-    int flags[kStages];
-  };
-
-  static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
-                              const KBlock& k_block, const OperandsAt& operands) {
-    constexpr int kBytesAndHead = kOperandBytes + static_cast<int>(sizeof(BlockHead));
-    Memory& own = shared.own;
-    uint64_t* const full = &shared.full[at.stage];
-    const int k = k_block.k, first_row = tile.row + 2 * rank;
-    const int flags = k_block_flags<kContraction>(h, first_row, tile.col, k, k_block.last);
-    barrier_wait(&shared.empty[at.stage], at.parity);
-    own.flags[at.stage] = flags;
-    barrier_arrive_expect_tx(full, (__popc(flags & kHasX * 3) + 4) * kBytesAndHead);
-#pragma unroll
-    for (int u = 0; u < 2; ++u)
-      if (flags & kHasX << u) {
-        const int block = operands.x + block_of<kX, kContraction>(h, first_row + u, k);
-        copy_bulk(own.stage[at.stage] + u * kOperandBytes, h.x.blocks + static_cast<int64_t>(block) * kBlockBytes, kOperandBytes, full);
-        copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), full);
-      }
-#pragma unroll
-    for (int u = 0; u < 4; u += 2) {   // the other CTA fetches the rest
-      const int column = u + rank;
-      const void *from = zero_block, *from_head = zero_block;
-      if (flags & kHasY << column) {
-        const int block = operands.y + block_of<kY, kContraction>(h, tile.col + column, k);
-        from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes, from_head = h.y.metadata + block;
-      }
-      copy_bulk_multicast(own.stage[at.stage] + (2 + column) * kOperandBytes, from, kOperandBytes, full);
-      copy_bulk_multicast(&own.head[at.stage][2 + column], from_head, sizeof(BlockHead), full);
-    }
-    at.advance();
-  }
-
-  static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& at) {
-    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
-    const uint32_t base = shared_address(&shared);
-    int flags;   // of the k-block at this stage
-    auto wait_for_stage = [&] {
-      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-      flags = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * at.stage);
-    };
-    auto release = [&](int stage) { release_stage<Shared>(base, stage, lane); };
-    auto has_x = [&] { return (flags & kHasX << group) != 0; };
-    auto unscale = [&](int block) {
-      return __int_as_float(load_shared(base + offsetof(Shared, own.head) + sizeof(BlockHead) * (kBlocks * at.stage + block)));
-    };
-    auto operand = [&](int block) {
-      return make_descriptor(base + offsetof(Shared, own.stage) + at.stage * kStageBytes + block * kOperandBytes, kOperandBytes, 1024);
-    };
-    float total[2][64];
-#pragma unroll
-    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    Unit unit;
-    auto is_of_unit = [&] { return has_x() && unit.is_of(unscale(group), unscale(2 + lane % 4), flags & kHasY << lane % 4); };
-    wait_for_stage();
-    for (bool last = false; !last;) {
-      if (is_of_unit()) {   // k-blocks of one unit: while one is multiplied the next is issued
-        int reading = -1;   // the stage that the tensor cores read
-        bool more;
-#pragma unroll 1
-        do {
-          // Issue wgmma
-          const uint64_t x = operand(group), y = operand(2);
-          warpgroup_arrive();
-          issue_wgmma<kContraction, 256>(x, y, total[0], true);
-          warpgroup_commit_batch();
-          // Wait for the k-block before, and give its stage back
-          warpgroup_wait<1>();
-          if (reading >= 0) release(reading);
-          reading = at.stage, last = flags & kLast;
-          // Wait for the next one
-          at.advance();
-          if (!last) wait_for_stage();
-          more = !last && is_of_unit();
-        } while (more);
-        warpgroup_wait<0>();
-        release(reading);
-      } else {
-        if (has_x()) {   // a k-block that may have another unit: it is promoted
-          unit.undo(total);
-#pragma unroll
-          for (int u = 0; u < 4; ++u) {   // by column blocks: so a quarter of the sums needs registers
-            if (!(flags & kHasY << u)) continue;
-            // Issue wgmma, and wait for the sums
-            float sums[32];
-            const uint64_t x = operand(group), y = operand(2 + u);
-            warpgroup_arrive();
-            issue_wgmma<kContraction, 64>(x, y, sums, false);
-            warpgroup_commit_batch();
-            warpgroup_wait<0>();
-            // Promote
-            float of_x = unscale(group), of_y = unscale(2 + u);
-            if (is_normal(of_x * of_y)) of_x *= of_y, of_y = 1.0f;   // else one after the other
-#pragma unroll
-            for (int e = 0; e < 32; ++e) total[u / 2][u % 2 * 32 + e] += sums[e] * of_x * of_y;
-          }
-        }
-        last = flags & kLast;
-        release(at.stage);
-        at.advance();
-        if (!last) wait_for_stage();
-      }
-    }
-    unit.undo(total);
-    write_sums(h, shared.next[(round + kQueued - 1) % kQueued], group, total);
   }
 };
 """
@@ -4134,10 +3954,9 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
 // An outlier of a line meets every tile on it. With too many the fallback is sooner done with the whole product.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
-// kept: for gradients. They go by the setting when they are computed, so lo may be needed even if this product is in TF32.
-static cudaError_t launch_packing(const Packing& packing, bool kept, cudaStream_t stream) {
+static cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
   const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
-  return with_constant(packing.product.tf32 && !kept, [&](auto hi_alone) { return launch_kernel<pack_blocks<hi_alone>>(launch, packing); });
+  return launch_kernel<pack_blocks>(launch, packing);
 }
 
 template <typename First, typename Second = First>
@@ -4157,9 +3976,10 @@ static cudaError_t launch_as(const PairsProduct* of, int clusters, cudaStream_t 
 // One product, or two of one size, which are then NT and TN.
 cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cudaStream_t stream) {
   return with_constant(of[0].p.tf32, [&](auto tf32) {
-    using NN = std::conditional_t<tf32, HiAlone<kNN>, Pairs<kNN>>;
-    using NT = std::conditional_t<tf32, HiAlone<kNT>, Pairs<kNT>>;
-    using TN = std::conditional_t<tf32, HiAlone<kTN>, Pairs<kTN>>;
+    constexpr int kProducts = tf32 ? 1 : 3;
+    using NN = Pairs<kNN, kProducts>;
+    using NT = Pairs<kNT, kProducts>;
+    using TN = Pairs<kTN, kProducts>;
     if (count == 2) return launch_as<NT, TN>(of, clusters, stream);
     const Contraction contraction = of[0].p.contraction;
     return contraction == kNN   ? launch_as<NN>(of, clusters, stream)
@@ -4188,14 +4008,14 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
 // ---- Launching: what the binding calls.
 
 // Products of float32 operands, as many as products_at_once allows. Those of C lie one after the other, as the binding makes them.
-static cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
+static cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
   const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
-                            most_outliers(product)}, keep, stream);
+                            most_outliers(product)}, stream);
   const PairsProduct described = describe_pairs(product, x, y, at, 0);
   if (error == cudaSuccess) error = launch_products(&described, 1, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
@@ -4262,14 +4082,14 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return bytes;
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace,
                            Control* controls, cudaStream_t stream) {
   if (kernel == kExactKernel) return launch_exact(product, type, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
   if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
   return for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-    cudaError_t error = launch_hopper(part, workspace, keep, gpu, stream);
+    cudaError_t error = launch_hopper(part, workspace, gpu, stream);
     if (error == cudaSuccess && controls)
       error = cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream), controls += part.batches;
     return error;
@@ -4285,8 +4105,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, false,
-                           stream);
+    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, stream);
   PairsProduct products[2] = {};
   int count = 0;
   if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
@@ -4505,7 +4324,7 @@ std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> pr
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = new_workspace(bytes, x);
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
-  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
+  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr,
                        controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()),
         x.get_device());
   if (!written.is_same(c)) c.copy_(written);
@@ -4561,7 +4380,7 @@ if _PATH is None:
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
 _CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
 _CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS]
-_CUDA_SOURCES += [_CUDA_HI_ALONE, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels

@@ -118,7 +118,7 @@ void run(const Products<PairsProduct, kProductsOf<First, Second>>& products, int
   for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kHopperThreads);
 }
 
-template <template <Contraction> typename Policy>
+template <int kProducts>
 void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, bool fallback) {
   const Product& nt = p.contraction == kNT ? p : q;
   const Product& tn = p.contraction == kNT ? q : p;
@@ -126,11 +126,11 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   if (fallback) *one.at.progress = kFallback, one.at.controls[p.batches - 1].fallback = 1;
   if (two) {
     Launched other(tn, packer, clusters, clusters / 2);
-    run<Policy<kNT>, Policy<kTN>>({{one.product, other.product}}, clusters);
+    run<Pairs<kNT, kProducts>, Pairs<kTN, kProducts>>({{one.product, other.product}}, clusters);
   } else if (p.contraction == kNN) {
-    run<Policy<kNN>>({{one.product}}, clusters);
+    run<Pairs<kNN, kProducts>>({{one.product}}, clusters);
   } else {
-    p.contraction == kNT ? run<Policy<kNT>>({{one.product}}, clusters) : run<Policy<kTN>>({{one.product}}, clusters);
+    p.contraction == kNT ? run<Pairs<kNT, kProducts>>({{one.product}}, clusters) : run<Pairs<kTN, kProducts>>({{one.product}}, clusters);
   }
   if (!(*one.at.progress & kPackingEnded)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
@@ -159,7 +159,7 @@ int main(int, char** arguments) {
       for (int i = 0; i < p.m; ++i)
         for (int j = 0; j < p.n; ++j) static_cast<float*>(p.c)[last + i * p.c_row + j * p.c_col] = j > i && p.triangular ? 0.0f : 77.0f;
     }
-    tf32 ? run_all<HiAlone>(p, q, packer, clusters, two, fallback) : run_all<Pairs>(p, q, packer, clusters, two, fallback);
+    tf32 ? run_all<1>(p, q, packer, clusters, two, fallback) : run_all<3>(p, q, packer, clusters, two, fallback);
     if (!fallback) return;
     for (int batch = 0; batch < p.batches; ++batch)
       for (int i = 0; i < p.m; ++i)
@@ -192,7 +192,6 @@ def program(model, tmp_path_factory):
         skeleton(model),
         model._CUDA_PAIRS_TYPES,
         model._CUDA_PAIRS,
-        model._CUDA_HI_ALONE,
         cut(launch, "// The longest range of k, in k-blocks", "// A batch whose packed operands take more"),
         cut(launch, "// ---- Hopper kernel, launching: the workspace.", "// ---- Hopper kernel, launching: one kernel each."),
         cut(launch, "PairsProduct describe_pairs(", "// ---- Launching: what the binding calls."),

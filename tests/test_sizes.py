@@ -81,8 +81,8 @@ def cuts():
     return {
         "half, small tiles": Cut(tile // 2, block, half[0]),
         "half, large tiles": Cut(tile, block, half[1]),
-        "hopper": Cut(tile, block, constant("_CUDA_PAIRS", "kStages")),
-        "hopper, tf32": Cut(tile, block, constant("_CUDA_HI_ALONE", "kStages")),
+        "hopper": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=1)),
+        "hopper, tf32": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=0)),
         "tf32": Cut(*tf32),
         "mma, 16 bits": mma[2],
         "mma, float32": mma[4],
