@@ -4626,11 +4626,11 @@ std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> pr
   return {c, kKernelNames[kernel], workspace, controls};
 }
 
-// The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for. `first`: they
-// have not been computed from it before.
-std::tuple<std::optional<Tensor>, std::optional<Tensor>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure,
-                                                                   bool for_x, bool for_y) {
-  TORCH_CHECK(fit(g, y, kNT, structure) && fit(x, g, kTN, structure), "tril_matmul: the gradient does not fit the operands");
+// The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
+// both where something else looks on. `first`: they have not been computed from it before.
+std::optional<std::pair<std::optional<Tensor>, std::optional<Tensor>>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first,
+                                                                                 int structure, bool for_x, bool for_y) {
+  if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return std::nullopt;
   const OnDevice guard(x);
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
   const Product product = describe(x, y, dx, kNN, structure);
@@ -4645,7 +4645,7 @@ std::tuple<std::optional<Tensor>, std::optional<Tensor>> gradients(Tensor g, Ten
   check(cudaStreamIsCapturing(stream, &capture), x.get_device());
   first = first && capture == cudaStreamCaptureStatusNone;
   check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream), x.get_device());
-  return {for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt};
+  return {{for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt}};
 }
 
 }  // namespace
@@ -4838,16 +4838,6 @@ _JVP = _private("_C._functorch.TransformType.Jvp")
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
 
-
-def _forward_level():
-    """The level of forward_ad.dual_level, -1 outside."""
-    return getattr(torch.autograd.forward_ad, "_current_level", 0)
-
-
-_HAS_SHORT_WAYS = None not in (_dispatch_keys, _dispatch_modes, _func_levels)
-_TELLS_LEVELS = None not in (_func_levels, _JVP)
-_KEEPS_WORKSPACES = None not in (_saved_tensors_hooks, _backward_keeps_graph)
-
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
@@ -4855,32 +4845,29 @@ _DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the re
 _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
-def _check_operand(function, name, T, square):
-    """Refuse what is not a dense floating-point tensor of matrices; the message names the argument and what is accepted."""
-    if not isinstance(T, torch.Tensor):
-        raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
-    if T.layout != torch.strided or T.is_nested:
-        what = f"has layout {T.layout}; use {name}.to_dense()"
-        if T.is_nested:
-            what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
-        raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
-    if T.dtype not in _DTYPES:
-        what = str(T.dtype).removeprefix("torch.")
-        raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {what}")
-    if T.dim() < 2:
-        shape = "(..., N, N)" if square else "(..., rows, columns)"
-        raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape}, but has shape {tuple(T.shape)}")
-    if square and T.shape[-1] != T.shape[-2]:
-        raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(T.shape)}")
-
-
 def _prepared(function, A, B, structure):
-    """The operands in the dtype that autocast wants, their leading dimensions broadcast. Raises TypeError, ValueError or RuntimeError."""
-    _check_operand(function, "A", A, structure != _DENSE)
-    _check_operand(function, "B", B, structure != _DENSE)
+    """The operands in the dtype that autocast wants, their leading dimensions broadcast. Whatever is wrong with them is said here: which
+    argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
+    square = structure != _DENSE
+    for name, T in (("A", A), ("B", B)):
+        if not isinstance(T, torch.Tensor):
+            raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
+        if T.layout != torch.strided or T.is_nested:
+            what = f"has layout {T.layout}; use {name}.to_dense()"
+            if T.is_nested:
+                what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
+            raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
+        if T.dtype not in _DTYPES:
+            what = str(T.dtype).removeprefix("torch.")
+            raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {what}")
+        if T.dim() < 2:
+            shape = "(..., N, N)" if square else "(..., rows, columns)"
+            raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape}, but has shape {tuple(T.shape)}")
+        if square and T.shape[-1] != T.shape[-2]:
+            raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(T.shape)}")
     a, b, device = A.shape, B.shape, A.device.type
     if a[-2] != b[-2]:
-        what = "number of rows K" if structure == _DENSE else "size N"
+        what = "size N" if square else "number of rows K"
         raise ValueError(f"{function}: A and B must have the same {what}, but A has shape {tuple(a)} and B has shape {tuple(b)}")
     for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
         if a[d] != b[d] and 1 not in (a[d], b[d]):
@@ -4936,20 +4923,6 @@ def _is_finite(*parts):
     return all(math.isfinite(part.sum().item()) for part in parts)
 
 
-def _add_block(A, B, G, contraction, k, e, exact):
-    """Of the terms A[i, k] B[k, j] G[i, j], i >= k >= j, two are multiplied and added to the third, here with the middle index in k..e-1.
-    The operands are zero above the diagonal. `exact`: not where a zero from there would be multiplied by NaN or Inf."""
-    a, b, g = A[:, k:, k:e], B[:, k:e, :e], G[:, k:, :e]
-    c, x, y = ((g, a, b), (a, g, b.mT), (b, a.mT, g))[contraction]
-    diagonal = (slice(None), slice(k, None), slice(e - k))[contraction]  # the part of x and y that meets zeros from above a diagonal
-    if exact and e - k > 1 and not _is_finite(x[..., diagonal], y[:, diagonal]):
-        middle = (k + e) // 2  # a single index meets none
-        _add_block(A, B, G, contraction, k, middle, True)
-        _add_block(A, B, G, contraction, middle, e, True)
-    else:
-        c.baddbmm_(x, y)
-
-
 def _product_by_torch(X, Y, contraction, structure):
     """The contraction of two tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
     if torch.is_autocast_enabled(X.device.type):  # it would send the products below to another dtype
@@ -4957,28 +4930,31 @@ def _product_by_torch(X, Y, contraction, structure):
             return _product_by_torch(X, Y, contraction, structure)
     if X.dtype in (torch.float16, torch.bfloat16):
         return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
-    if structure == _DENSE:
-        return torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
-    N, cut = X.shape[-1], torch.tril if structure == _LOWER else torch.triu
-    if X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
+    N, cut = X.shape[-1], (lambda T, out=None: T, torch.tril, torch.triu)[structure]
+    if structure != _DENSE and X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
         parts = zip(*(T.flatten(0, -3).split(max(1, _CACHED // (N * N))) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
     X, Y = cut(X), cut(Y)
-    if N <= _LARGEST_DENSE:
+    if structure == _DENSE or N <= _LARGEST_DENSE:
         C = torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
-        C = C if contraction == _NN else cut(C, out=C)
-        if _is_finite(C):
-            return C
-    for exact in (False, True):
-        C, lower = X.new_zeros(X.shape), contraction
-        x, y, c = (T.reshape(-1, N, N) for T in (X, Y, C))
-        if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
-            x, y, c, lower = y.mT, x.mT, c.mT, (_NN, _TN, _NT)[contraction]
-        for k in range(0, N, _BLOCK):
-            _add_block(*((x, y, c), (c, y, x), (x, c, y))[lower], lower, k, min(N, k + _BLOCK), exact)
-        C = C if contraction == _NN else cut(C, out=C)
-        if exact or _is_finite(C):
-            return C
+        if structure == _DENSE or _is_finite(C):
+            return C if contraction == _NN else cut(C, out=C)
+    C = X.new_zeros(X.shape)
+    x, y, c = (T.reshape(-1, N, N) for T in (X, Y, C))
+    if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
+        x, y, c, contraction = y.mT, x.mT, c.mT, (_NN, _TN, _NT)[contraction]
+    # Of the terms A[i, k] B[k, j] G[i, j], i >= k >= j, two are multiplied and added to the third, with the middle index in k..e-1.
+    A, B, G = ((x, y, c), (c, y, x), (x, c, y))[contraction]
+    blocks = [(k, min(N, k + _BLOCK)) for k in range(0, N, _BLOCK)]
+    for k, e in blocks:
+        a, b, g = A[:, k:, k:e], B[:, k:e, :e], G[:, k:, :e]
+        c, x, y = ((g, a, b), (a, g, b.mT), (b, a.mT, g))[contraction]
+        diagonal = (slice(None), slice(k, None), slice(e - k))[contraction]  # the part of x and y that meets zeros from above a diagonal
+        if e - k == 1 or _is_finite(x[..., diagonal], y[:, diagonal]):
+            c.baddbmm_(x, y)
+        else:  # NaN or Inf times such a zero would be NaN; a single index meets none
+            blocks += [(k, (k + e) // 2), ((k + e) // 2, e)]
+    return C if contraction == _NN else cut(C, out=C)
 
 
 # ---- Operator, as PyTorch knows it. ----------------------------------------------------------------------------------
@@ -5065,8 +5041,13 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
-        if not _TELLS_LEVELS:  # see _call
+        if None in (_func_levels, _JVP):
             raise NotImplementedError("tril_matmul: forward mode needs a torch that says how deep it is nested, as this one does not")
+        if sum(level.key() == _JVP for level in _func_levels() or ()) > 1:  # of two, torch.func would lose the outer one
+            raise NotImplementedError(
+                "tril_matmul: a forward-mode derivative of a forward-mode derivative is not supported;"
+                " use torch.func.hessian, jacrev or any other combination with reverse mode"
+            )
         X, Y = ctx.saved_tensors
         pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
         first, *rest = (_Product.apply(*operands, ctx.contraction, ctx.structure) for operands in pairs)
@@ -5084,8 +5065,8 @@ class _PlainProduct(torch.autograd.Function):
     def forward(ctx, X, Y, contraction, structure):
         # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
         # (save_on_cpu) or not at all (checkpoint), to spare memory.
-        keep = contraction == _NN and structure != _DENSE and _KEEPS_WORKSPACES and _has_kernels(X) and _saved_tensors_hooks(True) is None
-        if keep:
+        keep = contraction == _NN and structure != _DENSE and _has_kernels(X) and None not in (_saved_tensors_hooks, _backward_keeps_graph)
+        if keep and _saved_tensors_hooks(True) is None:
             C, _, ctx.workspace, _ = _product_by_kernels(X, Y, contraction, structure, keep=True)
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
@@ -5098,42 +5079,33 @@ class _PlainProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx, G):
         X, Y = ctx.saved_tensors
-        workspace = ctx.workspace
-        if workspace is not None and not _backward_keeps_graph():
-            ctx.workspace = None  # freed with the graph
-        from_packed = (
-            workspace is not None
-            and not torch.is_grad_enabled()  # else somebody wants a gradient of the gradients
-            and _EXTENSION.is_plain(G, Y, _NT, ctx.structure)
-            and _EXTENSION.is_plain(X, G, _TN, ctx.structure)
-        )
-        if not from_packed:
-            return _gradients(_shortest_way, ctx, G, X, Y)
-        first = next(ctx.first, False)
-        return *_EXTENSION.gradients(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2]), None, None
+        workspace, found = ctx.workspace, None
+        if workspace is not None:
+            if not _backward_keeps_graph():
+                ctx.workspace = None  # freed with the graph
+            if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
+                found = _EXTENSION.gradients(G, X, Y, workspace, next(ctx.first, False), ctx.structure, *ctx.needs_input_grad[:2])
+        return (*found, None, None) if found else _gradients(_shortest_way, ctx, G, X, Y)
 
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
 # Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
 
-
-def _keys(T):
-    return _dispatch_keys(T).raw_repr() if _HAS_SHORT_WAYS else None
-
-
 _CPU_KEYS = set()  # of a tensor that is nothing but a CPU tensor
-for _inference in (False, True):
+for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes, _func_levels) else ():
     with torch.inference_mode(_inference):
-        _CPU_KEYS.add(_keys(torch.empty(0, device="cpu")))
+        _CPU_KEYS.add(_dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
 
 
 def _is_plain(X, Y, contraction, structure):
     """Whether these are tensors at which nothing looks but autograd; on a GPU with kernels also whether they fit each other."""
     if _has_kernels(X):
         return _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
-    unseen = _HAS_SHORT_WAYS and _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS
-    return unseen and not (_dispatch_modes() or _func_levels() or _forward_level() >= 0 or torch.is_autocast_enabled("cpu"))
+    if not _CPU_KEYS or _dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu"):
+        return False
+    looked_at = getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0  # -1 outside of forward_ad.dual_level
+    return not looked_at and all(_dispatch_keys(T).raw_repr() in _CPU_KEYS for T in (X, Y))
 
 
 def _plain_product(X, Y, contraction, structure):
@@ -5155,15 +5127,7 @@ def _call(function, A, B, contraction, structure):
     if on_gpu and _is_plain(A, B, contraction, structure):  # which checks them, too
         return _plain_product(A, B, contraction, structure)
     A, B = _prepared(function, A, B, structure)
-    if traced:
-        return _product_op(A, B, contraction, structure)
-    # torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong.
-    if _TELLS_LEVELS and sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
-        raise NotImplementedError(
-            f"{function}: a forward-mode derivative of a forward-mode derivative is not supported;"
-            " use torch.func.hessian, jacrev or any other combination with reverse mode"
-        )
-    return _shortest_way(A, B, contraction, structure)
+    return (_product_op if traced else _shortest_way)(A, B, contraction, structure)
 
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------
