@@ -4443,9 +4443,11 @@ using at::Tensor;
 
 // TORCH_CHECK is given one string, never its parts: it would print those to a stream. Some toolchains link the C++ library statically into
 // an extension, and a stream of its own then ends the process instead of telling what is wrong. Exceptions come through.
-void check(cudaError_t error, int device) {
+void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
+  int device = 0;
+  cudaGetDevice(&device);
   std::string advice;
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction || error == cudaErrorInvalidKernelImage)
     advice = ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a"
@@ -4453,28 +4455,28 @@ void check(cudaError_t error, int device) {
   if (error == cudaErrorInvalidConfiguration)
     advice = ". A launch has at most 2147483647 CTAs, and each product of a batch takes one or more; split the batch";
   TORCH_CHECK(false, std::string("tril_matmul: the CUDA kernel could not be launched on cuda:") + std::to_string(device) + ": " +
-                         cudaGetErrorName(error) + " (" + std::to_string(static_cast<int>(error)) + "), " + cudaGetErrorString(error) +
-                         advice + ".");
+                         cudaGetErrorName(error) + " (" + std::to_string(error) + "), " + cudaGetErrorString(error) + advice + ".");
 }
 
 // The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, and the driver's functions (one
 // encodes tensor maps) want one: cudaSetDevice makes it. The guard alone calls that only where another device is current.
 struct OnDevice {
   c10::cuda::CUDAGuard guard;
-  explicit OnDevice(const Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device()), x.get_device()); }
+  explicit OnDevice(const Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device())); }
 };
 
 // What the launchers want to know of a GPU, asked once.
 const Gpu& gpu_of(const Tensor& x) {
   static const std::vector<Gpu> gpus = [] {
-    int count = 0, major = 0, minor = 0;
-    check(cudaGetDeviceCount(&count), 0);
-    std::vector<Gpu> found(count);
-    for (int device = 0; device < count; ++device) {
-      check(cudaDeviceGetAttribute(&found[device].sms, cudaDevAttrMultiProcessorCount, device), device);
-      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), device);
-      check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), device);
-      found[device].capability = 10 * major + minor;
+    std::vector<Gpu> found(c10::cuda::device_count());
+    for (size_t device = 0; device < found.size(); ++device) {
+      auto ask = [&](cudaDeviceAttr attribute) {
+        int value = 0;
+        check(cudaDeviceGetAttribute(&value, attribute, static_cast<int>(device)));
+        return value;
+      };
+      found[device] = {ask(cudaDevAttrMultiProcessorCount),
+                       10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor)};
     }
     return found;
   }();
@@ -4517,12 +4519,6 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
     return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
 
-struct Sizes {   // C is m x n, and k is summed over
-  int64_t m, n, k;
-  Sizes(const Tensor& x, const Tensor& y, int contraction)
-      : m(x.size(contraction == kTN ? -1 : -2)), n(y.size(contraction == kNT ? -2 : -1)), k(x.size(contraction == kTN ? -2 : -1)) {}
-};
-
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree (they may be
 // expanded). Operands that have too many of those, strided in unrelated ways, are copied.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
@@ -4531,8 +4527,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     x = x.contiguous(), y = y.contiguous();
     TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
   }
-  const Sizes sizes(x, y, contraction);
-  p.m = static_cast<int>(sizes.m), p.n = static_cast<int>(sizes.n), p.k = static_cast<int>(sizes.k);
+  p.m = static_cast<int>(c.size(-2)), p.n = static_cast<int>(c.size(-1)), p.k = static_cast<int>(x.size(contraction == kTN ? -2 : -1));
   p.triangular = structure != kDense, p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
@@ -4559,9 +4554,7 @@ Tensor padded_copy(const Tensor& t) {
   return empty_padded(once).copy_(once).expand(t.sizes());
 }
 
-// ---- Binding: products, and gradients of those whose operands are still packed.
-
-Tensor new_workspace(int64_t bytes, const Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
+// ---- Binding: what the kernels can be given.
 
 // Whether all that is a tensor of this kind lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
 bool is_memory(const Tensor& t) {
@@ -4587,19 +4580,26 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
          c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
+// ---- Binding: products, and gradients of those whose operands are still packed.
+
+using Maybe = std::optional<Tensor>;
+
+Tensor new_workspace(int64_t bytes, const Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
+
 // C = the contraction of two CUDA tensors; the kernel that computed it. If `keep`, the workspace that the Hopper kernel left, if it holds
 // the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
-std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> product(Tensor x, Tensor y, int contraction, int structure,
-                                                                                      int path, bool keep, bool explain) {
+std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep,
+                                                      bool explain) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
   const OnDevice guard(x);
-  const auto [m, n, k] = Sizes(x, y, contraction);
+  const int64_t m = x.size(contraction == kTN ? -1 : -2), k = x.size(contraction == kTN ? -2 : -1);
+  const int64_t n = y.size(contraction == kNT ? -2 : -1);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
-  shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
+  shape[shape.size() - 2] = m, shape.back() = n;
   const Tensor c = at::empty(shape, x.options());
-  if (c.numel() == 0) return {c, kKernelNames[kExactKernel], std::nullopt, std::nullopt};
+  if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}, {}};
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
@@ -4614,13 +4614,12 @@ std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> pr
     if (copies & 4) written = empty_padded(c);
     p = describe(x, y, written, contraction, structure);
   }
-  std::optional<Tensor> workspace, controls;   // freed at the end, they go to later work of this stream alone
+  Maybe workspace, controls;   // freed at the end, they go to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = new_workspace(bytes, x);
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
   check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
-                       controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()),
-        x.get_device());
+                       controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()));
   if (!written.is_same(c)) c.copy_(written);
   if (!keep || kernel != kHopperKernel || products_at_once(p) != p.batches) workspace.reset();
   return {c, kKernelNames[kernel], workspace, controls};
@@ -4628,9 +4627,9 @@ std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> pr
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
 // both where something else looks on. `first`: they have not been computed from it before.
-std::optional<std::pair<std::optional<Tensor>, std::optional<Tensor>>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first,
-                                                                                 int structure, bool for_x, bool for_y) {
-  if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return std::nullopt;
+std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure, bool for_x,
+                                                 bool for_y) {
+  if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};
   const OnDevice guard(x);
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
   const Product product = describe(x, y, dx, kNN, structure);
@@ -4642,10 +4641,10 @@ std::optional<std::pair<std::optional<Tensor>, std::optional<Tensor>>> gradients
   const Tensor workspace = new_workspace(workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y), x);
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
-  check(cudaStreamIsCapturing(stream, &capture), x.get_device());
+  check(cudaStreamIsCapturing(stream, &capture));
   first = first && capture == cudaStreamCaptureStatusNone;
-  check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream), x.get_device());
-  return {{for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt}};
+  check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream));
+  return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
 }
 
 }  // namespace
@@ -4689,14 +4688,12 @@ def _say(what):
 
 def _say_how_it_went(start, kind, error, traceback):
     """At a build's end: how long it took, or what to do about one that failed, whose error goes on."""
-    seconds = time.perf_counter() - start
-    if error is None:
-        return _say(f"built in {seconds:.0f} s")
-    return _say(
-        f"the build failed after {seconds:.0f} s; the error below holds the compiler's words. It needs nvcc of"
-        f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20) and ninja"
-        " (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
+    seconds = f"{time.perf_counter() - start:.0f} s"
+    advice = (
+        f"; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a"
+        " C++ compiler (the newest torch wants C++20) and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
     )
+    _say(f"built in {seconds}" if error is None else f"the build failed after {seconds}{advice}")
 
 
 def _pip_toolkit(cuda, path):
@@ -4731,17 +4728,11 @@ def _lock(file):
     """Lock the open file for this process, and say whom that waits for. The system unlocks it when the process ends, however it ends."""
     import fcntl
 
-    free = False
     with contextlib.suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        free = True
-    if not free:
-        file.seek(0)
-        _say(f"waiting for {file.read() or 'another process'}, which is building the CUDA kernels ({file.name})")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    file.truncate(0)
-    file.write(f"process {os.getpid()}")
-    file.flush()
+        return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    file.seek(0)
+    _say(f"waiting for {file.read() or 'another process'}, which is building the CUDA kernels ({file.name})")
+    fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _capabilities():
@@ -4783,6 +4774,9 @@ def _compile(root, name, flags, targets):
         lock = stack.enter_context(open(f"{folder}.lock", "a+"))
         with contextlib.suppress(OSError):  # a file system without locks: then each process builds for itself
             _lock(lock)
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()}")
+            lock.flush()
             for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
                 shutil.rmtree(left, ignore_errors=True)
         module = _load_build(folder, name)
@@ -4791,27 +4785,27 @@ def _compile(root, name, flags, targets):
         room = tempfile.mkdtemp(prefix=f"{name}.build.", dir=root)
         stack.callback(shutil.rmtree, room, ignore_errors=True)
         os.chmod(room, 0o755)
-        load = {
-            "name": name,
-            "cpp_sources": [_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
-            "cuda_sources": list(_CUDA_SOURCES),
-            "extra_cflags": ["-O2"],
-            "extra_cuda_cflags": flags,
-            "no_implicit_headers": True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
-            "build_directory": room,
-        }
+        pips = {}
         if toolkit is not None:
             stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
-            cpp_extension.CUDA_HOME, load["extra_include_paths"], library = toolkit
-            # The linker is told -lcudart, and pip's library has no name without a version. In the folder where it runs, a script of its
-            # own has that name.
+            cpp_extension.CUDA_HOME, headers, library = toolkit
+            # The linker is told -lcudart, and pip's library has no name without a version: where it runs, a script has that name.
             with open(os.path.join(room, "libcudart.so"), "w") as script:
                 script.write(f'INPUT("{library}")\n')
-            load["extra_ldflags"] = ["-L."]
+            pips = {"extra_include_paths": headers, "extra_ldflags": ["-L."]}
         architectures = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
         _say(f"building the CUDA kernels for {architectures}, once, about {_BUILD_SECONDS} s")
         stack.push(functools.partial(_say_how_it_went, time.perf_counter()))
-        module = cpp_extension.load_inline(**load)
+        module = cpp_extension.load_inline(
+            name=name,
+            cpp_sources=[_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
+            cuda_sources=list(_CUDA_SOURCES),
+            extra_cflags=["-O2"],
+            extra_cuda_cflags=flags,
+            no_implicit_headers=True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
+            build_directory=room,
+            **pips,
+        )
         with contextlib.suppress(OSError):  # a process that did not wait was faster
             os.rename(room, folder)
             module.__file__ = os.path.join(folder, os.path.basename(module.__file__))
@@ -5026,9 +5020,7 @@ _definition.register_vmap(functools.partial(_map, _product_op))
 class _Product(torch.autograd.Function):
     """The operator with a derivative in forward mode, for eager code and torch.func."""
 
-    @staticmethod
-    def forward(X, Y, contraction, structure):
-        return _product_op(X, Y, contraction, structure)
+    forward = staticmethod(_product_op)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -5054,12 +5046,12 @@ class _Product(torch.autograd.Function):
         return sum(rest, first)
 
     @staticmethod
-    def vmap(info, in_dims, X, Y, contraction, structure):
-        return _map(_Product.apply, info, in_dims, X, Y, contraction, structure)
+    def vmap(info, in_dims, *inputs):
+        return _map(_Product.apply, info, in_dims, *inputs)
 
 
 class _PlainProduct(torch.autograd.Function):
-    """_Product for tensors at which nothing but autograd looks; without setup_context, which would double the host's time."""
+    """_Product where nothing but autograd looks on; without setup_context, which would double the host's time."""
 
     @staticmethod
     def forward(ctx, X, Y, contraction, structure):
@@ -5098,36 +5090,34 @@ for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes,
         _CPU_KEYS.add(_dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
 
 
-def _is_plain(X, Y, contraction, structure):
-    """Whether these are tensors at which nothing looks but autograd; on a GPU with kernels also whether they fit each other."""
+def _plain_way(X, Y, contraction, structure):
+    """What computes the product of tensors at which nothing looks but autograd, None for others; on a GPU with kernels also for those that
+    do not fit each other."""
     if _has_kernels(X):
-        return _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
-    if not _CPU_KEYS or _dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu"):
-        return False
-    looked_at = getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0  # -1 outside of forward_ad.dual_level
-    return not looked_at and all(_dispatch_keys(T).raw_repr() in _CPU_KEYS for T in (X, Y))
+        plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
+    else:
+        plain = _CPU_KEYS and _dispatch_keys(X).raw_repr() in _CPU_KEYS and _dispatch_keys(Y).raw_repr() in _CPU_KEYS
+        plain = plain and not (_dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu"))
+        plain = plain and getattr(torch.autograd.forward_ad, "_current_level", 0) < 0  # outside of forward_ad.dual_level
+    if not plain:
+        return None
+    return _PlainProduct.apply if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad) else _product
 
 
-def _plain_product(X, Y, contraction, structure):
-    """The product of plain tensors that fit each other."""
-    if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad):
-        return _PlainProduct.apply(X, Y, contraction, structure)
-    return _product(X, Y, contraction, structure)
-
-
-def _shortest_way(X, Y, contraction, structure):
+def _shortest_way(*product):
     """The product of tensors that fit each other, whatever they are."""
-    return (_plain_product if _is_plain(X, Y, contraction, structure) else _Product.apply)(X, Y, contraction, structure)
+    return (_plain_way(*product) or _Product.apply)(*product)
 
 
 def _call(function, A, B, contraction, structure):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph holds the operator, no function of Python's
     on_gpu = not traced and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor) and _has_kernels(A)
-    if on_gpu and _is_plain(A, B, contraction, structure):  # which checks them, too
-        return _plain_product(A, B, contraction, structure)
-    A, B = _prepared(function, A, B, structure)
-    return (_product_op if traced else _shortest_way)(A, B, contraction, structure)
+    way = _plain_way(A, B, contraction, structure) if on_gpu else None  # which checks them, too
+    if way is None:
+        A, B = _prepared(function, A, B, structure)
+        way = _product_op if traced else _shortest_way
+    return way(A, B, contraction, structure)
 
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------
@@ -5230,24 +5220,23 @@ class TransposedAModelNew(torch.nn.Module):
         return transposed_a_matmul(A, B)
 
 
-_N = 4096  # of the triangular problems
-_K, _M, _COLUMNS = 8192, 2048, 4096  # of A.T @ B
-_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+def _uniform(*shape):
+    return torch.rand(*shape, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def get_inputs():
     """Two fresh lower triangular matrices (4096, 4096), float32, uniform in [0, 1), on the GPU where there is one."""
-    return [torch.rand(_N, _N, device=_DEVICE).tril() for _ in range(2)]
+    return [_uniform(4096, 4096).tril() for _ in range(2)]
 
 
 def get_inputs_upper():
-    """Two fresh upper triangular matrices (4096, 4096), float32, uniform in [0, 1), on the GPU where there is one."""
-    return [torch.rand(_N, _N, device=_DEVICE).triu() for _ in range(2)]
+    """As get_inputs, but upper triangular."""
+    return [_uniform(4096, 4096).triu() for _ in range(2)]
 
 
 def get_inputs_transposed_a():
-    """A (8192, 2048) and B (8192, 4096), float32, uniform in [0, 1), on the GPU where there is one."""
-    return [torch.rand(_K, _M, device=_DEVICE), torch.rand(_K, _COLUMNS, device=_DEVICE)]
+    """A (8192, 2048) and B (8192, 4096), made as those of get_inputs, but dense."""
+    return [_uniform(8192, 2048), _uniform(8192, 4096)]
 
 
 def get_init_inputs():
