@@ -4584,8 +4584,6 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 using Maybe = std::optional<Tensor>;
 
-Tensor new_workspace(int64_t bytes, const Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
-
 // C = the contraction of two CUDA tensors; the kernel that computed it. If `keep`, the workspace that the Hopper kernel left, if it holds
 // the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
 std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep,
@@ -4615,7 +4613,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
     p = describe(x, y, written, contraction, structure);
   }
   Maybe workspace, controls;   // freed at the end, they go to later work of this stream alone
-  if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = new_workspace(bytes, x);
+  if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
   check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
@@ -4638,7 +4636,7 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   if (!for_y) to_y.c = nullptr;
   if (structure == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
   const Gpu& gpu = gpu_of(x);
-  const Tensor workspace = new_workspace(workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y), x);
+  const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y)}, x.options().dtype(at::kByte));
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
   check(cudaStreamIsCapturing(stream, &capture));
@@ -4662,11 +4660,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 # The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2}  # as in the CUDA source
 _AUTOMATIC, _EXACT, _MMA = _PATHS.values()
-_PATH = _PATHS.get(os.environ.get("TRIL_MATMUL_PATH", "auto"))
-if _PATH is None:
-    raise ValueError(
-        f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {os.environ['TRIL_MATMUL_PATH']!r}"
-    )
+_wanted = os.environ.get("TRIL_MATMUL_PATH", "auto")
+if _wanted not in _PATHS:
+    raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {_wanted!r}")
+_PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
@@ -4687,7 +4684,7 @@ def _say(what):
 
 
 def _say_how_it_went(start, kind, error, traceback):
-    """At a build's end: how long it took, or what to do about one that failed, whose error goes on."""
+    """At a build's end: how long it took, or what one that failed needs; its error goes on."""
     seconds = f"{time.perf_counter() - start:.0f} s"
     advice = (
         f"; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a"
@@ -4698,10 +4695,7 @@ def _say_how_it_went(start, kind, error, traceback):
 
 def _pip_toolkit(cuda, path):
     """What pip's packages have of CUDA's version `cuda` in the folders of `path`: (a CUDA_HOME, folders of headers, libcudart), or None.
-
-    From CUDA 13 on they make one tree, nvidia/cu13, in site-packages; or in two, where one has torch's and another is the virtual
-    environment. CUDA 12's packages have no nvcc.
-    """
+    From CUDA 13 on they make a tree, nvidia/cu13, in site-packages, or in two of those; before, they have no nvcc."""
     major = str(cuda).partition(".")[0]
     trees = [os.path.join(os.path.abspath(folder), "nvidia", f"cu{major}") for folder in path]
     # A file of each package, in the order of _PIP_PACKAGES, and the library of the last.
@@ -4716,12 +4710,13 @@ def _pip_toolkit(cuda, path):
 
 def _load_build(folder, name):
     """The extension module that lies finished in the folder, or None."""
-    for library in glob.glob(os.path.join(glob.escape(folder), f"{name}*.so")):  # torch numbers the name where a process builds it again
-        spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    return None
+    library = next(glob.iglob(os.path.join(glob.escape(folder), f"{name}*.so")), None)  # torch numbers what a process builds again
+    if library is None:
+        return None
+    spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _lock(file):
@@ -4741,13 +4736,12 @@ def _capabilities():
 
 
 def _build():
-    """Load the kernels for the GPUs present, compiled if they have not been. Returns the extension module, or None where no GPU has kernels
-    or there is no nvcc."""
+    """The extension module with the kernels for the GPUs present, compiled if it has not been. None where no GPU has kernels or there is
+    no nvcc."""
     targets = sorted({capability for capability in _capabilities() if capability >= _OLDEST})
     if not targets:
         return None
-    # Hopper's tensor-core instructions need the 'a' target.
-    names = [f"{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]
+    names = [f"{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # Hopper's tensor cores need the 'a' target
     flags = _NVCC_FLAGS + [f"-gencode=arch=compute_{target},code=sm_{target}" for target in names]
     # The name holds a digest of all that decides the binary, so an edited file, a new GPU or another Python never meets an old build.
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
@@ -4758,8 +4752,8 @@ def _build():
 
 
 def _compile(root, name, flags, targets):
-    """Compile the kernels and load them, in a folder of their own, which has the build's name once all is there: so a build that was
-    killed, or goes on without its Python, is never taken for one."""
+    """The module, built in a folder of its own, which has the build's name once all is there: so a build that was killed, or goes on
+    without its Python, is never taken for one."""
     from torch.utils import cpp_extension
 
     # torch looks for CUDA_HOME, nvcc on the PATH and /usr/local/cuda, which need not have nvcc; of pip's packages it does not know.
@@ -4953,9 +4947,9 @@ def _product_by_torch(X, Y, contraction, structure):
 
 # ---- Operator, as PyTorch knows it. ----------------------------------------------------------------------------------
 #
-# torch.ops.tril_matmul.product is what torch.compile, export and vmap see; _Product is the same for eager autograd and torch.func, which
-# want an autograd.Function of their own. The three contractions are each other's derivatives (see the trilinear form above), so one
-# operator with one formula each serves gradients of every order. Executing this file again, as notebooks do, defines it anew.
+# torch.ops.tril_matmul.product is what torch.compile and export see; _Product is the same for eager autograd and torch.func, which want an
+# autograd.Function of their own. The three contractions are each other's derivatives (see the trilinear form above), so one operator
+# serves gradients of every order. Executing this file again, as notebooks do, defines it anew.
 
 
 def _product(X, Y, contraction, structure):
@@ -4986,10 +4980,10 @@ _GRADIENTS = {
 }
 
 
-def _save_operands(ctx, inputs, output):
+def _save_operands(ctx, inputs, output, both=False):
+    """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
     X, Y, ctx.contraction, ctx.structure = inputs
-    # An operand is kept only for the gradient that needs it: dX is made of Y, dY of X.
-    ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None)
+    ctx.save_for_backward(X if both or ctx.needs_input_grad[1] else None, Y if both or ctx.needs_input_grad[0] else None)
 
 
 def _gradients(product, ctx, G, X, Y):
@@ -5060,12 +5054,10 @@ class _PlainProduct(torch.autograd.Function):
         keep = contraction == _NN and structure != _DENSE and _has_kernels(X) and None not in (_saved_tensors_hooks, _backward_keeps_graph)
         if keep and _saved_tensors_hooks(True) is None:
             C, _, ctx.workspace, _ = _product_by_kernels(X, Y, contraction, structure, keep=True)
+            ctx.first = iter([True])  # for one backward, even if two threads ask at once
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
-        _save_operands(ctx, (X, Y, contraction, structure), C)
-        if ctx.workspace is not None:
-            ctx.first = iter([True])  # for one backward, even if two threads ask at once
-            ctx.save_for_backward(X, Y)
+        _save_operands(ctx, (X, Y, contraction, structure), C, both=ctx.workspace is not None)
         return C
 
     @staticmethod
