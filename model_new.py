@@ -4441,8 +4441,8 @@ namespace {
 
 using at::Tensor;
 
-// TORCH_CHECK is given one string, never its parts: it would print those to a stream. Some toolchains link the C++ library statically into
-// an extension, and a stream of its own then ends the process instead of telling what is wrong. Exceptions come through.
+// TORCH_CHECK is given one string: parts it would print to a stream, and where a toolchain links the C++ library statically into an
+// extension, a stream of its own ends the process instead of telling what is wrong.
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
@@ -4776,8 +4776,7 @@ def _compile(root, name, flags, targets):
         module = _load_build(folder, name)
         if module is not None:
             return module
-        room = tempfile.mkdtemp(prefix=f"{name}.build.", dir=root)
-        stack.callback(shutil.rmtree, room, ignore_errors=True)
+        room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
         os.chmod(room, 0o755)
         pips = {}
         if toolkit is not None:
@@ -5155,18 +5154,16 @@ _PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_T
 def explain(A, B, problem="lower"):
     """Compute one product and say how, for debugging (it waits for the GPU).
 
-    Args:
-        A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
+    A and B are as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
-    Returns:
-        A dict: 'path', the kernel whose result counts ('exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', 'hopper, fallback' where a
-        part of a batch fell back), or, where there is nothing to say and nothing is computed, 'cpu', 'torch' (a GPU before compute
-        capability 8.0) or 'meta'; 'fallback', whether there was one: pairs of float16 cannot hold an operand, and another kernel computed
-        the product, or one of the batch; 'fallback_at', which of the batch, counted over its leading dimensions as one;
-        'outliers', how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
+    Returns a dict:
+        'path': the kernel whose result counts, 'exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper, fallback' where a part
+            of a batch fell back; or, where nothing is computed, 'cpu', 'torch' (a GPU before compute capability 8.0) or 'meta'
+        'fallback', 'fallback_at': whether another kernel computed, as pairs of float16 cannot hold an operand; and which products of
+            the batch, counted over its leading dimensions as one
+        'outliers': how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks
 
-    Raises:
-        ValueError: another problem. TypeError: a subclass of torch.Tensor (DTensor). And what those functions raise.
+    Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), and what those functions raise.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
@@ -5178,12 +5175,11 @@ def explain(A, B, problem="lower"):
     path, controls = "torch" if A.is_cuda else A.device.type, None
     if _has_kernels(A):
         _, path, _, controls = _product_by_kernels(A, B, contraction, structure, explain=True)
-    controls = [] if controls is None else controls.tolist()  # of each: fallback, outliers
-    fallback_at = [number for number, control in enumerate(controls) if control[0]]
-    if fallback_at:
-        path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"
-    outliers = sum(control[1] for control in controls)
-    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": outliers}
+    fallbacks, outliers = ([], []) if controls is None else controls.T.tolist()
+    if any(fallbacks):
+        path = "fallback" if all(fallbacks) else "hopper, fallback"
+    fallback_at = [number for number, fallback in enumerate(fallbacks) if fallback]
+    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": sum(outliers)}
 
 
 # ======================================================================================================================
