@@ -4840,9 +4840,8 @@ def _prepared(function, A, B, structure):
         if not isinstance(T, torch.Tensor):
             raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
         if T.layout != torch.strided or T.is_nested:
-            what = f"has layout {T.layout}; use {name}.to_dense()"
-            if T.is_nested:
-                what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
+            nested = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)" if T.is_nested else None
+            what = nested or f"has layout {T.layout}; use {name}.to_dense()"
             raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
         if T.dtype not in _DTYPES:
             what = str(T.dtype).removeprefix("torch.")
