@@ -149,8 +149,8 @@ int64_t products_at_once(const Product& product);
 
 // Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets the Hopper kernel's Control of each of the
 // batch.
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace,
-                           Control* controls, cudaStream_t stream);
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
+                           cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`.
 // Either may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
@@ -4147,11 +4147,13 @@ namespace {
 
 using at::Tensor;
 
-// TORCH_CHECK is given one string, never its parts: it would print those to a stream. Some toolchains link the C++ library statically into
-// an extension, and a stream of its own then ends the process instead of telling what is wrong. Exceptions come through.
-void check(cudaError_t error, int device) {
+// TORCH_CHECK is given one string: parts it would print to a stream, and where a toolchain links the C++ library statically into an
+// extension, a stream of its own ends the process instead of telling what is wrong.
+void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
+  int device = 0;
+  cudaGetDevice(&device);
   std::string advice;
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction || error == cudaErrorInvalidKernelImage)
     advice = ". The kernels are built for the GPUs that are visible when the file is imported; if this one was not, import it again in a"
@@ -4159,28 +4161,28 @@ void check(cudaError_t error, int device) {
   if (error == cudaErrorInvalidConfiguration)
     advice = ". A launch has at most 2147483647 CTAs, and each product of a batch takes one or more; split the batch";
   TORCH_CHECK(false, std::string("tril_matmul: the CUDA kernel could not be launched on cuda:") + std::to_string(device) + ": " +
-                         cudaGetErrorName(error) + " (" + std::to_string(static_cast<int>(error)) + "), " + cudaGetErrorString(error) +
-                         advice + ".");
+                         cudaGetErrorName(error) + " (" + std::to_string(error) + "), " + cudaGetErrorString(error) + advice + ".");
 }
 
 // The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, and the driver's functions (one
 // encodes tensor maps) want one: cudaSetDevice makes it. The guard alone calls that only where another device is current.
 struct OnDevice {
   c10::cuda::CUDAGuard guard;
-  explicit OnDevice(const Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device()), x.get_device()); }
+  explicit OnDevice(const Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device())); }
 };
 
 // What the launchers want to know of a GPU, asked once.
 const Gpu& gpu_of(const Tensor& x) {
   static const std::vector<Gpu> gpus = [] {
-    int count = 0, major = 0, minor = 0;
-    check(cudaGetDeviceCount(&count), 0);
-    std::vector<Gpu> found(count);
-    for (int device = 0; device < count; ++device) {
-      check(cudaDeviceGetAttribute(&found[device].sms, cudaDevAttrMultiProcessorCount, device), device);
-      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), device);
-      check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), device);
-      found[device].capability = 10 * major + minor;
+    std::vector<Gpu> found(c10::cuda::device_count());
+    for (size_t device = 0; device < found.size(); ++device) {
+      auto ask = [&](cudaDeviceAttr attribute) {
+        int value = 0;
+        check(cudaDeviceGetAttribute(&value, attribute, static_cast<int>(device)));
+        return value;
+      };
+      found[device] = {ask(cudaDevAttrMultiProcessorCount),
+                       10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor)};
     }
     return found;
   }();
@@ -4223,12 +4225,6 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
     return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
 
-struct Sizes {   // C is m x n, and k is summed over
-  int64_t m, n, k;
-  Sizes(const Tensor& x, const Tensor& y, int contraction)
-      : m(x.size(contraction == kTN ? -1 : -2)), n(y.size(contraction == kNT ? -2 : -1)), k(x.size(contraction == kTN ? -2 : -1)) {}
-};
-
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree (they may be
 // expanded). Operands that have too many of those, strided in unrelated ways, are copied.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
@@ -4237,8 +4233,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     x = x.contiguous(), y = y.contiguous();
     TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
   }
-  const Sizes sizes(x, y, contraction);
-  p.m = static_cast<int>(sizes.m), p.n = static_cast<int>(sizes.n), p.k = static_cast<int>(sizes.k);
+  p.m = static_cast<int>(c.size(-2)), p.n = static_cast<int>(c.size(-1)), p.k = static_cast<int>(x.size(contraction == kTN ? -2 : -1));
   p.triangular = structure != kDense, p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
@@ -4265,9 +4260,7 @@ Tensor padded_copy(const Tensor& t) {
   return empty_padded(once).copy_(once).expand(t.sizes());
 }
 
-// ---- Binding: products, and gradients of those whose operands are still packed.
-
-Tensor new_workspace(int64_t bytes, const Tensor& like) { return at::empty({bytes}, like.options().dtype(at::kByte)); }
+// ---- Binding: what the kernels can be given.
 
 // Whether all that is a tensor of this kind lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
 bool is_memory(const Tensor& t) {
@@ -4293,19 +4286,24 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
          c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
 }
 
+// ---- Binding: products, and gradients of those whose operands are still packed.
+
+using Maybe = std::optional<Tensor>;
+
 // C = the contraction of two CUDA tensors; the kernel that computed it. If `keep`, the workspace that the Hopper kernel left, if it holds
 // the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
-std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> product(Tensor x, Tensor y, int contraction, int structure,
-                                                                                      int path, bool keep, bool explain) {
+std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep,
+                                                      bool explain) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
   const OnDevice guard(x);
-  const auto [m, n, k] = Sizes(x, y, contraction);
+  const int64_t m = x.size(contraction == kTN ? -1 : -2), k = x.size(contraction == kTN ? -2 : -1);
+  const int64_t n = y.size(contraction == kNT ? -2 : -1);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
-  shape[shape.size() - 2] = m, shape[shape.size() - 1] = n;
+  shape[shape.size() - 2] = m, shape.back() = n;
   const Tensor c = at::empty(shape, x.options());
-  if (c.numel() == 0) return {c, kKernelNames[kExactKernel], std::nullopt, std::nullopt};
+  if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}, {}};
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
@@ -4320,23 +4318,22 @@ std::tuple<Tensor, std::string, std::optional<Tensor>, std::optional<Tensor>> pr
     if (copies & 4) written = empty_padded(c);
     p = describe(x, y, written, contraction, structure);
   }
-  std::optional<Tensor> workspace, controls;   // freed at the end, they go to later work of this stream alone
-  if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = new_workspace(bytes, x);
+  Maybe workspace, controls;   // freed at the end, they go to later work of this stream alone
+  if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
   check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr,
-                       controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()),
-        x.get_device());
+                       controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()));
   if (!written.is_same(c)) c.copy_(written);
   if (!keep || kernel != kHopperKernel || products_at_once(p) != p.batches) workspace.reset();
   return {c, kKernelNames[kernel], workspace, controls};
 }
 
-// The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for. `first`: they
-// have not been computed from it before.
-std::tuple<std::optional<Tensor>, std::optional<Tensor>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure,
-                                                                   bool for_x, bool for_y) {
-  TORCH_CHECK(fit(g, y, kNT, structure) && fit(x, g, kTN, structure), "tril_matmul: the gradient does not fit the operands");
+// The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
+// both where something else looks on. `first`: they have not been computed from it before.
+std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure, bool for_x,
+                                                 bool for_y) {
+  if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};
   const OnDevice guard(x);
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
   const Product product = describe(x, y, dx, kNN, structure);
@@ -4345,13 +4342,13 @@ std::tuple<std::optional<Tensor>, std::optional<Tensor>> gradients(Tensor g, Ten
   if (!for_y) to_y.c = nullptr;
   if (structure == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
   const Gpu& gpu = gpu_of(x);
-  const Tensor workspace = new_workspace(workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y), x);
+  const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y)}, x.options().dtype(at::kByte));
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
-  check(cudaStreamIsCapturing(stream, &capture), x.get_device());
+  check(cudaStreamIsCapturing(stream, &capture));
   first = first && capture == cudaStreamCaptureStatusNone;
-  check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream), x.get_device());
-  return {for_x ? std::optional(dx) : std::nullopt, for_y ? std::optional(dy) : std::nullopt};
+  check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream));
+  return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
 }
 
 }  // namespace
@@ -4369,11 +4366,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 # The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2}  # as in the CUDA source
 _AUTOMATIC, _EXACT, _MMA = _PATHS.values()
-_PATH = _PATHS.get(os.environ.get("TRIL_MATMUL_PATH", "auto"))
-if _PATH is None:
-    raise ValueError(
-        f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {os.environ['TRIL_MATMUL_PATH']!r}"
-    )
+_wanted = os.environ.get("TRIL_MATMUL_PATH", "auto")
+if _wanted not in _PATHS:
+    raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {_wanted!r}")
+_PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
@@ -4394,23 +4390,18 @@ def _say(what):
 
 
 def _say_how_it_went(start, kind, error, traceback):
-    """At a build's end: how long it took, or what to do about one that failed, whose error goes on."""
-    seconds = time.perf_counter() - start
-    if error is None:
-        return _say(f"built in {seconds:.0f} s")
-    return _say(
-        f"the build failed after {seconds:.0f} s; the error below holds the compiler's words. It needs nvcc of"
-        f" CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20) and ninja"
-        " (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
+    """At a build's end: how long it took, or what one that failed needs; its error goes on."""
+    seconds = f"{time.perf_counter() - start:.0f} s"
+    advice = (
+        f"; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a"
+        " C++ compiler (the newest torch wants C++20) and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
     )
+    _say(f"built in {seconds}" if error is None else f"the build failed after {seconds}{advice}")
 
 
 def _pip_toolkit(cuda, path):
     """What pip's packages have of CUDA's version `cuda` in the folders of `path`: (a CUDA_HOME, folders of headers, libcudart), or None.
-
-    From CUDA 13 on they make one tree, nvidia/cu13, in site-packages; or in two, where one has torch's and another is the virtual
-    environment. CUDA 12's packages have no nvcc.
-    """
+    From CUDA 13 on they make a tree, nvidia/cu13, in site-packages, or in two of those; before, they have no nvcc."""
     major = str(cuda).partition(".")[0]
     trees = [os.path.join(os.path.abspath(folder), "nvidia", f"cu{major}") for folder in path]
     # A file of each package, in the order of _PIP_PACKAGES, and the library of the last.
@@ -4425,29 +4416,24 @@ def _pip_toolkit(cuda, path):
 
 def _load_build(folder, name):
     """The extension module that lies finished in the folder, or None."""
-    for library in glob.glob(os.path.join(glob.escape(folder), f"{name}*.so")):  # torch numbers the name where a process builds it again
-        spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    return None
+    library = next(glob.iglob(os.path.join(glob.escape(folder), f"{name}*.so")), None)  # torch numbers what a process builds again
+    if library is None:
+        return None
+    spec = importlib.util.spec_from_file_location(os.path.basename(library).removesuffix(".so"), library)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _lock(file):
     """Lock the open file for this process, and say whom that waits for. The system unlocks it when the process ends, however it ends."""
     import fcntl
 
-    free = False
     with contextlib.suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        free = True
-    if not free:
-        file.seek(0)
-        _say(f"waiting for {file.read() or 'another process'}, which is building the CUDA kernels ({file.name})")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    file.truncate(0)
-    file.write(f"process {os.getpid()}")
-    file.flush()
+        return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    file.seek(0)
+    _say(f"waiting for {file.read() or 'another process'}, which is building the CUDA kernels ({file.name})")
+    fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _capabilities():
@@ -4456,13 +4442,12 @@ def _capabilities():
 
 
 def _build():
-    """Load the kernels for the GPUs present, compiled if they have not been. Returns the extension module, or None where no GPU has kernels
-    or there is no nvcc."""
+    """The extension module with the kernels for the GPUs present, compiled if it has not been. None where no GPU has kernels or there is
+    no nvcc."""
     targets = sorted({capability for capability in _capabilities() if capability >= _OLDEST})
     if not targets:
         return None
-    # Hopper's tensor-core instructions need the 'a' target.
-    names = [f"{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]
+    names = [f"{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # Hopper's tensor cores need the 'a' target
     flags = _NVCC_FLAGS + [f"-gencode=arch=compute_{target},code=sm_{target}" for target in names]
     # The name holds a digest of all that decides the binary, so an edited file, a new GPU or another Python never meets an old build.
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
@@ -4473,8 +4458,8 @@ def _build():
 
 
 def _compile(root, name, flags, targets):
-    """Compile the kernels and load them, in a folder of their own, which has the build's name once all is there: so a build that was
-    killed, or goes on without its Python, is never taken for one."""
+    """The module, built in a folder of its own, which has the build's name once all is there: so a build that was killed, or goes on
+    without its Python, is never taken for one."""
     from torch.utils import cpp_extension
 
     # torch looks for CUDA_HOME, nvcc on the PATH and /usr/local/cuda, which need not have nvcc; of pip's packages it does not know.
@@ -4489,35 +4474,37 @@ def _compile(root, name, flags, targets):
         lock = stack.enter_context(open(f"{folder}.lock", "a+"))
         with contextlib.suppress(OSError):  # a file system without locks: then each process builds for itself
             _lock(lock)
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()}")
+            lock.flush()
             for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
                 shutil.rmtree(left, ignore_errors=True)
         module = _load_build(folder, name)
         if module is not None:
             return module
-        room = tempfile.mkdtemp(prefix=f"{name}.build.", dir=root)
-        stack.callback(shutil.rmtree, room, ignore_errors=True)
+        room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
         os.chmod(room, 0o755)
-        load = {
-            "name": name,
-            "cpp_sources": [_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
-            "cuda_sources": list(_CUDA_SOURCES),
-            "extra_cflags": ["-O2"],
-            "extra_cuda_cflags": flags,
-            "no_implicit_headers": True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
-            "build_directory": room,
-        }
+        pips = {}
         if toolkit is not None:
             stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
-            cpp_extension.CUDA_HOME, load["extra_include_paths"], library = toolkit
-            # The linker is told -lcudart, and pip's library has no name without a version. In the folder where it runs, a script of its
-            # own has that name.
+            cpp_extension.CUDA_HOME, headers, library = toolkit
+            # The linker is told -lcudart, and pip's library has no name without a version: where it runs, a script has that name.
             with open(os.path.join(room, "libcudart.so"), "w") as script:
                 script.write(f'INPUT("{library}")\n')
-            load["extra_ldflags"] = ["-L."]
+            pips = {"extra_include_paths": headers, "extra_ldflags": ["-L."]}
         architectures = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
         _say(f"building the CUDA kernels for {architectures}, once, about {_BUILD_SECONDS} s")
         stack.push(functools.partial(_say_how_it_went, time.perf_counter()))
-        module = cpp_extension.load_inline(**load)
+        module = cpp_extension.load_inline(
+            name=name,
+            cpp_sources=[_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
+            cuda_sources=list(_CUDA_SOURCES),
+            extra_cflags=["-O2"],
+            extra_cuda_cflags=flags,
+            no_implicit_headers=True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
+            build_directory=room,
+            **pips,
+        )
         with contextlib.suppress(OSError):  # a process that did not wait was faster
             os.rename(room, folder)
             module.__file__ = os.path.join(folder, os.path.basename(module.__file__))
@@ -4544,16 +4531,6 @@ _JVP = _private("_C._functorch.TransformType.Jvp")
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
 
-
-def _forward_level():
-    """The level of forward_ad.dual_level, -1 outside."""
-    return getattr(torch.autograd.forward_ad, "_current_level", 0)
-
-
-_HAS_SHORT_WAYS = None not in (_dispatch_keys, _dispatch_modes, _func_levels)
-_TELLS_LEVELS = None not in (_func_levels, _JVP)
-_KEEPS_WORKSPACES = None not in (_saved_tensors_hooks, _backward_keeps_graph)
-
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
@@ -4561,32 +4538,28 @@ _DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the re
 _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
-def _check_operand(function, name, T, square):
-    """Refuse what is not a dense floating-point tensor of matrices; the message names the argument and what is accepted."""
-    if not isinstance(T, torch.Tensor):
-        raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
-    if T.layout != torch.strided or T.is_nested:
-        what = f"has layout {T.layout}; use {name}.to_dense()"
-        if T.is_nested:
-            what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)"
-        raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
-    if T.dtype not in _DTYPES:
-        what = str(T.dtype).removeprefix("torch.")
-        raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {what}")
-    if T.dim() < 2:
-        shape = "(..., N, N)" if square else "(..., rows, columns)"
-        raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape}, but has shape {tuple(T.shape)}")
-    if square and T.shape[-1] != T.shape[-2]:
-        raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(T.shape)}")
-
-
 def _prepared(function, A, B, structure):
-    """The operands in the dtype that autocast wants, their leading dimensions broadcast. Raises TypeError, ValueError or RuntimeError."""
-    _check_operand(function, "A", A, structure != _DENSE)
-    _check_operand(function, "B", B, structure != _DENSE)
+    """The operands in the dtype that autocast wants, their leading dimensions broadcast. Whatever is wrong with them is said here: which
+    argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
+    square = structure != _DENSE
+    for name, T in (("A", A), ("B", B)):
+        if not isinstance(T, torch.Tensor):
+            raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
+        if T.layout != torch.strided or T.is_nested:
+            nested = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)" if T.is_nested else None
+            what = nested or f"has layout {T.layout}; use {name}.to_dense()"
+            raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
+        if T.dtype not in _DTYPES:
+            what = str(T.dtype).removeprefix("torch.")
+            raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {what}")
+        if T.dim() < 2:
+            shape = "(..., N, N)" if square else "(..., rows, columns)"
+            raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape}, but has shape {tuple(T.shape)}")
+        if square and T.shape[-1] != T.shape[-2]:
+            raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(T.shape)}")
     a, b, device = A.shape, B.shape, A.device.type
     if a[-2] != b[-2]:
-        what = "number of rows K" if structure == _DENSE else "size N"
+        what = "size N" if square else "number of rows K"
         raise ValueError(f"{function}: A and B must have the same {what}, but A has shape {tuple(a)} and B has shape {tuple(b)}")
     for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
         if a[d] != b[d] and 1 not in (a[d], b[d]):
@@ -4642,20 +4615,6 @@ def _is_finite(*parts):
     return all(math.isfinite(part.sum().item()) for part in parts)
 
 
-def _add_block(A, B, G, contraction, k, e, exact):
-    """Of the terms A[i, k] B[k, j] G[i, j], i >= k >= j, two are multiplied and added to the third, here with the middle index in k..e-1.
-    The operands are zero above the diagonal. `exact`: not where a zero from there would be multiplied by NaN or Inf."""
-    a, b, g = A[:, k:, k:e], B[:, k:e, :e], G[:, k:, :e]
-    c, x, y = ((g, a, b), (a, g, b.mT), (b, a.mT, g))[contraction]
-    diagonal = (slice(None), slice(k, None), slice(e - k))[contraction]  # the part of x and y that meets zeros from above a diagonal
-    if exact and e - k > 1 and not _is_finite(x[..., diagonal], y[:, diagonal]):
-        middle = (k + e) // 2  # a single index meets none
-        _add_block(A, B, G, contraction, k, middle, True)
-        _add_block(A, B, G, contraction, middle, e, True)
-    else:
-        c.baddbmm_(x, y)
-
-
 def _product_by_torch(X, Y, contraction, structure):
     """The contraction of two tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
     if torch.is_autocast_enabled(X.device.type):  # it would send the products below to another dtype
@@ -4663,35 +4622,38 @@ def _product_by_torch(X, Y, contraction, structure):
             return _product_by_torch(X, Y, contraction, structure)
     if X.dtype in (torch.float16, torch.bfloat16):
         return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
-    if structure == _DENSE:
-        return torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
-    N, cut = X.shape[-1], torch.tril if structure == _LOWER else torch.triu
-    if X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
+    N, cut = X.shape[-1], (lambda T, out=None: T, torch.tril, torch.triu)[structure]
+    if structure != _DENSE and X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
         parts = zip(*(T.flatten(0, -3).split(max(1, _CACHED // (N * N))) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
     X, Y = cut(X), cut(Y)
-    if N <= _LARGEST_DENSE:
+    if structure == _DENSE or N <= _LARGEST_DENSE:
         C = torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
-        C = C if contraction == _NN else cut(C, out=C)
-        if _is_finite(C):
-            return C
-    for exact in (False, True):
-        C, lower = X.new_zeros(X.shape), contraction
-        x, y, c = (T.reshape(-1, N, N) for T in (X, Y, C))
-        if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
-            x, y, c, lower = y.mT, x.mT, c.mT, (_NN, _TN, _NT)[contraction]
-        for k in range(0, N, _BLOCK):
-            _add_block(*((x, y, c), (c, y, x), (x, c, y))[lower], lower, k, min(N, k + _BLOCK), exact)
-        C = C if contraction == _NN else cut(C, out=C)
-        if exact or _is_finite(C):
-            return C
+        if structure == _DENSE or _is_finite(C):
+            return C if contraction == _NN else cut(C, out=C)
+    C = X.new_zeros(X.shape)
+    x, y, c = (T.reshape(-1, N, N) for T in (X, Y, C))
+    if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
+        x, y, c, contraction = y.mT, x.mT, c.mT, (_NN, _TN, _NT)[contraction]
+    # Of the terms A[i, k] B[k, j] G[i, j], i >= k >= j, two are multiplied and added to the third, with the middle index in k..e-1.
+    A, B, G = ((x, y, c), (c, y, x), (x, c, y))[contraction]
+    blocks = [(k, min(N, k + _BLOCK)) for k in range(0, N, _BLOCK)]
+    for k, e in blocks:
+        a, b, g = A[:, k:, k:e], B[:, k:e, :e], G[:, k:, :e]
+        c, x, y = ((g, a, b), (a, g, b.mT), (b, a.mT, g))[contraction]
+        diagonal = (slice(None), slice(k, None), slice(e - k))[contraction]  # the part of x and y that meets zeros from above a diagonal
+        if e - k == 1 or _is_finite(x[..., diagonal], y[:, diagonal]):
+            c.baddbmm_(x, y)
+        else:  # NaN or Inf times such a zero would be NaN; a single index meets none
+            blocks += [(k, (k + e) // 2), ((k + e) // 2, e)]
+    return C if contraction == _NN else cut(C, out=C)
 
 
 # ---- Operator, as PyTorch knows it. ----------------------------------------------------------------------------------
 #
-# torch.ops.tril_matmul.product is what torch.compile, export and vmap see; _Product is the same for eager autograd and torch.func, which
-# want an autograd.Function of their own. The three contractions are each other's derivatives (see the trilinear form above), so one
-# operator with one formula each serves gradients of every order. Executing this file again, as notebooks do, defines it anew.
+# torch.ops.tril_matmul.product is what torch.compile and export see; _Product is the same for eager autograd and torch.func, which want an
+# autograd.Function of their own. The three contractions are each other's derivatives (see the trilinear form above), so one operator
+# serves gradients of every order. Executing this file again, as notebooks do, defines it anew.
 
 
 def _product(X, Y, contraction, structure):
@@ -4722,10 +4684,10 @@ _GRADIENTS = {
 }
 
 
-def _save_operands(ctx, inputs, output):
+def _save_operands(ctx, inputs, output, both=False):
+    """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
     X, Y, ctx.contraction, ctx.structure = inputs
-    # An operand is kept only for the gradient that needs it: dX is made of Y, dY of X.
-    ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None)
+    ctx.save_for_backward(X if both or ctx.needs_input_grad[1] else None, Y if both or ctx.needs_input_grad[0] else None)
 
 
 def _gradients(product, ctx, G, X, Y):
@@ -4756,9 +4718,7 @@ _definition.register_vmap(functools.partial(_map, _product_op))
 class _Product(torch.autograd.Function):
     """The operator with a derivative in forward mode, for eager code and torch.func."""
 
-    @staticmethod
-    def forward(X, Y, contraction, structure):
-        return _product_op(X, Y, contraction, structure)
+    forward = staticmethod(_product_op)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -4771,105 +4731,89 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
-        if not _TELLS_LEVELS:  # see _call
+        if None in (_func_levels, _JVP):
             raise NotImplementedError("tril_matmul: forward mode needs a torch that says how deep it is nested, as this one does not")
+        if sum(level.key() == _JVP for level in _func_levels() or ()) > 1:  # of two, torch.func would lose the outer one
+            raise NotImplementedError(
+                "tril_matmul: a forward-mode derivative of a forward-mode derivative is not supported;"
+                " use torch.func.hessian, jacrev or any other combination with reverse mode"
+            )
         X, Y = ctx.saved_tensors
         pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
         first, *rest = (_Product.apply(*operands, ctx.contraction, ctx.structure) for operands in pairs)
         return sum(rest, first)
 
     @staticmethod
-    def vmap(info, in_dims, X, Y, contraction, structure):
-        return _map(_Product.apply, info, in_dims, X, Y, contraction, structure)
+    def vmap(info, in_dims, *inputs):
+        return _map(_Product.apply, info, in_dims, *inputs)
 
 
 class _PlainProduct(torch.autograd.Function):
-    """_Product for tensors at which nothing but autograd looks; without setup_context, which would double the host's time."""
+    """_Product where nothing but autograd looks on; without setup_context, which would double the host's time."""
 
     @staticmethod
     def forward(ctx, X, Y, contraction, structure):
         # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
         # (save_on_cpu) or not at all (checkpoint), to spare memory.
-        keep = contraction == _NN and structure != _DENSE and _KEEPS_WORKSPACES and _has_kernels(X) and _saved_tensors_hooks(True) is None
-        if keep:
+        keep = contraction == _NN and structure != _DENSE and _has_kernels(X) and None not in (_saved_tensors_hooks, _backward_keeps_graph)
+        if keep and _saved_tensors_hooks(True) is None:
             C, _, ctx.workspace, _ = _product_by_kernels(X, Y, contraction, structure, keep=True)
+            ctx.first = iter([True])  # for one backward, even if two threads ask at once
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
-        _save_operands(ctx, (X, Y, contraction, structure), C)
-        if ctx.workspace is not None:
-            ctx.first = iter([True])  # for one backward, even if two threads ask at once
-            ctx.save_for_backward(X, Y)
+        _save_operands(ctx, (X, Y, contraction, structure), C, both=ctx.workspace is not None)
         return C
 
     @staticmethod
     def backward(ctx, G):
         X, Y = ctx.saved_tensors
-        workspace = ctx.workspace
-        if workspace is not None and not _backward_keeps_graph():
-            ctx.workspace = None  # freed with the graph
-        from_packed = (
-            workspace is not None
-            and not torch.is_grad_enabled()  # else somebody wants a gradient of the gradients
-            and _EXTENSION.is_plain(G, Y, _NT, ctx.structure)
-            and _EXTENSION.is_plain(X, G, _TN, ctx.structure)
-        )
-        if not from_packed:
-            return _gradients(_shortest_way, ctx, G, X, Y)
-        first = next(ctx.first, False)
-        return *_EXTENSION.gradients(G, X, Y, workspace, first, ctx.structure, *ctx.needs_input_grad[:2]), None, None
+        workspace, found = ctx.workspace, None
+        if workspace is not None:
+            if not _backward_keeps_graph():
+                ctx.workspace = None  # freed with the graph
+            if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
+                found = _EXTENSION.gradients(G, X, Y, workspace, next(ctx.first, False), ctx.structure, *ctx.needs_input_grad[:2])
+        return (*found, None, None) if found else _gradients(_shortest_way, ctx, G, X, Y)
 
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
 # Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
 
-
-def _keys(T):
-    return _dispatch_keys(T).raw_repr() if _HAS_SHORT_WAYS else None
-
-
 _CPU_KEYS = set()  # of a tensor that is nothing but a CPU tensor
-for _inference in (False, True):
+for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes, _func_levels) else ():
     with torch.inference_mode(_inference):
-        _CPU_KEYS.add(_keys(torch.empty(0, device="cpu")))
+        _CPU_KEYS.add(_dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
 
 
-def _is_plain(X, Y, contraction, structure):
-    """Whether these are tensors at which nothing looks but autograd; on a GPU with kernels also whether they fit each other."""
+def _plain_way(X, Y, contraction, structure):
+    """What computes the product of tensors at which nothing looks but autograd, None for others; on a GPU with kernels also for those that
+    do not fit each other."""
     if _has_kernels(X):
-        return _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
-    unseen = _HAS_SHORT_WAYS and _keys(X) in _CPU_KEYS and _keys(Y) in _CPU_KEYS
-    return unseen and not (_dispatch_modes() or _func_levels() or _forward_level() >= 0 or torch.is_autocast_enabled("cpu"))
+        plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
+    else:
+        plain = _CPU_KEYS and _dispatch_keys(X).raw_repr() in _CPU_KEYS and _dispatch_keys(Y).raw_repr() in _CPU_KEYS
+        plain = plain and not (_dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu"))
+        plain = plain and getattr(torch.autograd.forward_ad, "_current_level", 0) < 0  # outside of forward_ad.dual_level
+    if not plain:
+        return None
+    return _PlainProduct.apply if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad) else _product
 
 
-def _plain_product(X, Y, contraction, structure):
-    """The product of plain tensors that fit each other."""
-    if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad):
-        return _PlainProduct.apply(X, Y, contraction, structure)
-    return _product(X, Y, contraction, structure)
-
-
-def _shortest_way(X, Y, contraction, structure):
+def _shortest_way(*product):
     """The product of tensors that fit each other, whatever they are."""
-    return (_plain_product if _is_plain(X, Y, contraction, structure) else _Product.apply)(X, Y, contraction, structure)
+    return (_plain_way(*product) or _Product.apply)(*product)
 
 
 def _call(function, A, B, contraction, structure):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph holds the operator, no function of Python's
     on_gpu = not traced and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor) and _has_kernels(A)
-    if on_gpu and _is_plain(A, B, contraction, structure):  # which checks them, too
-        return _plain_product(A, B, contraction, structure)
-    A, B = _prepared(function, A, B, structure)
-    if traced:
-        return _product_op(A, B, contraction, structure)
-    # torch.func hands an autograd.Function the inner of two forward-mode levels without the outer one: the result would be wrong.
-    if _TELLS_LEVELS and sum(level.key() == _JVP for level in _func_levels() or ()) > 1:
-        raise NotImplementedError(
-            f"{function}: a forward-mode derivative of a forward-mode derivative is not supported;"
-            " use torch.func.hessian, jacrev or any other combination with reverse mode"
-        )
-    return _shortest_way(A, B, contraction, structure)
+    way = _plain_way(A, B, contraction, structure) if on_gpu else None  # which checks them, too
+    if way is None:
+        A, B = _prepared(function, A, B, structure)
+        way = _product_op if traced else _shortest_way
+    return way(A, B, contraction, structure)
 
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------
@@ -4915,18 +4859,16 @@ _PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_T
 def explain(A, B, problem="lower"):
     """Compute one product and say how, for debugging (it waits for the GPU).
 
-    Args:
-        A, B: as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
+    A and B are as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
 
-    Returns:
-        A dict: 'path', the kernel whose result counts ('exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', 'hopper, fallback' where a
-        part of a batch fell back), or, where there is nothing to say and nothing is computed, 'cpu', 'torch' (a GPU before compute
-        capability 8.0) or 'meta'; 'fallback', whether there was one: pairs of float16 cannot hold an operand, and another kernel computed
-        the product, or one of the batch; 'fallback_at', which of the batch, counted over its leading dimensions as one;
-        'outliers', how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks.
+    Returns a dict:
+        'path': the kernel whose result counts, 'exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper, fallback' where a part
+            of a batch fell back; or, where nothing is computed, 'cpu', 'torch' (a GPU before compute capability 8.0) or 'meta'
+        'fallback', 'fallback_at': whether another kernel computed, as pairs of float16 cannot hold an operand; and which products of
+            the batch, counted over its leading dimensions as one
+        'outliers': how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks
 
-    Raises:
-        ValueError: another problem. TypeError: a subclass of torch.Tensor (DTensor). And what those functions raise.
+    Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), and what those functions raise.
     """
     if problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
@@ -4938,12 +4880,11 @@ def explain(A, B, problem="lower"):
     path, controls = "torch" if A.is_cuda else A.device.type, None
     if _has_kernels(A):
         _, path, _, controls = _product_by_kernels(A, B, contraction, structure, explain=True)
-    controls = [] if controls is None else controls.tolist()  # of each: fallback, outliers
-    fallback_at = [number for number, control in enumerate(controls) if control[0]]
-    if fallback_at:
-        path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"
-    outliers = sum(control[1] for control in controls)
-    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": outliers}
+    fallbacks, outliers = ([], []) if controls is None else controls.T.tolist()
+    if any(fallbacks):
+        path = "fallback" if all(fallbacks) else "hopper, fallback"
+    fallback_at = [number for number, fallback in enumerate(fallbacks) if fallback]
+    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": sum(outliers)}
 
 
 # ======================================================================================================================
@@ -4972,24 +4913,23 @@ class TransposedAModelNew(torch.nn.Module):
         return transposed_a_matmul(A, B)
 
 
-_N = 4096  # of the triangular problems
-_K, _M, _COLUMNS = 8192, 2048, 4096  # of A.T @ B
-_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+def _uniform(*shape):
+    return torch.rand(*shape, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def get_inputs():
     """Two fresh lower triangular matrices (4096, 4096), float32, uniform in [0, 1), on the GPU where there is one."""
-    return [torch.rand(_N, _N, device=_DEVICE).tril() for _ in range(2)]
+    return [_uniform(4096, 4096).tril() for _ in range(2)]
 
 
 def get_inputs_upper():
-    """Two fresh upper triangular matrices (4096, 4096), float32, uniform in [0, 1), on the GPU where there is one."""
-    return [torch.rand(_N, _N, device=_DEVICE).triu() for _ in range(2)]
+    """As get_inputs, but upper triangular."""
+    return [_uniform(4096, 4096).triu() for _ in range(2)]
 
 
 def get_inputs_transposed_a():
-    """A (8192, 2048) and B (8192, 4096), float32, uniform in [0, 1), on the GPU where there is one."""
-    return [torch.rand(_K, _M, device=_DEVICE), torch.rand(_K, _COLUMNS, device=_DEVICE)]
+    """A (8192, 2048) and B (8192, 4096), made as those of get_inputs, but dense."""
+    return [_uniform(8192, 2048), _uniform(8192, 4096)]
 
 
 def get_init_inputs():

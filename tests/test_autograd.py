@@ -617,6 +617,24 @@ def test_forward_over_forward_is_right_or_refused(model, function, device):
     torch.testing.assert_close(mine, second(functools.partial(reference, function)))
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_second_forward_level_is_refused_only_where_the_product_meets_the_inner_one(model, function):
+    A, B = (T.detach() for T in leaves(function, 4, "cpu"))
+    s = torch.tensor(0.5, dtype=torch.float64)
+
+    def nested(product_of, outer, inner):
+        def first(t):
+            return torch.func.jvp(lambda u: product_of(A * t if outer else A, B * u if inner else B) * u * t, (s,), (s,))[1]
+
+        return torch.func.jvp(first, (s,), (s,))[1]
+
+    for outer in (False, True):
+        its = nested(functools.partial(reference, function), outer, False)
+        torch.testing.assert_close(nested(getattr(model, function), outer, False), its)
+        with pytest.raises(NotImplementedError, match="a forward-mode derivative of a forward-mode derivative is not supported"):
+            nested(getattr(model, function), outer, True)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_functional_call(model, device):
     A, B = (T.detach() for T in leaves("tril_matmul", 5, device))
