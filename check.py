@@ -286,6 +286,7 @@ def serve(requests, answers, device, size, place, **_):
 
 ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
+STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
 LOADING = 10  # times --timeout: a file may compile when it is loaded
 STOPPING = 2.0  # seconds that a signal may take
 DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
@@ -833,8 +834,9 @@ def judge_time(run, stopwatch):
 
 
 def ratio(timing):
-    bound = "at least " * (timing["lower_bound"] and not timing["slower"])
-    return f"{bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"]
+    bound = timing["lower_bound"] and not timing["slower"]
+    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
+    return f"{'at least ' * bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"] + unknown
 
 
 class Report:
@@ -1013,7 +1015,7 @@ def load(run, contender, text, arguments=None):
     """Has a contender load this text. Returns the constructor's arguments."""
     who, prefix, report = contender.who, run.problem.prefix, run.report
     classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
-    report.guards[who] = dict(contender.ask("start", LOADING * run.options.timeout).get("guard") or {})
+    report.guards[who] = dict(contender.ask("start", STARTING).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
     for what in LEFT_OPEN if who == "solution" else ():
