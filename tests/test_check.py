@@ -393,6 +393,7 @@ def test_a_bad_option_says_what_was_given_and_what_is_accepted(argv, says, capsy
 def test_help_shows_examples_and_exit_statuses(capsys):
     assert check.main(["--help"]) == 0
     printed = capsys.readouterr().out
+    assert len(printed.splitlines()) <= 50 and printed.index("Each element of each result") < printed.index("    python check.py")
     assert "python check.py --size 256 --no-timing" in printed and "Exit status: 0 all holds; 1 " in printed and "--batches" in printed
 
 
@@ -717,6 +718,16 @@ def test_calls_of_the_reference_that_others_slow_down_prove_nothing(quiet, slow,
     settled = watch.settle(reference, [(10, 10 * 50e-6, [50.0] * 10)] * 3)
     assert settled["clock"] == "inside" and settled["ratio"] == pytest.approx(counts / 50)
     assert check.ratio(settled) == (f"{counts / 50:.2f}x" if slow == counts else "at least 2.00x")
+
+
+def test_with_a_seed_no_ratio_is_certified(quick, capsys, tmp_path, monkeypatch):
+    """It stands on the command line: a solution read it there, and computed everything beforehand."""
+    monkeypatch.setattr(check, "REQUEST_SECONDS", {"cpu": 0.02})
+    path, record = CHEATS[0].parent / "honest_plain.py", tmp_path / "record.json"
+    status, out, err = judge(capsys, path, "--trials", "4", "--forward-only", "--seed", "5", "--json", str(record))
+    kept = json.loads(record.read_text())
+    assert status == 0 and kept["ratio"] is None and kept["timings"]["forward"]["ratio"] is None, out + err
+    assert out.endswith("; with --seed, which repeats a run, no ratio is certified\n") and not re.search(r"\d\.\d\dx", out), out
 
 
 def test_what_memory_cannot_have_moved_is_impossible():
