@@ -1,11 +1,5 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-    python check.py                                     judges model_new.py against reference_model.py, both beside this file
-    python check.py --problem upper                     the upper triangular product; transposed_a: A.T @ B
-    python check.py --solution theirs.py                anybody's KernelBench-style file
-    python check.py --size 256 --no-timing              a few seconds on a small machine
-    python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
-
 It runs the solution in a process of its own and calls it some hundred times: other inputs in every call, sizes to twice --size, ordinary
 and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns
 with the reference's, by a clock of its own, and compares those results as well. The last line is the verdict:
@@ -13,6 +7,12 @@ with the reference's, by a clock of its own, and compares those results as well.
     all holds: ...    every element of every call was within its bound, the inputs were left alone, the same input gave the same bits;
                       then the times, and the reference's divided by the solution's; 'at least', where the clock holds more than calls
     WRONG: ...        the first thing that was not so. What is printed above tells the rest
+
+    python check.py                                     judges model_new.py against reference_model.py, both beside this file
+    python check.py --problem upper                     the upper triangular product; transposed_a: A.T @ B
+    python check.py --solution theirs.py                anybody's KernelBench-style file
+    python check.py --size 256 --no-timing              a few seconds on a small machine
+    python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
 
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
@@ -286,6 +286,7 @@ def serve(requests, answers, device, size, place, **_):
 
 ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
+STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
 LOADING = 10  # times --timeout: a file may compile when it is loaded
 STOPPING = 2.0  # seconds that a signal may take
 DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
@@ -824,6 +825,8 @@ def judge_time(run, stopwatch):
         run.report.check(f"timed calls, {what}", "WRONG", wrong)
         return
     times = run.timings[stopwatch.mode] = stopwatch.settle(*measured)
+    if run.report.repeats:  # who knew the seed could have prepared
+        times["ratio"] = None
     made = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
     run.report.check(f"timed calls, {what}", "ok", made)
     run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
@@ -833,8 +836,9 @@ def judge_time(run, stopwatch):
 
 
 def ratio(timing):
-    bound = "at least " * (timing["lower_bound"] and not timing["slower"])
-    return f"{bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"]
+    bound = timing["lower_bound"] and not timing["slower"]
+    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
+    return f"{'at least ' * bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"] + unknown
 
 
 class Report:
@@ -963,7 +967,8 @@ def device_of(text):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)  # as the text above
+    parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
     add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower)")
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
@@ -989,8 +994,8 @@ def parse(argv):
     if options.tf32 and not (cuda and options.dtype == "float32"):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
     options.expected = " (about 90 s on two cores)" * (not cuda and options.size is None and not options.no_timing)
-    if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024
-        options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 512 if narrow(DTYPES[options.dtype]) else 1024
+    if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024, and for float64's truth
+        options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 1024 if options.dtype == "float32" else 512
     options.batches = options.solution is None if options.batches is None else options.batches
     options.solution = options.solution or home("model_new.py")
     options.trials = options.trials or (30 if cuda else 8)
@@ -1013,7 +1018,7 @@ def load(run, contender, text, arguments=None):
     """Has a contender load this text. Returns the constructor's arguments."""
     who, prefix, report = contender.who, run.problem.prefix, run.report
     classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
-    report.guards[who] = dict(contender.ask("start", LOADING * run.options.timeout).get("guard") or {})
+    report.guards[who] = dict(contender.ask("start", STARTING).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
     for what in LEFT_OPEN if who == "solution" else ():
@@ -1091,7 +1096,7 @@ def referee(options):
         record = {"problem": options.problem, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
         record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
         record |= {"guard": report.guards.get("solution"), "verdict": "wrong" if report.findings else "ok", "sentence": told}
-        record |= {"calls": run.calls_judged(), "ratio": None if report.repeats else run.timings.get("forward", {}).get("ratio")}
+        record |= {"calls": run.calls_judged(), "ratio": run.timings.get("forward", {}).get("ratio")}
         record |= {"rows": report.rows, "checks": report.checks, "timings": run.timings, "seconds": seconds}
         record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
         write_record(options.json, json.dumps(record, indent=1) + "\n")

@@ -294,10 +294,13 @@ def exact_product(X, Y, keep=_everything):
 def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
+    if X.numel() and math.prod(float(torch.where(Z != 0, Z.abs(), math.inf).min()) for Z in (X, Y)) >= 2.0**-124:
+        return hits  # the least of all, so of most inputs no more has to be looked at
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
     x, y = (torch.where(Z != 0, torch.frexp(Z.double())[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
+    least = int(y.min())
     for e in torch.unique(x).tolist():
-        if e + int(y.min()) < -124:
+        if e + least < -124:
             hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
     return hits
 
@@ -344,7 +347,7 @@ class Truth:
         if self.low is not None:
             off -= self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
-        relative = torch.where(self.magnitude > 0, off / self.magnitude, torch.where(off > 0, math.inf, 0.0))
+        relative = off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right
         return torch.where(self.judged, self.keep(relative), 0.0)
 
     def bound(self, reference_worst):
