@@ -524,13 +524,9 @@ __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   return there;
 }
 
-template <typename T>   // float or double
-__device__ inline T load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
-  T value;
-  if constexpr (sizeof(T) == 4)
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
-  else
-    asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(value) : "r"(at) : "memory");
+__device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
   return value;
 }
 
@@ -3270,7 +3266,7 @@ struct Half {
         for (int from = 0; from < h.tiles.splits; ++from) {
           const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
 #pragma unroll
-          for (int e = 0; e < 32; ++e) total[e] += load_in_peer<float>(there + e * 256 * 4);
+          for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
         }
         store(0, box / 2, total);
       }

@@ -246,10 +246,9 @@ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 inline void there(uint32_t at) {
   if (!cluster->blocks[at >> kRankShift].left) fail("the shared memory of a CTA that has ended");
 }
-template <typename T>
-T load_in_peer(uint32_t at) {
+inline float load_in_peer(uint32_t at) {
   there(at);
-  if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(T)) fail("a peer that is not there, or not aligned");
+  if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(float)) fail("a peer that is not there, or not aligned");
   return *reinterpret_cast<T*>(at_address(at));
 }
 struct Barrier {

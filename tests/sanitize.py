@@ -19,6 +19,9 @@ an mbarrier only for the threads that arrive themselves. Where the lanes of a wa
 all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel of 20 lines that does no more than that
 is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
 
+synccheck looks at a copy of its own, too: where warps come to one barrier from two places of the code (bar.sync with a number of threads,
+as PTX allows and the mma kernel does), it reports divergent threads. (So it does of a kernel of 15 lines that does nothing else.)
+
 initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized.
 
 Every tensor is an allocation of its own here (torch's caching allocator is off), so that a read beyond one, or before it was written,
@@ -73,6 +76,13 @@ COPIED = {  # for a tool: what becomes of what, besides
             "    at.advance();\n  }\n\n  // Two warps mask.",
             "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
             "    at.advance();\n  }\n\n  // Two warps mask.",
+        ),
+    ),
+    "synccheck": (  # a k-block of the mma kernel has one code: warps come to its barrier from one place
+        (
+            "    if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))\n"
+            "      iterate(std::true_type());\n    else\n      iterate(std::false_type());\n",
+            "    if (later > k0) iterate(std::false_type());\n",
         ),
     ),
 }
