@@ -249,7 +249,7 @@ inline void there(uint32_t at) {
 inline float load_in_peer(uint32_t at) {
   there(at);
   if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(float)) fail("a peer that is not there, or not aligned");
-  return *reinterpret_cast<T*>(at_address(at));
+  return *reinterpret_cast<float*>(at_address(at));
 }
 struct Barrier {
   int32_t bytes;
