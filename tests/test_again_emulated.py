@@ -140,7 +140,7 @@ int main(int, char** arguments) {
     packing.product.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
     packing.most_outliers = 1 << 20, packing.x = o.packed;
     struct Nothing {};
-    body = [&] { pack_blocks<false>(packing); };
+    body = [&] { pack_blocks(packing); };
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(count); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);
   }
   if (control.fallback || control.outliers < n / 8) fail("there are not the outliers that the test is about");

@@ -11,6 +11,7 @@ PRELUDE = r"""
 #include <cstdio>
 #include <initializer_list>
 #include <limits>
+#define __ffs __builtin_ffs
 #define __device__
 #define __host__
 using std::max;
