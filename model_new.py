@@ -30,11 +30,11 @@ initialises CUDA. So processes that are to use a GPU have to be spawned, not for
 
 Map, top to bottom:
 
-    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros,
-                       split-K), element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
-                       any strides; sums that are not finite, once more), the tf32 kernel (small float32 products), layouts, the mma
-                       kernel (Ampere on), what runs behind the Hopper kernel, the skeleton of Hopper's kernels and its policies (half
-                       precision; Pairs, float32, which is the Hopper kernel), which kernel computes
+    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros),
+                       element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
+                       any strides; sums that are not finite, once more), tiles of 64 x 64 and the two kernels that share them: tf32
+                       (small float32 products) and mma (Ampere on), what runs behind the Hopper kernel, the skeleton of Hopper's
+                       kernels and its policies (half precision; Pairs, float32, which is the Hopper kernel), which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -2772,7 +2772,7 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 #
 # Clusters stay and take tiles, the longest first, from a queue in memory, which they ask a few k-blocks before they need one: if they asked
 # sooner, tiles would no longer go to whoever is done first. In each CTA one producer brings the blocks of both operands to the stages of a
-# pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All large tiles begin with the k-block in the
+# pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All tiles begin with the k-block in the
 # middle, if they have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2
 # the others find.
 #
@@ -2999,7 +2999,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
-# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
+# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in a launch, and one for sums that are not finite.
 #
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
 # to the stages of the skeleton's pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
