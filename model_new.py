@@ -721,10 +721,6 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
   return any;
 }
 
-// Over all lanes of a warp.
-__device__ inline uint32_t warp_max(uint32_t value) { return __reduce_max_sync(0xFFFFFFFFu, value); }
-__device__ inline uint32_t warp_min(uint32_t value) { return __reduce_min_sync(0xFFFFFFFFu, value); }
-
 __device__ inline int load_acquire(const int* p) {
   STRESS_DELAY();
   int value;
@@ -851,9 +847,7 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 // rows of an operand, else 1.
 template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
-  if constexpr (kN == 64) {
-    WGMMA(64, REGISTERS_32, 32, 33, 34, 35, 36, SUMS_32(s, 0));
-  } else if constexpr (kN == 128) {
+  if constexpr (kN == 128) {
     WGMMA(128, REGISTERS_64, 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
   } else {
     static_assert(kN == 256, "a multiplication of this width has no wrapper");
@@ -1176,8 +1170,8 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
       const uint32_t magnitude = __float_as_uint(block[i][e]) & 0x7FFFFFFFu;
       largest = max(largest, magnitude), least = min(least, magnitude - 1);
     }
-  largest = warp_max(largest);
-  least = warp_min(least);
+  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
+  least = __reduce_min_sync(0xFFFFFFFFu, least);
 }
 
 // ---- Packing: scaling, splitting, outliers.
@@ -3203,10 +3197,9 @@ struct Half {
   // A consumer warpgroup multiplies and stores its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
-    if (kWide && tile.rows == kBlocksM)
-      compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
-    else
-      compute_part<kBlocksN>(h, shared, tile, at, group, group, 0);
+    if constexpr (kWide)
+      if (tile.rows == kBlocksM) return compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
+    compute_part<kBlocksN>(h, shared, tile, at, group, group, 0);
   }
 
   // x, y: the first of its blocks of X, and of Y, in a stage. kCols: how many of Y.
@@ -3563,13 +3556,6 @@ struct ConsumedKBlock {
   __device__ int stage() const { return what >> 16; }
 };
 
-// This warp is done with a stage: tell both CTAs.
-template <typename Shared>
-__device__ inline void release_stage(uint32_t base, int stage, int lane) {
-  __syncwarp();
-  if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-}
-
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
 template <typename Policy>
 struct ConsumerView {
@@ -3618,7 +3604,12 @@ struct ConsumerView {
     return h;
   }
 
-  __device__ void release(int stage) const { release_stage<Shared>(base, stage, fresh_thread_index() % 32); }
+  // This warp is done with a stage: tells both CTAs.
+  __device__ void release(int stage) const {
+    const int lane = fresh_thread_index() % 32;
+    __syncwarp();
+    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+  }
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.

@@ -41,8 +41,8 @@ uint32_t of_the_warp(uint32_t value, const F& f) {
   for (int distance = 1; distance < 32; distance *= 2) value = f(value, __shfl_sync(0xFFFFFFFFu, value, current->x % 32 ^ distance));
   return value;
 }
-inline uint32_t warp_max(uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
-inline uint32_t warp_min(uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
+inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
+inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
 inline int __shfl_up_sync(uint32_t, int value, int distance) {
   return __shfl_sync(0xFFFFFFFFu, value, max(0, static_cast<int>(current->x % 32) - distance));
 }
