@@ -2,6 +2,7 @@
 import ctypes
 import os
 import resource
+import tempfile
 import time
 
 import torch
@@ -38,6 +39,8 @@ attempts = {
     "a new file beside torch": lambda: os.open(os.path.join(os.path.dirname(torch.__file__), "new"), os.O_WRONLY | os.O_CREAT),
     "the judge's descriptors": lambda: os.open(f"/proc/{judge}/fd/1", os.O_WRONLY),
 }
+if os.path.realpath(torch.__file__).startswith((os.path.realpath(tempfile.gettempdir()), "/tmp/", "/var/tmp/")):
+    attempts = {name: what for name, what in attempts.items() if "torch" not in name}  # what lies there may be written to
 found = [name for name, what in attempts.items() if works(what)]
 assert not found, f"these work: {found}"
 status = open("/proc/self/status").read()  # noqa: SIM115
