@@ -147,8 +147,7 @@ int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gp
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
 int64_t products_at_once(const Product& product);
 
-// Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets the Hopper kernel's Control of each of the
-// batch.
+// Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets each product's Control of the Hopper kernel.
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
                            cudaStream_t stream);
 
@@ -343,6 +342,13 @@ struct Tiles {
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
+  // Those of a product, whole, of which no CTAs share k. Neither halved nor count is set.
+  __host__ static Tiles of(const Product& p, int edge) {
+    Tiles tiles = {edge, ceil_div(p.m, edge * kBlock), ceil_div(p.n, edge * kBlock), ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
+    tiles.triangular = p.triangular, tiles.contraction = p.contraction, tiles.batches = static_cast<int>(p.batches), tiles.splits = 1;
+    return tiles;
+  }
+
   __device__ ClusterTile at(int number) const {
     const bool half = number < 2 * halved;
     const int tile = half ? number / 2 : number - halved, place = tile / batches;
@@ -396,13 +402,7 @@ struct SplitTiles : Tiles {
 
   // longest: k-blocks. numbers: `count`, which has to be an int.
   __host__ static SplitTiles of(const Product& p, int longest, int64_t& numbers) {
-    constexpr int kEdge = kTileEdge / kBlock;
-    SplitTiles tiles = {};
-    tiles.edge = kEdge, tiles.rows = ceil_div(p.m, kTileEdge), tiles.cols = ceil_div(p.n, kTileEdge);
-    tiles.m_blocks = ceil_div(p.m, kBlock), tiles.k_blocks = ceil_div(p.k, kBlock);
-    tiles.triangular = p.triangular, tiles.contraction = p.contraction, tiles.batches = static_cast<int>(p.batches);
-    tiles.splits = 1;
-    tiles.longest = longest;
+    SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock), longest};
     numbers = 0;
     for (int group = 0; group < (p.triangular ? tiles.rows : 1); ++group) {
       const int64_t count = p.triangular ? group + 1 : static_cast<int64_t>(tiles.rows) * tiles.cols;
@@ -450,19 +450,19 @@ struct Plan {
     const int64_t time_of_large = 20 * (large / pairs) + (left == 0 ? 0 : 2 * left <= pairs ? 12 : 20);
     const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 22 * small / sms);
     const bool wide = splits == 1 && (p.triangular ? 4 * small > 7 * sms : time_of_large < time_of_small);
-    const int edge = wide ? 4 : 2, rows = ceil_div(p.m, edge * kBlock), cols = ceil_div(p.n, edge * kBlock);
-    ctas = wide ? 2 : splits;
+    tiles = Tiles::of(p, wide ? 4 : 2);
+    tiles.splits = splits, ctas = wide ? 2 : splits;
     int64_t halved = 0;
     if (wide && p.triangular) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
-      const int64_t work = p.batches * edge * rows * (rows + 1ll) * (rows + 2) / 6;
-      for (int64_t group = 0; group < rows && 5 * pairs * edge * (rows - group) > 6 * work; ++group) halved += p.batches * (group + 1);
+      const int64_t rows = tiles.rows, work = p.batches * tiles.edge * rows * (rows + 1) * (rows + 2) / 6;
+      for (int64_t group = 0; group < rows && 5 * pairs * tiles.edge * (rows - group) > 6 * work; ++group)
+        halved += p.batches * (group + 1);
     } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
       halved = left;
     }
     count = (wide ? large : small) + halved;
     clusters = static_cast<int>(std::min(sms / ctas, count));
-    tiles = {edge, rows, cols, ceil_div(p.m, kBlock), static_cast<int>(k_blocks), p.triangular, p.contraction, static_cast<int>(p.batches),
-             static_cast<int>(halved), static_cast<int>(count), splits};
+    tiles.halved = static_cast<int>(halved), tiles.count = static_cast<int>(count);
   }
 };
 
@@ -2874,7 +2874,16 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
       store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
 }
 
-// ---- Skeleton: the roles that all policies share.
+// ---- Skeleton: what all policies share: multiplying, roles.
+
+// Issues the wgmma of one k-block, 64 rows and kN columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+template <typename T, int kN, int kMajorX, int kMajorY>
+__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
+  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
+#pragma unroll
+  for (int k = 0; k < kBlock / 16; ++k)
+    wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
+}
 
 // The producer: one thread.
 template <typename Policy>
@@ -3206,7 +3215,6 @@ struct Half {
   template <int kCols>
   static __device__ void compute_part(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at, int group,
                                       int x, int y) {
-    constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
     const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     const uint32_t base = shared_address(&shared);
     const KRange range = h.tiles.k_range(tile, rank);
@@ -3224,9 +3232,7 @@ struct Half {
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
       warpgroup_arrive();
-#pragma unroll
-      for (int s = 0; s < kBlock / 16; ++s)
-        wgmma<T, 64 * kCols, kMajorX, kMajorY>(sum, advance_descriptor(of_x, s * kStepX), advance_descriptor(of_y, s * kStepY), 1);
+      issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
       warpgroup_commit_batch();
       warpgroup_wait<1>();
       if (reading >= 0) release(reading);
@@ -3511,7 +3517,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
-// ---- Pairs: the blocks of a k-block, and their products.
+// ---- Pairs: the blocks of a k-block.
 
 // Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
 template <Contraction kContraction>
@@ -3524,16 +3530,6 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
   for (int u = 0; u < 4; ++u)
     if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
   return flags;
-}
-
-// Issues the wgmma of one k-block, 64 rows and 128 columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
-template <Contraction kContraction>
-__device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
-  constexpr int kMajorX = k_is_row(kX, kContraction), kMajorY = k_is_row(kY, kContraction);
-  constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-#pragma unroll
-  for (int k = 0; k < kBlock / 16; ++k)
-    wgmma<__half, 128, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
 // ---- Pairs: what a warpgroup multiplies.
@@ -3622,13 +3618,15 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   }
   const uint64_t x = view.x(h), y = view.y(h);
   float sums[64];
+  auto issue = [&](uint64_t x, uint64_t y, bool add) {
+    issue_wgmma<__half, 128, k_is_row(kX, kContraction), k_is_row(kY, kContraction)>(x, y, sums, add);
+  };
   if (kLo && h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
 #pragma unroll 1
     for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
       warpgroup_arrive();
-      issue_wgmma<kContraction>(advance_descriptor(x, product == 0 ? kOperandBytes : 0),
-                                advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), sums, false);
+      issue(advance_descriptor(x, product == 0 ? kOperandBytes : 0), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), false);
       warpgroup_commit_batch();
       const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
       float of_y[2];
@@ -3644,12 +3642,12 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
   // Issue wgmma
   warpgroup_arrive();
-  if (kLo) issue_wgmma<kContraction>(advance_descriptor(x, kOperandBytes), y, sums, false);
+  if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
   const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
   const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
-  if (kLo) issue_wgmma<kContraction>(x, advance_descriptor(y, 2 * kOperandBytes), sums, true);
-  issue_wgmma<kContraction>(x, y, sums, kLo);
+  if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
+  issue(x, y, kLo);
   warpgroup_commit_batch();
   // Wait for the next stages, and then for the sums
   meanwhile();

@@ -831,7 +831,7 @@ def test_tf32_where_torch_allows_it(model, restored_precision, setting):
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("where", ["everywhere", "half way", "at the far ends", "zeros", "outliers"])
 def test_tf32_of_blocks_with_many_scales(automatic, restored_precision, function, where):
-    """wgmma adds to totals that are scaled as the blocks are, up to the first block that has another scale."""
+    """Blocks with scales of their own, in each way that the sums of a tile can meet them."""
     N = 1500
     A, B = (normal(2, N, N, seed=seed, device="cuda") for seed in (1, 2))
     block = torch.arange(N, device="cuda") // 64
