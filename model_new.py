@@ -59,7 +59,8 @@ import torch
 import torch.utils.flop_counter
 
 __version__ = "1.0"
-__all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
+__all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "triangular_matmul", "gram", "lu_matmul", "explain"]
+__all__ += ["ModelNew", "UpperModelNew", "TransposedAModelNew"]
 __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"]
 
 # ======================================================================================================================
@@ -86,7 +87,7 @@ _CUDA_TYPES = r"""
 #include <utility>
 
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
-enum Structure : int { kDense = 0, kLower = 1, kUpper = 2 };
+enum Mask : int { kAll = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // what of a matrix there is; the last: of a result alone
 enum ElementType : int { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
 enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2 };   // which kernel computes
 
@@ -99,20 +100,22 @@ struct Product {
   const void* y;
   void* c;
   int64_t x_row, x_col, y_row, y_col, c_row, c_col;
-  int m, n, k;             // C is m x n; k is what is summed over. Triangular products have m = n = k.
+  int m, n, k;             // C is m x n; k is what is summed over
   Contraction contraction;
-  int triangular;          // 1: the operands and C are lower triangular; 0: they are dense and the sum runs over all k
+  int x_triangular, y_triangular;   // 1: the operand, as it is stored, is lower triangular, and so square; 0: it has all elements
+  int c_lower;             // 1: what is above the diagonal of C, which is square, is not computed, but zero or
+  int mirrored;            // 1: what stands opposite
   int tf32;                // 1: of float32 operands 11 bits are enough, which is what torch's settings call TF32
   int64_t batches;         // how many products: batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
   int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims], c_batch[kMaxBatchDims];
 };
 
-// C = X Y as C^T = Y^T X^T: upper triangular operands become lower triangular ones, NT becomes TN, and C column-major.
+// C = X Y as C^T = Y^T X^T: what is stored upper triangular becomes lower triangular, NT becomes TN, and C column-major.
 inline void transpose(Product& p) {
   std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch);
   std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
-  std::swap(p.m, p.n), std::swap(p.c_row, p.c_col);
+  std::swap(p.m, p.n), std::swap(p.c_row, p.c_col), std::swap(p.x_triangular, p.y_triangular);
   p.contraction = p.contraction == kNT ? kTN : p.contraction == kTN ? kNT : kNN;
 }
 
@@ -181,6 +184,15 @@ __device__ inline int triangle_root(Int q) {
   return r;
 }
 
+// The largest r with r * r <= q.
+template <typename Int>
+__device__ inline int square_root(Int q) {
+  int r = static_cast<int>(sqrt(static_cast<double>(q)));
+  while (static_cast<Int>(r + 1) * (r + 1) <= q) ++r;
+  while (static_cast<Int>(r) * r > q) --r;
+  return r;
+}
+
 // Where one product of the batch begins, in elements, by its number.
 __host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
   if (p.batch_dims == 0) return 0;
@@ -212,25 +224,32 @@ __device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
   return side != kEverywhere && static_cast<uint32_t>(k - first) < static_cast<uint32_t>(blocks);
 }
 
-// Masks: what X, Y and C have, by the contraction of lower triangles. A product of other masks, say of a triangle and a dense matrix, would
-// be another column: the range of k, the blocks that exist and what is masked go by the sides that side_of finds here.
+// Masks: what of X and of Y there is, by the contraction, if they are triangular as they are stored; else all.
 //
-//        dense    kNN       kNT       kTN
-//   X    all k    k <= m    k <= m    k >= m
-//   Y    all k    k >= n    k <= n    k >= n
-//   C    all n    n <= m    n <= m    n <= m
-struct Masks {   // which column
+//        kNN       kNT       kTN
+//   X    k <= m    k <= m    k >= m
+//   Y    k >= n    k <= n    k >= n
+struct Masks {
   Contraction contraction;
-  int triangular;
+  int x_triangular, y_triangular;
 };
 enum Operand : int { kX, kY };
 
-template <typename P>   // Masks, or a product, which has the same two
+template <typename P>   // Masks, or a product, which has the same three
 __host__ __device__ constexpr Side side_of(Operand operand, const P& p) {
-  return !p.triangular   ? kEverywhere
-         : operand == kX ? (p.contraction == kTN ? kFromLine : kUpToLine)
-                         : (p.contraction == kNT ? kUpToLine : kFromLine);
+  return !(operand == kX ? p.x_triangular : p.y_triangular) ? kEverywhere
+         : operand == kX                                    ? (p.contraction == kTN ? kFromLine : kUpToLine)
+                                                            : (p.contraction == kNT ? kUpToLine : kFromLine);
 }
+
+// Whether there are zeros above the diagonal of C.
+__host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.mirrored; }
+
+// Whether X, Y and C are all lower triangular, as are products of the family that this file began with.
+__host__ __device__ inline bool is_lower(const Product& p) { return p.x_triangular && p.y_triangular && has_zeros(p); }
+
+// Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
+__host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
 
 // Whether the rows of an operand as it is stored, A, B or G, are its k, and the columns its lines; else it is the other way round.
 __host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contraction) {
@@ -246,45 +265,105 @@ __host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end
   return min(min(depth, x == kUpToLine ? row_end : depth), y == kUpToLine ? col_end : depth);
 }
 
+// ---- Schedule: the order of tiles, the longest first.
+
+// The tiles of one C come in groups of one length. Where an operand is triangular there are as many groups as tiles along k, and group g
+// is that many less g tiles long. (i, j): row and column of a tile; R, S: how many rows and columns there are.
+//
+//   C lower, X and Y triangular   g + 1 tiles    kNN: an anti-diagonal; kNT: a column; kTN: a row; all of them short ones first
+//   C lower, one triangular       a row (X) or a column (Y), of g + 1 tiles, or of R - g where the longest has most of them
+//   C all, X and Y triangular     2 g + 1 tiles, a row and a column that meet in a corner
+//   C all, one triangular         a row (X) or a column (Y), of S or R tiles
+//   none triangular               one group: in bands of rows, so that tiles meet in the L2 cache; C lower: anti-diagonals
+struct TileOrder {
+  int rows, cols;   // of one C, in tiles
+  Side x, y;
+  int c_lower;
+
+  __host__ __device__ static TileOrder of(const Product& p, int edge) {
+    return {ceil_div(p.m, edge), ceil_div(p.n, edge), side_of(kX, p), side_of(kY, p), p.c_lower};
+  }
+  __host__ __device__ bool masked() const { return x != kEverywhere || y != kEverywhere; }
+  __host__ __device__ bool both_masked() const { return x != kEverywhere && y != kEverywhere; }
+  __host__ __device__ bool by_rows() const { return y == kEverywhere; }   // of one triangular operand
+  // C lower, one operand triangular: whether the longest group has most tiles
+  __host__ __device__ bool falls() const { return c_lower && (by_rows() ? x == kUpToLine : x == kEverywhere && y == kFromLine); }
+
+  __host__ __device__ int64_t count() const { return c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols; }
+  __host__ __device__ int groups() const { return !masked() ? 1 : x == kEverywhere ? cols : rows; }
+  __host__ __device__ int64_t tiles_of(int group) const {
+    return !masked()       ? count()
+           : c_lower       ? (falls() ? rows - group : group + 1)
+           : both_masked() ? 2 * group + 1
+                           : (by_rows() ? cols : rows);
+  }
+  __host__ __device__ int length_of(int group, int depth, int edge) const {   // of its tiles: at most depth, edge: of a tile, in the same unit
+    return masked() ? min(depth, (groups() - group) * edge) : depth;
+  }
+
+  struct Place {
+    int i, j;
+  };
+  // By group and place in it, where groups are.
+  __device__ Place in_group(int group, int at) const {
+    if (c_lower && both_masked())
+      return {x == kFromLine ? group : at + rows - 1 - group, y == kUpToLine ? rows - 1 - group : at};
+    const int along = (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group;   // the row or the column of one triangular operand
+    if (both_masked()) {   // from the corner at the end of both, or at the begin
+      const int i = at <= group ? group : at - group - 1, j = at <= group ? at : group;
+      return x == kUpToLine ? Place{rows - 1 - i, rows - 1 - j} : Place{i, j};
+    }
+    return by_rows() ? Place{along, at} : Place{c_lower ? along + at : at, along};
+  }
+  template <typename Int>   // band: rows that the tiles of a dense product go through together
+  __device__ Place at(Int place, int band) const {
+    if (!masked() && !c_lower) {
+      const Int first = place / (static_cast<Int>(band) * cols) * band, in_band = place - first * cols;
+      const int height = min(band, static_cast<int>(rows - first));
+      return {static_cast<int>(first + in_band % height), static_cast<int>(in_band / height)};
+    }
+    if (!masked()) {
+      const int group = triangle_root(place), in = static_cast<int>(place - triangle(group));
+      return {in + rows - 1 - group, in};
+    }
+    if (c_lower && falls()) {
+      const Int back = static_cast<Int>(count()) - 1 - place;
+      const int group = rows - 1 - triangle_root(back);
+      return in_group(group, static_cast<int>(place - (count() - triangle(rows - group))));
+    }
+    if (c_lower) {
+      const int group = triangle_root(place);
+      return in_group(group, static_cast<int>(place - triangle(group)));
+    }
+    if (both_masked()) {
+      const int group = square_root(place);
+      return in_group(group, static_cast<int>(place - static_cast<Int>(group) * group));
+    }
+    const Int width = by_rows() ? cols : rows;
+    return in_group(static_cast<int>(place / width), static_cast<int>(place % width));
+  }
+};
+
 // ---- Schedule: the tiles of the exact, the tf32 and the mma kernel, in elements.
 
-// Tile rows that a dense product walks through together, so that its tiles meet in the L2 cache.
-[[maybe_unused]] constexpr int kBandRows = 8;
+[[maybe_unused]] constexpr int kBandRows = 8;   // see TileOrder::at
 
 struct Tile {
-  int i, j;            // tile row and tile column of C, i >= j
+  int i, j;            // tile row and tile column of C
   int k_begin, k_end;  // the half-open range of k that the tile sums
 };
 
-__host__ __device__ inline int64_t tile_count(const Product& p, int edge) {
-  const int64_t rows = ceil_div(p.m, edge), cols = ceil_div(p.n, edge);
-  return p.triangular ? triangle(rows) : rows * cols;
-}
+__host__ __device__ inline int64_t tile_count(const Product& p, int edge) { return TileOrder::of(p, edge).count(); }
 
-// A tile of a triangular product, by its row and its column.
 __device__ inline Tile tile_of(const Product& p, int edge, int i, int j) {
-  const int begin = p.contraction == kNN ? j : p.contraction == kNT ? 0 : i;
-  const int end = p.contraction == kNN ? i + 1 : p.contraction == kNT ? j + 1 : ceil_div(p.m, edge);
-  return {i, j, begin * edge, min(p.k, end * edge)};
-}
-
-// The tile at a place among those of one length, the longest first: group g of a triangular product holds g + 1 tiles, each as long as
-// ceil(n / edge) - g of its edges (in kNN they are an anti-diagonal, in kNT a column, in kTN a row).
-__device__ inline Tile tile_in_group(const Product& p, int edge, int group, int place) {
-  const int side = ceil_div(p.m, edge);
-  if (!p.triangular) return {place % side, place / side, 0, p.k};
-  return tile_of(p, edge, p.contraction == kTN ? group : place + side - 1 - group, p.contraction == kNT ? side - 1 - group : place);
+  const Side x = side_of(kX, p), y = side_of(kY, p);
+  return {i, j, first_k(x, y, i * edge, j * edge), end_of_k(x, y, (i + 1) * edge, (j + 1) * edge, p.k)};
 }
 
 // The tile at place `rank` of the longest-first order, `edge` rows and columns each.
 __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
-  if (p.triangular) {
-    const int group = triangle_root(rank);
-    return tile_in_group(p, edge, group, static_cast<int>(rank - triangle(group)));
-  }
-  const int side = ceil_div(p.m, edge), cols = ceil_div(p.n, edge);
-  const int band = rank / (kBandRows * cols) * kBandRows, rows = min(kBandRows, side - band), place = rank - band * cols;
-  return {band + place % rows, place / rows, 0, p.k};
+  const auto place = TileOrder::of(p, edge).at(rank, kBandRows);
+  return tile_of(p, edge, place.i, place.j);
 }
 
 // n / splits, where those are three or a power of two.
@@ -331,12 +410,9 @@ struct KRange {
 };
 
 // The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
-struct Tiles {
+struct Tiles : TileOrder {
   int edge;              // of a tile
-  int rows, cols;        // of one C, in tiles
   int m_blocks, k_blocks;
-  int triangular;
-  Contraction contraction;
   int batches;
   int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows, and for the lower one
   int count;             // of numbers
@@ -344,31 +420,27 @@ struct Tiles {
 
   // Those of a product, whole, of which no CTAs share k. Neither halved nor count is set.
   __host__ static Tiles of(const Product& p, int edge) {
-    Tiles tiles = {edge, ceil_div(p.m, edge * kBlock), ceil_div(p.n, edge * kBlock), ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
-    tiles.triangular = p.triangular, tiles.contraction = p.contraction, tiles.batches = static_cast<int>(p.batches), tiles.splits = 1;
+    Tiles tiles = {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
+    tiles.batches = static_cast<int>(p.batches), tiles.splits = 1;
     return tiles;
+  }
+  // k-blocks of a group's tiles; of all tiles of one C.
+  __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
+  __host__ int64_t work() const {
+    int64_t sum = 0;
+    for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length(group);
+    return sum;
   }
 
   __device__ ClusterTile at(int number) const {
     const bool half = number < 2 * halved;
-    const int tile = half ? number / 2 : number - halved, place = tile / batches;
-    int i, j;
-    if (triangular) {   // group g has g + 1 tiles, each as long as rows - g of them: for NN an anti-diagonal, for NT a column, for TN a row
-      const int group = triangle_root(place), in_group = place - static_cast<int>(triangle(group));
-      i = contraction == kTN ? group : in_group + rows - 1 - group;
-      j = contraction == kNT ? rows - 1 - group : in_group;
-    } else {
-      const int most = kBandBlocks / edge, first = place / (most * cols) * most, height = min(most, rows - first);
-      i = first + (place - first * cols) % height;
-      j = (place - first * cols) / height;
-    }
-    const int blocks = half ? edge / 2 : edge;
-    return {i * edge + (half ? number % 2 * blocks : 0), j * edge, blocks, tile % batches};
+    const int tile = half ? number / 2 : number - halved, blocks = half ? edge / 2 : edge;
+    const Place place = TileOrder::at(tile / batches, kBandBlocks / edge);
+    return {place.i * edge + (half ? number % 2 * blocks : 0), place.j * edge, blocks, tile % batches};
   }
 
   // The k-blocks that a CTA sums of a tile. No tile has none: of a lower half that lies below the last row it is one.
   __device__ KRange k_range(const ClusterTile& tile, int rank) const {
-    const Side x = side_of(kX, *this), y = side_of(kY, *this);
     const int begin = min(first_k(x, y, tile.row, tile.col), k_blocks - 1);
     const int end = tile.row < m_blocks ? end_of_k(x, y, tile.row + tile.rows, tile.col + edge, k_blocks) : begin + 1;
     if (splits == 1) return {begin, end};
@@ -383,7 +455,7 @@ struct Tiles {
 
   // Whether a block on a diagonal is among a k-block's.
   __device__ bool is_masked(const ClusterTile& tile, int k) const {
-    return on_diagonal(side_of(kX, *this), tile.row, tile.rows, k) || on_diagonal(side_of(kY, *this), tile.col, edge, k);
+    return on_diagonal(x, tile.row, tile.rows, k) || on_diagonal(y, tile.col, edge, k);
   }
 };
 
@@ -393,20 +465,15 @@ struct SplitTiles : Tiles {
   int longest;
   int places;   // for the partial sums of one product: of all splits but each tile's last
 
-  // Tiles come in groups of one length, of which those on an edge may lack some: how many splits one of them has, and how many tiles.
-  __host__ __device__ int splits_of(int group) const {
-    const int length = edge * (rows - group);
-    return ceil_div(triangular && length < k_blocks ? length : k_blocks, longest);
-  }
-  __host__ __device__ int tiles_of(int group) const { return triangular ? group + 1 : rows * cols; }
+  __host__ __device__ int splits_of(int group) const { return ceil_div(length(group), longest); }   // a tile of the group has
 
   // longest: k-blocks. numbers: `count`, which has to be an int.
   __host__ static SplitTiles of(const Product& p, int longest, int64_t& numbers) {
     SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock), longest};
     numbers = 0;
-    for (int group = 0; group < (p.triangular ? tiles.rows : 1); ++group) {
-      const int64_t count = p.triangular ? group + 1 : static_cast<int64_t>(tiles.rows) * tiles.cols;
-      numbers += p.batches * count * tiles.splits_of(group), tiles.places += static_cast<int>(count) * (tiles.splits_of(group) - 1);
+    for (int group = 0; group < tiles.groups(); ++group) {
+      const int64_t of_group = tiles.tiles_of(group);
+      numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += static_cast<int>(of_group) * (tiles.splits_of(group) - 1);
     }
     tiles.count = static_cast<int>(numbers);
     return tiles;
@@ -415,9 +482,10 @@ struct SplitTiles : Tiles {
   __device__ ClusterTile at(int number) const {
     const int batch = number % batches;
     int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= tiles_of(group) * parts; ++group) {
-      rest -= tiles_of(group) * parts;
-      first += tiles_of(group), place += tiles_of(group) * (parts - 1);
+    for (; (parts = splits_of(group)) > 1 && rest >= static_cast<int>(tiles_of(group)) * parts; ++group) {
+      const int of_group = static_cast<int>(tiles_of(group));
+      rest -= of_group * parts;
+      first += of_group, place += of_group * (parts - 1);
     }
     ClusterTile tile = Tiles::at((first + rest / parts) * batches + batch);
     tile.split = rest % parts, tile.splits = parts;
@@ -449,14 +517,14 @@ struct Plan {
     // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 22 where all SMs want the L2
     const int64_t time_of_large = 20 * (large / pairs) + (left == 0 ? 0 : 2 * left <= pairs ? 12 : 20);
     const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 22 * small / sms);
-    const bool wide = splits == 1 && (p.triangular ? 4 * small > 7 * sms : time_of_large < time_of_small);
+    const bool wide = splits == 1 && (is_masked(p) ? 4 * small > 7 * sms : time_of_large < time_of_small);
     tiles = Tiles::of(p, wide ? 4 : 2);
     tiles.splits = splits, ctas = wide ? 2 : splits;
     int64_t halved = 0;
-    if (wide && p.triangular) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
-      const int64_t rows = tiles.rows, work = p.batches * tiles.edge * rows * (rows + 1) * (rows + 2) / 6;
-      for (int64_t group = 0; group < rows && 5 * pairs * tiles.edge * (rows - group) > 6 * work; ++group)
-        halved += p.batches * (group + 1);
+    if (wide && is_masked(p)) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
+      const int64_t work = p.batches * tiles.work();
+      for (int group = 0; group < tiles.groups() && 5 * pairs * tiles.length(group) > 6 * work; ++group)
+        halved += p.batches * tiles.tiles_of(group);
     } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
       halved = left;
     }
@@ -1553,7 +1621,9 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   for (int e = threadIdx.x; e < rows * kBlock; e += kExactThreads) {
     const bool down = p.c_row == 1;   // neighbours in memory
     const int r = begin + (down ? e % rows : e / kBlock), s = down ? e / rows : e % kBlock, m = row + r, n = col + s;
-    if (m < p.m && n < p.n) narrow(p.triangular && n > m ? AccumulatorOf<T>(0) : memory.sum[r][s], c[m * p.c_row + n * p.c_col]);
+    if (m >= p.m || n >= p.n || (p.mirrored && n > m)) continue;
+    narrow(p.c_lower && n > m ? AccumulatorOf<T>(0) : memory.sum[r][s], c[m * p.c_row + n * p.c_col]);
+    if (p.mirrored) narrow(memory.sum[r][s], c[n * p.c_row + m * p.c_col]);
   }
 }
 
@@ -1565,7 +1635,7 @@ __device__ inline void exact_compute(const Product& p, int number, ExactMemory<T
   const int batches = static_cast<int>(p.batches), batch = number % batches;
   const Tile tile = tile_at(p, kBlock, number / batches);
   exact_rows<T>(p, tile, 0, kBlock, batch, memory);
-  if (p.triangular && tile.i != tile.j)
+  if (has_zeros(p) && tile.i != tile.j)
     write_zeros<kBlock, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock,
                                threadIdx.x, kExactThreads);
 }
@@ -1641,7 +1711,7 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
     const uint32_t box = list.boxes[number / 2];
     const int i = box / cols % rows, j = box % cols, batch = static_cast<int>(box / cols / rows);
     const int half = number % 2 * kExactRows;
-    if (j <= i && batch < p.batches) exact_rows<T>(p, tile_of(p, kBlock, i, j), half, half + kExactRows, batch, memory);
+    if ((j <= i || !p.c_lower) && batch < p.batches) exact_rows<T>(p, tile_of(p, kBlock, i, j), half, half + kExactRows, batch, memory);
   }
 #endif
 }
@@ -1788,7 +1858,7 @@ template <typename Acc>
 using SplitSums = SumUnit<Acc>[SumUnit<Acc>::kInTile + 1][32];   // all splits of the first unit, of the second; three splits: of 11 at most
 
 // Writes neighbours in a row of C, as far as they exist. `vectorized`: those that exist can be written at once. kWhole: it is so, and all
-// exist, none of them above the diagonal.
+// exist, none of them above the diagonal. Of a symmetric C also what stands opposite.
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
@@ -1796,15 +1866,20 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
     T v[kNear];
   } vector;
 #pragma unroll
-  for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.triangular && col + e > row ? Acc(0) : sum[e], vector.v[e]);
+  for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
+  const int end = p.mirrored ? min(p.n, row + 1) : p.n;   // of what the row is given
   T* const to = c + row * p.c_row + col * p.c_col;
-  if (kWhole || (vectorized && col + kNear <= p.n)) {
+  if (kWhole || (vectorized && col + kNear <= end)) {
     *reinterpret_cast<Vector*>(to) = vector;
   } else {
 #pragma unroll
     for (int e = 0; e < kNear; ++e)
-      if (col + e < p.n) to[e * p.c_col] = vector.v[e];
+      if (col + e < end) to[e * p.c_col] = vector.v[e];
   }
+  if (p.mirrored)
+#pragma unroll
+    for (int e = 0; e < kNear; ++e)
+      if (col + e < end) c[(col + e) * p.c_row + row * p.c_col] = vector.v[e];
 }
 
 // Writes a tile: all of it, or what this CTA adds of its splits, in their order. Then all threads of the cluster have arrived at its
@@ -1828,7 +1903,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
                                                       col + Lanes::col(w, lane, u * kSums + e), v.sum + e);
   };
   auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
-    if (p.triangular && work.tile.i != work.tile.j)
+    if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock, false>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
   if (work.splits == 1) {   // nobody else has sums of it
@@ -1836,7 +1911,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
     };
-    if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.triangular && row == col))
+    if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.c_lower && row == col))
       write_all(std::true_type());
     else
       write_all(std::false_type());
@@ -1896,7 +1971,7 @@ struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
   int clusters, cluster_size;   // of one product
   int log_splits;               // of a dense one
-  uint16_t table[kMost];        // group and place, as tile_in_group has them, 5 bits each; splits less one and which, 2 bits each
+  uint16_t table[kMost];        // group and place, as TileOrder has them, 5 bits each; splits less one and which, 2 bits each
 };
 
 // A plan with splits of at most `longest` k-blocks, as far as kTfMostSplits for a tile allow that. False if it takes more clusters than
@@ -1937,7 +2012,7 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // k-blocks
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
   const int64_t clusters = at_once / p.batches;   // for one product
-  if (!p.triangular) {
+  if (!is_masked(p)) {
     const int tiles = rows * ceil_div(p.n, kTfBlockMN);
     plan.log_splits = 0;
     while (1 << plan.log_splits < kTfMostSplits && k_blocks >= 2 * kLeast << plan.log_splits &&
@@ -1967,13 +2042,15 @@ __device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& pl
     batch = number % batches, cluster = number / batches;
   }
   const int number = cluster * plan.cluster_size + rank;
-  if (!p.triangular) {
-    const int splits = 1 << plan.log_splits;
-    return {p, batch, tile_in_group(p, kTfBlockMN, 0, number >> plan.log_splits), splits, number & (splits - 1), kTfBlockK};
+  const TileOrder order = TileOrder::of(p, kTfBlockMN);
+  if (!is_masked(p)) {
+    const int splits = 1 << plan.log_splits, place = number >> plan.log_splits;
+    return {p, batch, tile_of(p, kTfBlockMN, place % order.rows, place / order.rows), splits, number & (splits - 1), kTfBlockK};
   }
   const int entry = plan.table[number];
   if (entry == Tf32Plan::kIdle) return {p, 0, {-1}, 1, 0, kTfBlockK};
-  return {p, batch, tile_in_group(p, kTfBlockMN, entry & 31, entry >> 5 & 31), (entry >> 10 & 3) + 1, entry >> 12, kTfBlockK};
+  const auto place = order.in_group(entry & 31, entry >> 5 & 31);
+  return {p, batch, tile_of(p, kTfBlockMN, place.i, place.j), (entry >> 10 & 3) + 1, entry >> 12, kTfBlockK};
 }
 """
 
@@ -2192,9 +2269,10 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 #endif
 }
 
-// Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes them sooner.
+// Whether this kernel can compute a product: a stride of each operand is 1, and it has an order for the tiles: all three matrices are lower
+// triangular, or none of them. Longer sums are the mma kernel's, which promotes them sooner.
 static bool tf32_computes(const Product& p) {
-  return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
+  return p.x_triangular == p.c_lower && p.y_triangular == p.c_lower && (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
 }
 
 // Whether it is for a product of many tiles; measured, on an H200. Larger ones are for the Hopper kernel.
@@ -2202,7 +2280,7 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
   if (!tf32_computes(p)) return false;
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
   const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
-  if (!p.triangular)
+  if (!p.c_lower)
     return terms < (aligned ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
   if (p.n > (aligned ? 1280 : 1151)) return false;
   return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
@@ -2232,7 +2310,7 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   // The same again and again takes no planning.
   static thread_local Tf32Plan plan;
   static thread_local std::array<int64_t, 6> planned = {-1};
-  const std::array<int64_t, 6> wanted = {p.triangular, p.m, p.n, p.k, p.batches, at_once};
+  const std::array<int64_t, 6> wanted = {p.c_lower, p.m, p.n, p.k, p.batches, at_once};
   if (planned != wanted) {
     planned = {-1};   // should there be no plan
     if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
@@ -2557,7 +2635,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
-  if (S::kSplit || p.triangular) sum_non_finite<MmaLanes<T>, S::kBlockK>(p, memory.work, sum, exact);
+  if (S::kSplit || is_masked(p)) sum_non_finite<MmaLanes<T>, S::kBlockK>(p, memory.work, sum, exact);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (splits > 1) {   // the stages have been read
     if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
@@ -2664,7 +2742,7 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   __syncthreads();
   auto add = [&](int m, int n, double a, double b) {
     double& at = corrections[m - first_row][n - first_col];
-    if (!p.triangular || n <= m) at = fma(a, b, at);
+    if (!p.c_lower || n <= m) at = fma(a, b, at);
   };
   for_each_outlier<kBlockMN>(packed_x, x_matrix, p.contraction == kTN, first_row, [&](int k, int m, float value) {
     if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
@@ -2681,8 +2759,10 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   __syncthreads();
   for (int e = threadIdx.x; e < kBlockMN * kBlockMN; e += kThreads)
     if (const double sum = corrections[e / kBlockMN][e % kBlockMN]; sum != 0.0) {
-      float& at = c[(first_row + e / kBlockMN) * p.c_row + (first_col + e % kBlockMN) * p.c_col];
+      const int m = first_row + e / kBlockMN, n = first_col + e % kBlockMN;
+      float& at = c[m * p.c_row + n * p.c_col];
       at = static_cast<float>(at + sum);
+      if (p.mirrored) c[n * p.c_row + m * p.c_col] = at;
     }
   __syncthreads();
 }
@@ -2908,7 +2988,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
 template <typename Policy>
 __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
   using Element = typename Policy::Element;
-  if (!h.p.triangular) return;
+  if (!has_zeros(h.p)) return;
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
   const int tiles = static_cast<int>(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
   __nanosleep(2000);
@@ -3037,14 +3117,15 @@ __device__ inline void round_two(float a, float b, __half2& to) { to = __floats2
 __device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 
 // A warpgroup rounds its sums of a box once and writes it, block (row, col) of C, by way of shared memory: in lines of 128 bytes, rows, or
-// columns if C is column-major. Above the diagonal of a triangular product it writes zeros. Calls take two places in turn: whoever writes
-// to one has since been at a barrier that all threads reached after they had read what was there before. c: of this product of the batch.
-// Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges there is no number.
+// columns if C is column-major. Above the diagonal of a lower C it writes zeros; of a symmetric one, a box on the diagonal, what stands
+// opposite. `opposite`: it writes the box's transpose where that stands. Calls take two places in turn: whoever writes to one has since
+// been at a barrier that all threads reached after they had read what was there before. c: of this product of the batch. Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges there is no number.
 template <typename T>
-__device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
+__device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, bool opposite, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-  const bool by_rows = h.p.c_col == 1;
-  if (h.p.triangular && col >= row) {
+  const int64_t c_row = opposite ? h.p.c_col : h.p.c_row, c_col = opposite ? h.p.c_row : h.p.c_col;
+  const bool by_rows = c_col == 1;
+  if (h.p.c_lower && col >= row) {
     const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
 #pragma unroll
     for (int u = 0; u < 32; ++u)
@@ -3072,12 +3153,20 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
     for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
   }
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
-  const bool any = named_barrier_or<128>(kConsumerTeam + group, h.p.triangular && !finite);
+  const bool any = named_barrier_or<128>(kConsumerTeam + group, is_masked(h.p) && !finite);
+  if (h.p.mirrored && row == col) {   // lines are rows or columns: either way one triangle is sums and the other zeros
+    for (int e = thread; e < kBlock * kBlock; e += 128)
+      if (const int m = e / kBlock, n = e % kBlock; n > m) {
+        uint16_t* const above = reinterpret_cast<uint16_t*>(box + (by_rows ? swizzled(m, n) : swizzled(n, m)));
+        *above = *reinterpret_cast<const uint16_t*>(box + (by_rows ? swizzled(n, m) : swizzled(m, n)));
+      }
+    named_barrier_sync<128>(kConsumerTeam + group);
+  }
   // To memory, 16 bytes at a time
   const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
   const int lines = by_rows ? m : n, length = (by_rows ? n : m) - thread % 8 * 8;
-  const int64_t stride = by_rows ? h.p.c_row : h.p.c_col;
-  uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
+  const int64_t stride = by_rows ? c_row : c_col;
+  uint16_t* to = c + row * kBlock * c_row + col * kBlock * c_col + thread / 8 * stride + thread % 8 * 8;
   const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
   if (lines >= kBlock && length >= 8) {
 #pragma unroll
@@ -3173,7 +3262,7 @@ struct Half {
   // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place. They may
   // still meet a NaN or an Inf of the other operand: see sum_again.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
-    if (!h.p.triangular || warp < kFirstMaskWarp) return;
+    if (!is_masked(h.p) || warp < kFirstMaskWarp) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
     static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
@@ -3244,12 +3333,15 @@ struct Half {
     const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
     uint16_t* const c = result(h, tile.batch);
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
-    auto store = [&](int place, int u, float* sum) {
-      if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
+    int place = 0;
+    auto store = [&](int u, float* sum) {
+      if (h.p.mirrored && col + u > row) return;
+      if (store_box<T>(h, shared.own.box[group][place ^= 1], group, c, row, col + u, false, sum)) again |= 1u << u;
+      if (h.p.mirrored && col + u < row) store_box<T>(h, shared.own.box[group][place ^= 1], group, c, row, col + u, true, sum);
     };
     if (kWide || h.tiles.splits == 1) {
 #pragma unroll
-      for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
+      for (int u = 0; u < kCols; ++u) store(u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* const sums = reinterpret_cast<float*>(shared.own.stage);
@@ -3267,7 +3359,7 @@ struct Half {
 #pragma unroll
           for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
         }
-        store(0, box / 2, total);
+        store(box / 2, total);
       }
     }
     if (threadIdx.x % 128 == 0) {
@@ -3330,9 +3422,9 @@ static uint64_t number_of_launch() {
   return next += 2ull << 32;
 }
 
-// The workspace: TileQueue's word; of triangular products NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes.
+// The workspace: TileQueue's word; of products with masks NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes.
 static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
-int64_t workspace_bytes(const Product& p) { return 8 + (p.triangular ? 16 + 4 * box_count(p) : 0); }
+int64_t workspace_bytes(const Product& p) { return 8 + (is_masked(p) ? 16 + 4 * box_count(p) : 0); }
 
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const Plan plan(p, gpu);
@@ -3341,7 +3433,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
   auto* const words = static_cast<unsigned long long*>(workspace);
   h.queue = {words, number_of_launch()};
-  if (p.triangular)
+  if (is_masked(p))
     h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), reinterpret_cast<uint32_t*>(words + 2), reinterpret_cast<uint32_t*>(words + 3),
                     static_cast<uint32_t>(h.queue.launch >> 32), static_cast<uint32_t>(box_count(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
@@ -3353,7 +3445,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
     const cudaError_t error = with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
       return with_constant(h.tiles.edge == 4, [&](auto wide) { return launch_as<Half<T, major_x, major_y, wide>>(h, plan.ctas, stream); });
     });
-    if (error != cudaSuccess || !p.triangular) return error;
+    if (error != cudaSuccess || !is_masked(p)) return error;
     const int64_t halves = 2 * tile_count(p, kBlock) * p.batches;
     const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, halves), kExactThreads, 0, 1, true, stream);
     return launch_kernel<sum_again<T>>(launch, p, h.non_finite);
@@ -3400,7 +3492,7 @@ __device__ inline int lines_of(const PairsProduct& h) {
 
 template <Operand kOperand, Contraction kC>
 __device__ inline bool has_block(const PairsProduct& h, int line, int k) {
-  return line < lines_of<kOperand>(h) && on_side(side_of(kOperand, Masks{kC, h.p.triangular}), line, k);
+  return line < lines_of<kOperand>(h) && on_side(side_of(kOperand, Masks{kC, h.p.x_triangular, h.p.y_triangular}), line, k);
 }
 
 template <Operand kOperand, Contraction kC>
@@ -3450,43 +3542,46 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 // ---- Pairs: writing a tile, or leaving its sums.
 
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
-// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
+// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major. Of a
+// symmetric C nothing above the diagonal; kOpposite: the transpose, where that stands.
+template <bool kOpposite>
 __device__ inline void write_rows(const PairsProduct& of, int batch, int first_row, int first_col, const float (&total)[64]) {
   const Product& p = of.p;
+  const int64_t c_row = kOpposite ? p.c_col : p.c_row, c_col = kOpposite ? p.c_row : p.c_col;
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = first_col + lane % 4 * 2;
-  float* at = static_cast<float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
-  const int below = p.triangular ? row0 - col0 : 128;   // how far the diagonal is from `at`
-  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
-  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
+  float* at = static_cast<float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * c_row + col0 * c_col;
+  const int below = p.c_lower ? row0 - col0 : 128;   // how far the diagonal is from `at`
+  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n && !(p.mirrored && first_row < first_col + 127);
+  if (inside && c_col == 1 && c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int g = 0; g < 16; ++g) {
         const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
-        __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
+        __stcs(reinterpret_cast<float2*>(at + 8 * h * c_row + 8 * g), make_float2(a, b));
       }
-  } else if (inside && p.c_row == 1) {
+  } else if (inside && c_row == 1) {
 #pragma unroll
     for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
       const int col = g / 2 * 8 + g % 2;
       __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
       __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
-      at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
+      at = next_address(at, g % 2 == 0 ? c_col : 7 * c_col);
     }
   } else {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = row0 + 8 * h, cols = p.triangular ? row + 1 : p.n;   // of the row that have sums
-      float* one = next_address(at, 8 * h * p.c_row);
+      const int row = row0 + 8 * h, cols = p.c_lower ? min(p.n, row + 1) : p.n;   // of the row that have sums
+      float* one = next_address(at, 8 * h * c_row);
       if (row >= p.m) break;
 #pragma unroll
       for (int g = 0; g < 32; ++g) {
         if (g % 8 == 0) keep(col0);   // else all conditions are known beforehand, and take registers that sums need
         const int col = col0 + g / 2 * 8 + g % 2;
-        if (col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
-        one = next_address(one, g % 2 == 0 ? p.c_col : 7 * p.c_col);
+        if (col < (p.mirrored ? cols : p.n)) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
+        one = next_address(one, g % 2 == 0 ? c_col : 7 * c_col);
       }
     }
   }
@@ -3513,8 +3608,11 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
     add_sums<128, kPart>(total[0], at, tile.splits - 1);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
-  write_rows(h, tile.batch, row, col, total[0]);
-  if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
+  write_rows<false>(h, tile.batch, row, col, total[0]);
+  if (col + 128 < h.p.n) write_rows<false>(h, tile.batch, row, col + 128, total[1]);
+  if (!h.p.mirrored) return;
+  write_rows<true>(h, tile.batch, row, col, total[0]);
+  if (col + 128 < h.p.n) write_rows<true>(h, tile.batch, row, col + 128, total[1]);
 }
 
 // ---- Pairs: the blocks of a k-block.
@@ -3799,10 +3897,8 @@ _CUDA_HOPPER_LAUNCH = r"""
 // The longest range of k, in k-blocks, that one cluster sums at a time. Longer tiles are cut into splits; measured, on an H200, for one
 // product and for two in one launch, which share the clusters.
 static int longest_split(const Product& p, int clusters, int products) {
-  const int64_t rows = ceil_div(p.m, kTileEdge), cols = ceil_div(p.n, kTileEdge), k_blocks = blocks_in(p.k);
-  // What each cluster has to do on average
-  const int64_t work = p.triangular ? kTileEdge / kBlock * rows * (rows + 1) * (rows + 2) / 6 : rows * cols * k_blocks;
-  int64_t longest = work * p.batches * products / clusters;
+  const int64_t k_blocks = blocks_in(p.k);
+  int64_t longest = Tiles::of(p, kTileEdge / kBlock).work() * p.batches * products / clusters;   // what each cluster has to do on average
   if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
   if (longest < 4) longest = 4;
   return static_cast<int>(k_blocks < longest ? k_blocks : longest);
@@ -3819,12 +3915,18 @@ static Packed to_pack(const Product& p, Operand operand) {
   packed.row_stride = operand == kX ? p.x_row : p.y_col, packed.col_stride = operand == kX ? p.x_col : p.y_row;
   if (k_in_rows) std::swap(packed.row_stride, packed.col_stride);
   packed.rows = k_in_rows ? p.k : lines, packed.cols = k_in_rows ? lines : p.k;
-  packed.triangular = p.triangular, packed.block_cols = blocks_in(packed.cols);
+  packed.triangular = operand == kX ? p.x_triangular : p.y_triangular, packed.block_cols = blocks_in(packed.cols);
   packed.matrices = common ? 1 : static_cast<int>(p.batches);
-  packed.blocks_each = static_cast<int>(p.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols);
+  packed.blocks_each = static_cast<int>(packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols);
   return packed;
 }
 static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
+
+// Whether X and Y are one matrix and its transpose: then it is packed once.
+static bool is_square_of_one(const Product& p) {
+  return p.x == p.y && p.contraction != kNN && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
+         std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
+}
 
 // A batch whose packed operands take more than this is computed in parts.
 constexpr int64_t kMostPackedBytes = 256 << 20;
@@ -3897,11 +3999,12 @@ struct Workspace {
     controls = reinterpret_cast<Control*>(take_words(progress_words));
     progress = reinterpret_cast<int*>(controls + p.batches);
     take_masks(x);
-    if (!gradients) take_masks(y);
+    const bool packs_y = !gradients && !is_square_of_one(p);
+    if (packs_y) take_masks(y);
     for (int product = 0; product < products; ++product) queue[product] = take_words(queue_words);
     const int64_t masks_of_g = p.batches * (row_mask_words(x) + col_mask_words(x));   // at most
     // As above, for two
-    gradient_words = take_words(gradients || !p.triangular ? 0 : even(progress_words) + masks_of_g + 2 + 2 * even(queue_words));
+    gradient_words = take_words(gradients || !is_lower(p) ? 0 : even(progress_words) + masks_of_g + 2 + 2 * even(queue_words));
     words = static_cast<int>(at);
     bytes = (at * 4 + 127) / 128 * 128;
     auto take = [&](int64_t count) {
@@ -3912,9 +4015,10 @@ struct Workspace {
       packed.metadata = reinterpret_cast<BlockMetadata*>(take(block_count(packed) * sizeof(BlockMetadata)));
     };
     take_metadata(x);
-    if (!gradients) take_metadata(y);
+    if (packs_y) take_metadata(y);
     x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
-    if (!gradients) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
+    if (packs_y) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
+    if (!gradients && !packs_y) y = x;
     const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
     for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
   }
@@ -3976,7 +4080,7 @@ cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cud
 PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
   int* const words = at.queue[which];
   SplitTiles tiles = at.tiles;
-  tiles.contraction = p.contraction;   // of two gradients, not that of the first one
+  static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
   return {p,
           x,
           y,
@@ -3999,7 +4103,7 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, const 
   const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
+    error = launch_packing({product, x, y, block_count(x), y.blocks == x.blocks ? 0 : block_count(y), at.controls, at.progress, nullptr, false,
                             most_outliers(product)}, stream);
   const PairsProduct described = describe_pairs(product, x, y, at, 0);
   if (error == cudaSuccess) error = launch_products(&described, 1, clusters, stream);
@@ -4009,20 +4113,20 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, const 
 
 // Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
 static bool hopper_serves(const Product& p) {
-  return p.triangular ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
+  return is_lower(p) ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
 // Whether a batch keeps the Hopper kernel's large tiles busy, though one of its products would be too small for them.
 static bool hopper_serves_batch(const Product& p) {
   const double all = static_cast<double>(p.m) * p.n * p.k * static_cast<double>(p.batches);
   if (p.batches == 1) return false;
-  return p.triangular ? p.n >= 1152 || (p.n >= 768 && all >= 1.25e10) : p.m >= 512 && p.n >= 512 && all >= 8e8;
+  return is_lower(p) ? p.n >= 1152 || (p.n >= 768 && all >= 1.25e10) : p.m >= 512 && p.n >= 512 && all >= 8e8;
 }
 
 // Whether the mma kernel is faster than the half-precision one; measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const int64_t tiles = tile_count(p, 64) * p.batches;
-  if (p.triangular) return p.k <= 256 || (p.k <= 1152 && tiles <= 4 * gpu.sms);
+  if (is_lower(p)) return p.k <= 256 || (p.k <= 1152 && tiles <= 4 * gpu.sms);
   return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
 }
 
@@ -4210,6 +4314,18 @@ bool is_tf32(Precision (at::Context::*precision)(Backend, Operation) const) {
     return (at::globalContext().*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
 
+// A structure: the masks of X, Y and C as they are stored, two bits each, of which a contraction multiplies X or Y transposed.
+struct Structure {
+  int x, y, c;   // x and y: as they are multiplied
+  Structure(int structure, int contraction) : x(structure & 3), y(structure >> 2 & 3), c(structure >> 4) {
+    if (contraction == kTN) x = flipped(x);
+    if (contraction == kNT) y = flipped(y);
+    if (x == y && c == kAll) c = x;   // the product of two lower matrices is lower
+  }
+  static int flipped(int mask) { return mask == kLower ? kUpper : mask == kUpper ? kLower : mask; }
+  bool valid() const { return x <= kUpper && y <= kUpper && c >= kAll && c <= kSymmetric && (x != y || x == kAll || x == c); }
+};
+
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree (they may be
 // expanded). Operands that have too many of those, strided in unrelated ways, are copied.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
@@ -4219,14 +4335,19 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
   }
   p.m = static_cast<int>(c.size(-2)), p.n = static_cast<int>(c.size(-1)), p.k = static_cast<int>(x.size(contraction == kTN ? -2 : -1));
-  p.triangular = structure != kDense, p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
+  p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
   p.y = y.const_data_ptr(), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
   p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1);
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
-  if (structure == kUpper) transpose(p);
+  const Structure masks(structure, contraction);
+  p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.mirrored = masks.c == kSymmetric;
+  const bool transposed = masks.c == kUpper;
+  if (transposed) transpose(p);
+  const int of_x = transposed ? Structure::flipped(masks.y) : masks.x, of_y = transposed ? Structure::flipped(masks.x) : masks.y;
+  if (of_x != kAll || of_y != kAll) p.contraction = of_x == kUpper ? kTN : of_y == kUpper ? kNT : kNN;   // so that it is stored lower
   return p;
 }
 
@@ -4255,13 +4376,18 @@ bool is_memory(const Tensor& t) {
   return keys.has_all(t.key_set());
 }
 
+// Whether what is triangular is square, and the masks fit each other.
+bool fit(const Tensor& x, const Tensor& y, int contraction, const Structure& masks) {
+  return masks.valid() && (masks.x == kAll || x.size(-1) == x.size(-2)) && (masks.y == kAll || y.size(-1) == y.size(-2)) &&
+         (masks.c == kAll || x.size(contraction == kTN ? -1 : -2) == y.size(contraction == kNT ? -2 : -1));
+}
+
 // Whether the operands fit each other and the contraction.
 bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() &&
          element_type(x.scalar_type()) < 4 && x.dim() >= 2 && y.dim() == x.dim() &&
          x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, y.dim() - 2) && contraction >= kNN && contraction <= kTN &&
-         x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) && structure >= kDense &&
-         structure <= kUpper && (structure == kDense || (x.size(-1) == x.size(-2) && y.size(-1) == y.size(-2)));
+         x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) && fit(x, y, contraction, Structure(structure, contraction));
 }
 
 // Whether the operands fit, and none of torch's modes and transforms looks on. Autograd may.
@@ -4297,9 +4423,10 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   const auto type = static_cast<ElementType>(element_type(x.scalar_type()));
   const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
   Tensor written = c;
-  if (const int copies = operands_to_copy(p, type, kernel)) {   // of upper triangles p.x is y, and p.y is x: see transpose
-    if (copies & (structure == kUpper ? 2 : 1)) x = padded_copy(x);
-    if (copies & (structure == kUpper ? 1 : 2)) y = padded_copy(y);
+  if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see transpose
+    const bool transposed = Structure(structure, contraction).c == kUpper;
+    if (copies & (transposed ? 2 : 1)) x = padded_copy(x);
+    if (copies & (transposed ? 1 : 2)) y = padded_copy(y);
     if (copies & 4) written = empty_padded(c);
     p = describe(x, y, written, contraction, structure);
   }
@@ -4325,7 +4452,7 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   if (!for_x) to_x.c = nullptr;
   if (!for_y) to_y.c = nullptr;
-  if (structure == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
+  if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
   const Gpu& gpu = gpu_of(x);
   const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y)}, x.options().dtype(at::kByte));
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
@@ -4519,15 +4646,31 @@ _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_grap
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
-_DENSE, _LOWER, _UPPER = 0, 1, 2  # the structure of both operands and of the result
+_FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as in the CUDA source: what of a matrix there is
+
+
+def _masked(x, y, c):
+    """A structure: the masks of X, Y and C, of each as it is stored."""
+    return x | y << 2 | c << 4
+
+
+def _masks(structure):
+    return structure & 3, structure >> 2 & 3, structure >> 4
+
+
+def _multiplied(mask, transposed):
+    """The mask of an operand as it is multiplied."""
+    return (_FULL, _TRIU, _TRIL)[mask] if transposed else mask
+
+
+_DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _TRIU))
 _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
-def _prepared(function, A, B, structure):
+def _prepared(function, A, B, contraction, structure, names=("A", "B")):
     """The operands in the dtype that autocast wants, their leading dimensions broadcast. Whatever is wrong with them is said here: which
     argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
-    square = structure != _DENSE
-    for name, T in (("A", A), ("B", B)):
+    for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         if not isinstance(T, torch.Tensor):
             raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
         if T.layout != torch.strided or T.is_nested:
@@ -4538,24 +4681,27 @@ def _prepared(function, A, B, structure):
             what = str(T.dtype).removeprefix("torch.")
             raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {what}")
         if T.dim() < 2:
-            shape = "(..., N, N)" if square else "(..., rows, columns)"
+            shape = "(..., N, N)" if mask else "(..., rows, columns)"
             raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape}, but has shape {tuple(T.shape)}")
-        if square and T.shape[-1] != T.shape[-2]:
+        if mask and T.shape[-1] != T.shape[-2]:
             raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(T.shape)}")
-    a, b, device = A.shape, B.shape, A.device.type
-    if a[-2] != b[-2]:
-        what = "size N" if square else "number of rows K"
-        raise ValueError(f"{function}: A and B must have the same {what}, but A has shape {tuple(a)} and B has shape {tuple(b)}")
+    a, b, device, (first, second) = A.shape, B.shape, A.device.type, names
+    if a[-2 if contraction == _TN else -1] != b[-1 if contraction == _NT else -2]:
+        shapes = f"{first} has shape {tuple(a)} and {second} has shape {tuple(b)}"
+        if structure in (_LOWER, _UPPER) or contraction == _TN:
+            what = "size N" if structure else "number of rows K"
+            raise ValueError(f"{function}: {first} and {second} must have the same {what}, but {shapes}")
+        raise ValueError(f"{function}: {first} must have as many columns as {second} has rows, but {shapes}")
     for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
         if a[d] != b[d] and 1 not in (a[d], b[d]):
-            raise ValueError(f"{function}: the leading dimensions of A and B must broadcast, but are {tuple(a[:-2])} and {tuple(b[:-2])}")
+            raise ValueError(f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {tuple(a[:-2])} and {tuple(b[:-2])}")
     if A.device != B.device:
-        raise RuntimeError(f"{function}: A and B must be on the same device, but A is on {A.device} and B is on {B.device}")
+        raise RuntimeError(f"{function}: {first} and {second} must be on the same device, but {first} is on {A.device} and {second} is on {B.device}")
     cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
     if A.dtype != B.dtype and not cast:
-        raise RuntimeError(f"{function}: A and B must have the same dtype, but A is {_DTYPES[A.dtype]} and B is {_DTYPES[B.dtype]}")
+        raise RuntimeError(f"{function}: {first} and {second} must have the same dtype, but {first} is {_DTYPES[A.dtype]} and {second} is {_DTYPES[B.dtype]}")
     if device not in ("cpu", "cuda", "meta"):
-        raise RuntimeError(f"{function}: A and B must be on a CPU or a CUDA device, but are on {A.device}")
+        raise RuntimeError(f"{function}: {first} and {second} must be on a CPU or a CUDA device, but are on {A.device}")
     if cast:
         A, B = (T.to(torch.get_autocast_dtype(device)) for T in (A, B))
     if a[:-2] != b[:-2]:
@@ -4600,6 +4746,22 @@ def _is_finite(*parts):
     return all(math.isfinite(part.sum().item()) for part in parts)
 
 
+_CUTS = (lambda T: T, torch.tril, torch.triu, lambda T: T.tril() + T.tril(-1).mT)  # by mask
+
+
+def _product_of_masked(X, Y, x, y):
+    """X Y of operands in which what is masked, as x and y say, is zero: zeros that meet no NaN or Inf, for they are no terms of the sum."""
+    C = torch.matmul(X, Y)
+    if not (x or y) or _is_finite(C):
+        return C
+    finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
+    C = torch.matmul(X[..., finite], Y[..., finite, :])
+    for k in finite.logical_not().nonzero().flatten().tolist():
+        rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
+        C[..., rows, columns] += X[..., rows, k, None] * Y[..., k, None, columns]
+    return C
+
+
 def _product_by_torch(X, Y, contraction, structure):
     """The contraction of two tensors (..., rows, columns) of one dtype whose leading dimensions agree."""
     if torch.is_autocast_enabled(X.device.type):  # it would send the products below to another dtype
@@ -4607,14 +4769,17 @@ def _product_by_torch(X, Y, contraction, structure):
             return _product_by_torch(X, Y, contraction, structure)
     if X.dtype in (torch.float16, torch.bfloat16):
         return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
-    N, cut = X.shape[-1], (lambda T, out=None: T, torch.tril, torch.triu)[structure]
-    if structure != _DENSE and X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
+    masks, N, lower_or_upper = _masks(structure), X.shape[-1], structure in (_LOWER, _UPPER)
+    if lower_or_upper and X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
         parts = zip(*(T.flatten(0, -3).split(max(1, _CACHED // (N * N))) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
-    X, Y = cut(X), cut(Y)
-    if structure == _DENSE or N <= _LARGEST_DENSE:
+    X, Y, cut = _CUTS[masks[0]](X), _CUTS[masks[1]](Y), _CUTS[masks[2]]
+    if not lower_or_upper:
+        x, y = _multiplied(masks[0], contraction == _TN), _multiplied(masks[1], contraction == _NT)
+        return cut(_product_of_masked(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y, x, y))
+    if N <= _LARGEST_DENSE:
         C = torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
-        if structure == _DENSE or _is_finite(C):
+        if _is_finite(C):
             return C if contraction == _NN else cut(C, out=C)
     C = X.new_zeros(X.shape)
     x, y, c = (T.reshape(-1, N, N) for T in (X, Y, C))
@@ -4661,11 +4826,11 @@ def _(X, Y, contraction, structure):
     return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
 
 
-# dX and dY from G = dC, each again one of the contractions.
+# dX and dY from G = dC, each again one of the contractions, with the three masks in the places of their matrices.
 _GRADIENTS = {
-    _NN: lambda X, Y, G: ((G, Y, _NT), (X, G, _TN)),  # of C = X Y
-    _NT: lambda X, Y, G: ((G, Y, _NN), (G, X, _TN)),  # of C = X Y^T
-    _TN: lambda X, Y, G: ((Y, G, _NT), (X, G, _NN)),  # of C = X^T Y
+    _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # of C = X Y
+    _NT: lambda X, Y, G, x, y, c: ((G, Y, _NN, _masked(c, y, x)), (G, X, _TN, _masked(c, x, y))),  # of C = X Y^T
+    _TN: lambda X, Y, G, x, y, c: ((Y, G, _NT, _masked(y, c, x)), (X, G, _NN, _masked(x, c, y))),  # of C = X^T Y
 }
 
 
@@ -4676,9 +4841,14 @@ def _save_operands(ctx, inputs, output, both=False):
 
 
 def _gradients(product, ctx, G, X, Y):
-    """What a backward returns for the operands, the contraction and the structure, computed by `product`; None where not asked for."""
-    both = zip(_GRADIENTS[ctx.contraction](X, Y, G), ctx.needs_input_grad[:2], strict=True)
-    return *(product(*operands, ctx.structure) if needed else None for operands, needed in both), None, None
+    """What a backward returns for the operands, the contraction and the structure, computed by `product`; None where not asked for. Of a
+    symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
+    x, y, c = _masks(ctx.structure)
+    needed = list(ctx.needs_input_grad[:2])
+    if c == _SYMMETRIC:
+        G, c, needed[1] = G + G.mT, _FULL, False
+    both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
+    return *(product(*one) if wanted else None for one, wanted in both), None, None
 
 
 def _map(product, info, in_dims, X, Y, contraction, structure):
@@ -4688,10 +4858,21 @@ def _map(product, info, in_dims, X, Y, contraction, structure):
 
 
 def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
-    """For FlopCounterMode, from shapes: two for each multiply-add, of which a triangular product has N (N + 1) (N + 2) / 6."""
+    """For FlopCounterMode, from shapes: two for each multiply-add. Each mask asks that one index is at most another one. Of two masks that
+    have an end in common N (N + 1) (2 N + 1) / 6 multiply-adds are left, of two in a row, or three, N (N + 1) (N + 2) / 6."""
     *batch, m, n = out_shape
-    k = X[-2 if contraction == _TN else -1]
-    return math.prod(batch) * (k * (k + 1) * (k + 2) // 3 if structure else 2 * m * n * k)
+    k, (x, y, c) = X[-2 if contraction == _TN else -1], _masks(structure)
+    x, y, c = _multiplied(x, contraction == _TN), _multiplied(y, contraction == _NT), _TRIL if c == _SYMMETRIC else c
+    c = c or (x if x == y else _FULL)
+    number, terms = 3 - (x, y, c).count(_FULL), m * n * k
+    if number == 1:
+        side = n if not x else m  # of the matrix that has the mask
+        terms = terms * (side + 1) // (2 * side) if side else 0
+    elif number == 2 and (x == c or y == c or not c):
+        terms = n * (n + 1) * (2 * n + 1) // 6
+    elif number:
+        terms = n * (n + 1) * (n + 2) // 6
+    return 2 * math.prod(batch) * terms
 
 
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
@@ -4724,6 +4905,10 @@ class _Product(torch.autograd.Function):
                 " use torch.func.hessian, jacrev or any other combination with reverse mode"
             )
         X, Y = ctx.saved_tensors
+        x, y, c = _masks(ctx.structure)
+        if c == _SYMMETRIC:
+            half = _Product.apply(X_tangent, Y, ctx.contraction, _masked(x, y, _FULL))
+            return half + half.mT
         pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
         first, *rest = (_Product.apply(*operands, ctx.contraction, ctx.structure) for operands in pairs)
         return sum(rest, first)
@@ -4740,8 +4925,8 @@ class _PlainProduct(torch.autograd.Function):
     def forward(ctx, X, Y, contraction, structure):
         # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
         # (save_on_cpu) or not at all (checkpoint), to spare memory.
-        keep = contraction == _NN and structure != _DENSE and _has_kernels(X) and None not in (_saved_tensors_hooks, _backward_keeps_graph)
-        if keep and _saved_tensors_hooks(True) is None:
+        keep = contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
+        if keep and None not in (_saved_tensors_hooks, _backward_keeps_graph) and _saved_tensors_hooks(True) is None:
             C, _, ctx.workspace, _ = _product_by_kernels(X, Y, contraction, structure, keep=True)
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
         else:
@@ -4790,13 +4975,13 @@ def _shortest_way(*product):
     return (_plain_way(*product) or _Product.apply)(*product)
 
 
-def _call(function, A, B, contraction, structure):
+def _call(function, A, B, contraction, structure, names=("A", "B")):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph holds the operator, no function of Python's
     on_gpu = not traced and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor) and _has_kernels(A)
     way = _plain_way(A, B, contraction, structure) if on_gpu else None  # which checks them, too
     if way is None:
-        A, B = _prepared(function, A, B, structure)
+        A, B = _prepared(function, A, B, contraction, structure, names)
         way = _product_op if traced else _shortest_way
     return way(A, B, contraction, structure)
 
@@ -4838,13 +5023,61 @@ def transposed_a_matmul(A, B):
     return _call("transposed_a_matmul", A, B, _TN, _DENSE)
 
 
-_PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE)}
+def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
+    """The product of a triangular matrix and a dense one, A @ X, or X @ A: what torch.linalg.solve_triangular inverts.
+
+    Args:
+        A: (..., N, N), lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal,
+            in whose place there are ones (which costs a copy of A).
+        X: (..., N, K), or, unless `left`, (..., K, N). Any K; leading dimensions broadcast.
+
+    Returns:
+        A @ X, or X @ A. Dtypes, strides, gradients and errors as in tril_matmul.
+    """
+    mask = _TRIU if upper else _TRIL
+    operands, names, structure = ((A, X), ("A", "X"), _masked(mask, _FULL, _FULL)) if left else ((X, A), ("X", "A"), _masked(_FULL, mask, _FULL))
+    if unitriangular:
+        operands = list(_prepared("triangular_matmul", *operands, _NN, structure, names))
+        A = operands[not left]
+        operands[not left] = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+    return _call("triangular_matmul", *operands, _NN, structure, names)
+
+
+def gram(X, *, transpose=False, structure="dense"):
+    """X @ X^T, or X^T @ X, if `transpose`, of which one half is computed, and the other is the same, bit by bit.
+
+    Args:
+        X: (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
+            triangle is not read.
+
+    Returns:
+        (..., M, M), or (..., K, K), if `transpose`; contiguous. Dtypes, strides, gradients and errors as in tril_matmul; of the gradient
+        G both triangles count: dX = (G + G^T) @ X, or X @ (G + G^T).
+    """
+    if structure not in _STRUCTURES:
+        raise ValueError(f"gram: structure must be one of {', '.join(map(repr, _STRUCTURES))}, but is {structure!r}")
+    mask = _STRUCTURES[structure]
+    return _call("gram", X, X, _TN if transpose else _NT, _masked(mask, mask, _SYMMETRIC), ("X", "X"))
+
+
+def lu_matmul(L, U):
+    """L @ U of a lower and an upper triangular matrix, (..., N, N) each: what an LU factorisation inverts. The result is dense.
+
+    The other triangles are not read. Dtypes, strides, leading dimensions, gradients and errors as in tril_matmul.
+    """
+    return _call("lu_matmul", L, U, _NN, _masked(_TRIL, _TRIU, _FULL), ("L", "U"))
+
+
+_STRUCTURES = {"dense": _FULL, "lower": _TRIL, "upper": _TRIU}
+_PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
+_PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
 
 
 def explain(A, B, problem="lower"):
     """Compute one product and say how, for debugging (it waits for the GPU).
 
-    A and B are as for tril_matmul (problem 'lower'), triu_matmul ('upper') or transposed_a_matmul ('transposed_a').
+    A and B are as for tril_matmul (problem 'lower'), triu_matmul ('upper'), transposed_a_matmul ('transposed_a'), lu_matmul ('lu'),
+    triangular_matmul ('triangular'), or both the matrix of gram ('gram').
 
     Returns a dict:
         'path': the kernel whose result counts, 'exact', 'tf32', 'half', 'hopper', 'mma', 'fallback', or 'hopper, fallback' where a part
@@ -4861,7 +5094,7 @@ def explain(A, B, problem="lower"):
     for name, T in (("A", A), ("B", B)):
         if isinstance(T, torch.Tensor) and type(T) not in (torch.Tensor, torch.nn.Parameter):
             raise TypeError(f"explain: {name} must be a torch.Tensor, and of no subclass, but is {type(T).__name__}")
-    A, B = _prepared("explain", A, B, structure)
+    A, B = _prepared("explain", A, B, contraction, structure)
     path, controls = "torch" if A.is_cuda else A.device.type, None
     if _has_kernels(A):
         _, path, _, controls = _product_by_kernels(A, B, contraction, structure, explain=True)
