@@ -59,8 +59,8 @@ import torch
 import torch.utils.flop_counter
 
 __version__ = "1.0"
-__all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "triangular_matmul", "gram", "lu_matmul", "explain"]
-__all__ += ["ModelNew", "UpperModelNew", "TransposedAModelNew"]
+__all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "triangular_matmul", "gram", "lu_matmul"]
+__all__ += ["triangular_inverse", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
 __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"]
 
 # ======================================================================================================================
@@ -153,6 +153,9 @@ int64_t products_at_once(const Product& product);
 // Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets each product's Control of the Hopper kernel.
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
                            cudaStream_t stream);
+
+// The inverses of the blocks of 64 x 64 on the diagonal of p.x, lower triangular float32 or float64, in p.c, zeros beside them.
+cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`.
 // Either may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
@@ -1650,6 +1653,67 @@ __global__ void __launch_bounds__(kExactThreads, kExactCtasPerSm) exact_product(
   exact_compute<T>(p, blockIdx.x, memory);
 }
 
+// ---- Exact path: inverses of the blocks on a diagonal.
+
+// x becomes the inverse of a lower triangular x, 64 x 64: a thread solves for a column, by forward substitution, four rows at a time.
+template <typename Acc>
+__device__ inline void invert(Acc (&x)[kBlock][kBlock]) {
+  struct alignas(16) Four {
+    Acc v[4];
+  };
+  const int j = threadIdx.x;
+#pragma unroll 1
+  for (int i = 0; i < kBlock; i += 4) {
+    Acc sum[4];
+    for (int r = 0; r < 4; ++r) sum[r] = i + r == j ? 1 : 0;
+#pragma unroll 1
+    for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
+      Acc column[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const Four row = *reinterpret_cast<const Four*>(&x[i + r][k]);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+#pragma unroll
+      for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
+      sum[r] /= x[i + r][i + r];
+    }
+    __syncthreads();   // the rows have been read
+    for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < j ? Acc(0) : sum[r];
+    __syncthreads();
+  }
+}
+
+// C, contiguous, gets the inverses of X's blocks of 64 x 64 on the diagonal, and zeros beside them. unit: the diagonal is not read, but 1.
+template <typename T>
+__global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ Product p, int unit) {
+  __shared__ alignas(16) T x[kBlock][kBlock];
+  const int blocks = ceil_div(p.n, kBlock), batch = blockIdx.x / blocks, first = blockIdx.x % blocks * kBlock, j = threadIdx.x;
+  const int size = min(kBlock, p.n - first);
+  const T* const from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
+#pragma unroll 8
+  for (int i = 0; i < kBlock; ++i) {
+    const bool read = i < size && (j < i || (j == i && !unit));
+    x[i][j] = read ? from[i * p.x_row + j * p.x_col] : T(i == j);
+  }
+  __syncthreads();
+  invert(x);
+  T* const to = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch) + first * p.c_row;
+  for (int i = 0; i < size; ++i)
+    for (int col = j; col < p.n; col += kBlock) to[i * p.c_row + col] = col / kBlock * kBlock == first ? x[i][j] : T(0);
+}
+
+cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream) {
+  const Launch launch(ceil_div(p.n, kBlock) * p.batches, kBlock, 0, 1, false, stream);
+  return type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, int(unit)) : launch_kernel<invert_blocks<float>>(launch, p, int(unit));
+}
+
 cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
   return with_type(type, [&](auto element) {
     const Launch launch(tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream);
@@ -1965,8 +2029,11 @@ constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
 
-// Which CTA sums what. CTAs that share a tile follow each other in a cluster. For triangles, of at most 29 tile rows, it stands in a table,
-// the same for all products of a batch, which take turns; the tiles of dense products come as they are numbered, shared by equally many.
+// Which CTA sums what. CTAs that share a tile follow each other in a cluster. Where all three matrices are triangles, of at most 29 tile
+// rows, it stands in a table, the same for all products of a batch, which take turns; the tiles of others come as they are numbered, shared
+// by equally many.
+__host__ __device__ inline bool tf32_has_table(const Product& p) { return p.x_triangular && p.y_triangular && p.c_lower; }
+
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
   int clusters, cluster_size;   // of one product
@@ -2012,8 +2079,8 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // k-blocks
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
   const int64_t clusters = at_once / p.batches;   // for one product
-  if (!is_masked(p)) {
-    const int tiles = rows * ceil_div(p.n, kTfBlockMN);
+  if (!tf32_has_table(p)) {
+    const int tiles = static_cast<int>(tile_count(p, kTfBlockMN));
     plan.log_splits = 0;
     while (1 << plan.log_splits < kTfMostSplits && k_blocks >= 2 * kLeast << plan.log_splits &&
            static_cast<int64_t>(tiles) << (plan.log_splits + 1) <= clusters * kTfMostSplits)
@@ -2043,9 +2110,10 @@ __device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& pl
   }
   const int number = cluster * plan.cluster_size + rank;
   const TileOrder order = TileOrder::of(p, kTfBlockMN);
-  if (!is_masked(p)) {
-    const int splits = 1 << plan.log_splits, place = number >> plan.log_splits;
-    return {p, batch, tile_of(p, kTfBlockMN, place % order.rows, place / order.rows), splits, number & (splits - 1), kTfBlockK};
+  if (!tf32_has_table(p)) {
+    const int splits = 1 << plan.log_splits;
+    const auto place = order.at(number >> plan.log_splits, order.rows);
+    return {p, batch, tile_of(p, kTfBlockMN, place.i, place.j), splits, number & (splits - 1), kTfBlockK};
   }
   const int entry = plan.table[number];
   if (entry == Tf32Plan::kIdle) return {p, 0, {-1}, 1, 0, kTfBlockK};
@@ -2269,10 +2337,9 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 #endif
 }
 
-// Whether this kernel can compute a product: a stride of each operand is 1, and it has an order for the tiles: all three matrices are lower
-// triangular, or none of them. Longer sums are the mma kernel's, which promotes them sooner.
+// Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes them sooner.
 static bool tf32_computes(const Product& p) {
-  return p.x_triangular == p.c_lower && p.y_triangular == p.c_lower && (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
+  return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
 }
 
 // Whether it is for a product of many tiles; measured, on an H200. Larger ones are for the Hopper kernel.
@@ -2280,7 +2347,7 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
   if (!tf32_computes(p)) return false;
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
   const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
-  if (!p.c_lower)
+  if (!tf32_has_table(p))
     return terms < (aligned ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
   if (p.n > (aligned ? 1280 : 1151)) return false;
   return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
@@ -2310,7 +2377,7 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   // The same again and again takes no planning.
   static thread_local Tf32Plan plan;
   static thread_local std::array<int64_t, 6> planned = {-1};
-  const std::array<int64_t, 6> wanted = {p.c_lower, p.m, p.n, p.k, p.batches, at_once};
+  const std::array<int64_t, 6> wanted = {tf32_has_table(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
   if (planned != wanted) {
     planned = {-1};   // should there be no plan
     if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
@@ -4463,12 +4530,26 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
 }
 
+// The inverses of the blocks of 64 x 64 on the diagonal of lower triangular matrices (..., N, N), float32 or float64; zeros beside them.
+Tensor inverse_of_blocks(Tensor x, bool unit) {
+  TORCH_CHECK(fit(x, x, kNN, kLower | kLower << 2 | kLower << 4) && element_type(x.scalar_type()) < 2,
+              "tril_matmul: blocks of this tensor cannot be inverted");
+  const OnDevice guard(x);
+  const Tensor c = at::empty(x.sizes(), x.options());
+  if (c.numel() == 0) return c;
+  Tensor y = x;
+  const Product p = describe(x, y, c, kNN, kLower | kLower << 2 | kLower << 4);
+  check(launch_inverse(p, static_cast<ElementType>(element_type(x.scalar_type())), unit, c10::cuda::getCurrentCUDAStream()));
+  return c;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // A launch waits where the queue is full. Other Python threads run meanwhile.
   m.def("product", &product, pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("gradients", &gradients, pybind11::call_guard<pybind11::gil_scoped_release>());
+  m.def("inverse_of_blocks", &inverse_of_blocks, pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("is_plain", &is_plain);
 }
 """
@@ -4723,13 +4804,18 @@ def _has_kernels(X):
 def _product_by_kernels(X, Y, contraction, structure, keep=False, explain=False):
     """C; the name of the kernel that computed it; if `keep`, the workspace in which the operands lie packed, or None; if `explain`, how it
     went on the Hopper kernel for each of the batch (fallback, outliers), or None. Raises RuntimeError where the kernels were not built."""
+    return _built().product(X, Y, contraction, structure, _PATH, keep, explain)
+
+
+def _built():
+    """The extension module. Raises RuntimeError where the kernels were not built."""
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
             f" was found (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to"
             f" where the toolkit lies, or (from CUDA 13 on) in its place {_PIP_COMMAND}; then import again."
         )
-    return _EXTENSION.product(X, Y, contraction, structure, _PATH, keep, explain)
+    return _EXTENSION
 
 
 # ---- Operator, by torch's own products: CPU tensors, and those of older GPUs. ----------------------------------------
@@ -4946,6 +5032,78 @@ class _PlainProduct(torch.autograd.Function):
         return (*found, None, None) if found else _gradients(_shortest_way, ctx, G, X, Y)
 
 
+# ---- Inverse. --------------------------------------------------------------------------------------------------------
+
+
+def _inverse(L, unitriangular):
+    """The inverses of lower triangular matrices. On a GPU blocks of 64 on the diagonal by a kernel; then of two neighbours X11 and X22 and
+    what stands between them X21 = -X22 L21 X11, by our products, until one is left."""
+    if L.dtype in (torch.float16, torch.bfloat16):
+        return _inverse(L.float(), unitriangular).to(L.dtype)
+    if not _has_kernels(L):
+        one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand(L.shape)
+        return torch.linalg.solve_triangular(L.tril(), one, upper=False, unitriangular=unitriangular).contiguous()
+    X, N, edge = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64
+    while edge < N:
+        for begin in range(0, N - edge, 2 * edge):
+            first, second = slice(begin, begin + edge), slice(begin + edge, begin + 2 * edge)
+            right = _product(L[..., second, first], X[..., first, first], _NN, _masked(_FULL, _TRIL, _FULL))
+            X[..., second, first] = _product(X[..., second, second], right, _NN, _masked(_TRIL, _FULL, _FULL)).neg_()
+        edge *= 2
+    return X
+
+
+_inverse_definition = torch.library.custom_op(
+    "tril_matmul::inverse", _inverse, mutates_args=(), schema="(Tensor L, bool unitriangular) -> Tensor"
+)
+_inverse_definition.register_fake(lambda L, unitriangular: L.new_empty(L.shape))
+
+
+class _Inverse(torch.autograd.Function):
+    """X = L^-1, by any number of derivatives: dX = -X dL X."""
+
+    @staticmethod
+    def forward(L, unitriangular):
+        return torch.ops.tril_matmul.inverse(L, unitriangular)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.unitriangular = inputs[1]
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx, G):
+        (X,) = ctx.saved_tensors
+        return _gradient_of_inverse(_shortest_way, X, G, ctx.unitriangular), None
+
+    @staticmethod
+    def jvp(ctx, L_tangent, _):
+        (X,) = ctx.saved_tensors
+        below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
+        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
+
+    @staticmethod
+    def vmap(info, in_dims, L, unitriangular):
+        return _Inverse.apply(L.movedim(in_dims[0], 0), unitriangular), 0
+
+
+def _gradient_of_inverse(product, X, G, unitriangular):
+    """dL = -X^T G X^T, as far as L has elements."""
+    G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
+    return G.tril(-1) if unitriangular else G
+
+
+def _save_inverse(ctx, inputs, output):
+    ctx.unitriangular = inputs[1]
+    ctx.save_for_backward(output)
+
+
+_inverse_definition.register_autograd(
+    lambda ctx, G: (_gradient_of_inverse(_product_op, *ctx.saved_tensors, G, ctx.unitriangular), None), setup_context=_save_inverse
+)
+_inverse_definition.register_vmap(lambda info, in_dims, L, unitriangular: (torch.ops.tril_matmul.inverse(L.movedim(in_dims[0], 0), unitriangular), 0))
+
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
 # Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
@@ -5066,6 +5224,21 @@ def lu_matmul(L, U):
     The other triangles are not read. Dtypes, strides, leading dimensions, gradients and errors as in tril_matmul.
     """
     return _call("lu_matmul", L, U, _NN, _masked(_TRIL, _TRIU, _FULL), ("L", "U"))
+
+
+def triangular_inverse(L, *, unitriangular=False):
+    """The inverse of a lower triangular matrix, which is lower triangular; what solve_triangular(L, I, upper=False) computes.
+
+    Args:
+        L: (..., N, N), any N. What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones.
+
+    Returns:
+        (..., N, N), contiguous, zeros above the diagonal; Inf or NaN where a diagonal element is zero. 16-bit types are computed in
+        float32. Differentiable any number of times; errors as in tril_matmul.
+    """
+    L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"))
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return (torch.ops.tril_matmul.inverse if traced else _Inverse.apply)(L, unitriangular)
 
 
 _STRUCTURES = {"dense": _FULL, "lower": _TRIL, "upper": _TRIU}
