@@ -188,11 +188,10 @@ __device__ inline int triangle_root(Int q) {
 }
 
 // The largest r with r * r <= q.
-template <typename Int>
-__device__ inline int square_root(Int q) {
-  int r = static_cast<int>(sqrt(static_cast<double>(q)));
-  while (static_cast<Int>(r + 1) * (r + 1) <= q) ++r;
-  while (static_cast<Int>(r) * r > q) --r;
+__device__ inline int square_root(int q) {
+  int r = static_cast<int>(sqrt(static_cast<float>(q)));
+  while ((r + int64_t(1)) * (r + 1) <= q) ++r;
+  while (int64_t(r) * r > q) --r;
   return r;
 }
 
@@ -290,7 +289,7 @@ struct TileOrder {
   __host__ __device__ bool both_masked() const { return x != kEverywhere && y != kEverywhere; }
   __host__ __device__ bool by_rows() const { return y == kEverywhere; }   // of one triangular operand
   // C lower, one operand triangular: whether the longest group has most tiles
-  __host__ __device__ bool falls() const { return c_lower && (by_rows() ? x == kUpToLine : x == kEverywhere && y == kFromLine); }
+  __host__ __device__ bool falls() const { return by_rows() ? x == kUpToLine : x == kEverywhere && y == kFromLine; }
 
   __host__ __device__ int64_t count() const { return c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols; }
   __host__ __device__ int groups() const { return !masked() ? 1 : x == kEverywhere ? cols : rows; }
@@ -307,10 +306,25 @@ struct TileOrder {
   struct Place {
     int i, j;
   };
-  // By group and place in it, where groups are.
+  // By group and place in it, where groups are. What is not tril_matmul's is a function of its own: instructions that are not there need
+  // not be read.
   __device__ Place in_group(int group, int at) const {
     if (c_lower && both_masked())
       return {x == kFromLine ? group : at + rows - 1 - group, y == kUpToLine ? rows - 1 - group : at};
+    return in_other_group(group, at);
+  }
+  __device__ Place at(int place, int band) const {   // band: rows that the tiles of a dense product go through together
+    if (c_lower && both_masked()) {
+      const int group = triangle_root(place);
+      return in_group(group, static_cast<int>(place - triangle(group)));
+    }
+    if (masked() || c_lower) return other_at(place);
+    const int first = place / (band * cols) * band, in_band = place - first * cols, height = min(band, rows - first);
+    return {first + in_band % height, in_band / height};
+  }
+
+ private:
+  __device__ __noinline__ Place in_other_group(int group, int at) const {
     const int along = (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group;   // the row or the column of one triangular operand
     if (both_masked()) {   // from the corner at the end of both, or at the begin
       const int i = at <= group ? group : at - group - 1, j = at <= group ? at : group;
@@ -318,32 +332,21 @@ struct TileOrder {
     }
     return by_rows() ? Place{along, at} : Place{c_lower ? along + at : at, along};
   }
-  template <typename Int>   // band: rows that the tiles of a dense product go through together
-  __device__ Place at(Int place, int band) const {
-    if (!masked() && !c_lower) {
-      const Int first = place / (static_cast<Int>(band) * cols) * band, in_band = place - first * cols;
-      const int height = min(band, static_cast<int>(rows - first));
-      return {static_cast<int>(first + in_band % height), static_cast<int>(in_band / height)};
-    }
-    if (!masked()) {
+  __device__ __noinline__ Place other_at(int place) const {
+    if (!masked() || (c_lower && !falls())) {   // C lower, anti-diagonals or groups that rise
       const int group = triangle_root(place), in = static_cast<int>(place - triangle(group));
-      return {in + rows - 1 - group, in};
-    }
-    if (c_lower && falls()) {
-      const Int back = static_cast<Int>(count()) - 1 - place;
-      const int group = rows - 1 - triangle_root(back);
-      return in_group(group, static_cast<int>(place - (count() - triangle(rows - group))));
+      return masked() ? in_group(group, in) : Place{in + rows - 1 - group, in};
     }
     if (c_lower) {
-      const int group = triangle_root(place);
-      return in_group(group, static_cast<int>(place - triangle(group)));
+      const int all = static_cast<int>(count()), group = rows - 1 - triangle_root(all - 1 - place);
+      return in_group(group, static_cast<int>(place - all + triangle(rows - group)));
     }
     if (both_masked()) {
       const int group = square_root(place);
-      return in_group(group, static_cast<int>(place - static_cast<Int>(group) * group));
+      return in_group(group, place - group * group);
     }
-    const Int width = by_rows() ? cols : rows;
-    return in_group(static_cast<int>(place / width), static_cast<int>(place % width));
+    const int width = by_rows() ? cols : rows;
+    return in_group(place / width, place % width);
   }
 };
 
@@ -1931,19 +1934,18 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   } vector;
 #pragma unroll
   for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
-  const int end = p.mirrored ? min(p.n, row + 1) : p.n;   // of what the row is given
   T* const to = c + row * p.c_row + col * p.c_col;
-  if (kWhole || (vectorized && col + kNear <= end)) {
+  if (kWhole || (vectorized && col + kNear <= p.n && !p.mirrored)) {
     *reinterpret_cast<Vector*>(to) = vector;
   } else {
+    const int end = p.mirrored ? min(p.n, row + 1) : p.n;
 #pragma unroll
     for (int e = 0; e < kNear; ++e)
-      if (col + e < end) to[e * p.c_col] = vector.v[e];
+      if (col + e < end) {
+        to[e * p.c_col] = vector.v[e];
+        if (p.mirrored) c[(col + e) * p.c_row + row * p.c_col] = vector.v[e];
+      }
   }
-  if (p.mirrored)
-#pragma unroll
-    for (int e = 0; e < kNear; ++e)
-      if (col + e < end) c[(col + e) * p.c_row + row * p.c_col] = vector.v[e];
 }
 
 // Writes a tile: all of it, or what this CTA adds of its splits, in their order. Then all threads of the cluster have arrived at its
@@ -1975,7 +1977,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
     };
-    if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.c_lower && row == col))
+    if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.c_lower && row == col) && !p.mirrored)
       write_all(std::true_type());
     else
       write_all(std::false_type());
@@ -3183,6 +3185,14 @@ using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat16
 __device__ inline void round_two(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
 __device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 
+// Of a box on the diagonal of a symmetric C: what stands below the diagonal also above it. lower: its lines are rows.
+__device__ __noinline__ void mirror_box(uint8_t* box, bool lower, int group) {
+  for (int e = threadIdx.x % 128; e < kBlock * kBlock; e += 128)
+    if (const int line = e / kBlock, at = e % kBlock; lower ? at > line : at < line)
+      *reinterpret_cast<uint16_t*>(box + swizzled(line, at)) = *reinterpret_cast<const uint16_t*>(box + swizzled(at, line));
+  named_barrier_sync<128>(kConsumerTeam + group);
+}
+
 // A warpgroup rounds its sums of a box once and writes it, block (row, col) of C, by way of shared memory: in lines of 128 bytes, rows, or
 // columns if C is column-major. Above the diagonal of a lower C it writes zeros; of a symmetric one, a box on the diagonal, what stands
 // opposite. `opposite`: it writes the box's transpose where that stands. Calls take two places in turn: whoever writes to one has since
@@ -3221,14 +3231,7 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   }
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   const bool any = named_barrier_or<128>(kConsumerTeam + group, is_masked(h.p) && !finite);
-  if (h.p.mirrored && row == col) {   // lines are rows or columns: either way one triangle is sums and the other zeros
-    for (int e = thread; e < kBlock * kBlock; e += 128)
-      if (const int m = e / kBlock, n = e % kBlock; n > m) {
-        uint16_t* const above = reinterpret_cast<uint16_t*>(box + (by_rows ? swizzled(m, n) : swizzled(n, m)));
-        *above = *reinterpret_cast<const uint16_t*>(box + (by_rows ? swizzled(n, m) : swizzled(m, n)));
-      }
-    named_barrier_sync<128>(kConsumerTeam + group);
-  }
+  if (h.p.mirrored && row == col) mirror_box(box, by_rows, group);
   // To memory, 16 bytes at a time
   const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
   const int lines = by_rows ? m : n, length = (by_rows ? n : m) - thread % 8 * 8;
@@ -3402,9 +3405,10 @@ struct Half {
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
     int place = 0;
     auto store = [&](int u, float* sum) {
-      if (h.p.mirrored && col + u > row) return;
-      if (store_box<T>(h, shared.own.box[group][place ^= 1], group, c, row, col + u, false, sum)) again |= 1u << u;
-      if (h.p.mirrored && col + u < row) store_box<T>(h, shared.own.box[group][place ^= 1], group, c, row, col + u, true, sum);
+      const int times = !h.p.mirrored ? 1 : (row >= col + u) + (row > col + u);
+#pragma unroll 1
+      for (int opposite = 0; opposite < times; ++opposite)
+        if (store_box<T>(h, shared.own.box[group][place ^= 1], group, c, row, col + u, opposite, sum)) again |= 1u << u;
     };
     if (kWide || h.tiles.splits == 1) {
 #pragma unroll
