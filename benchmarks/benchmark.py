@@ -4,8 +4,9 @@
     python benchmarks/benchmark.py --suite forward host  some of them; then tables.py and figures.py write documents and figures
 
 Suites, for a CUDA GPU: `forward` (N = 64 .. 16384 float32; hard inputs at 4096; other dtypes, and TF32), `problems` (lower, upper and
-A.T @ B), `backward` (forward and both gradients), `batch`, `mma` (the kernel that every GPU from Ampere on has, in a process with
-TRIL_MATMUL_PATH=mma), `host` (what the host spends on a call), `determinism`, `build` (seconds that an import takes, cold and warm).
+A.T @ B), `family` (one triangle, X X^T, L L^T, L U, the inverse), `backward` (forward and both gradients), `batch`, `mma` (the kernel that
+every GPU from Ampere on has, in a process with TRIL_MATMUL_PATH=mma), `host` (what the host spends on a call), `determinism`, `build`
+(seconds that an import takes, cold and warm).
 
 Six run only if asked for: `check`, check.py's own judgements, `peers`, what a user could pick instead (peers.py), `limits`, what the parts
 of a product take by themselves, `profile`, what ncu (Nsight Compute) says of the kernels of one product at N = 4096, `registers`, what
@@ -410,6 +411,81 @@ def suite_peers(bench, record):
             record.add({**row, "within_contract": True, "useful_flop": N * (N + 1) * (N + 2) // 3})
 
 
+def family_cases(bench, peers):
+    """What is computed, the shapes that are drawn for it, dtypes, and what makes of the tensors the operands as they are multiplied,
+    our call, what is written today, and further sides."""
+    ours, special, half, sizes = bench.solution, bench.special, [torch.float32, torch.float16], bench.sizes or (512, 1024, 2048, 4096)
+
+    def gram(X):
+        return (X, X.mT), lambda: ours.gram(X), lambda: X @ X.mT, {"cublas": lambda: peers.ssyrk(X)}
+
+    def times(A, X):
+        L = A.tril()
+        more = {"cublas": lambda: peers.strmm(L, X)} if X.dim() == 2 else {"copy": lambda: X.clone}
+        return (L, X), lambda: ours.triangular_matmul(A, X), lambda: L @ X, more
+
+    def gram_of_triangle(A):
+        L = A.tril()
+        return (L, L.mT), lambda: ours.gram(A, structure="lower"), lambda: L @ L.mT, {}
+
+    def lu(A, B):
+        L, U = A.tril(), B.triu()
+        return (L, U), lambda: ours.lu_matmul(A, B), lambda: L @ U, {}
+
+    def inverse(A):
+        L = A.tril() / A.shape[-1] + torch.eye(A.shape[-1], device=A.device)
+        one = torch.eye(A.shape[-1], device=A.device).expand(L.shape)
+        return (L,), lambda: ours.triangular_inverse(L), lambda: torch.linalg.solve_triangular(L, one, upper=False), {}
+
+    squares = [((N, N),) for N in sizes]
+    yield "X X^T", squares + ([] if bench.sizes else [((4096, 1024),), ((1024, 4096),)]), [torch.float32, torch.bfloat16], gram
+    yield "L X", [shape * 2 for shape in squares], half, times
+    yield "L X", [] if bench.sizes else [((4096, 64, 64),) * 2, ((1024, 128, 128),) * 2], half[:1], times
+    yield "L L^T", [((special, special),)], half, gram_of_triangle
+    yield "L U", [((special, special),) * 2], half, lu
+    yield "L^-1", [((16, 40, 40),)] if bench.sizes else [((4096, 64, 64),), ((1024, 128, 128),), ((256, 256, 256),)], half[:1], inverse
+
+
+@torch.no_grad()
+def suite_family(bench, record):
+    """The other products of triangular and symmetric matrices, and the inverse, beside what is written today."""
+    peers, draw = load(PEERS_FILE), check.Draw(bench.seed, "uniform", torch.device(bench.device))
+    for what, shapes, dtypes, make in family_cases(bench, peers):
+        for dtype, shape in itertools.product(dtypes, shapes):
+            name = " x ".join(map(str, shape[0]))
+            row = {"what": what, "shape": name, "dtype": str(dtype).removeprefix("torch.")}
+            with record.row(f"{what} {name} {row['dtype']}"):
+                tensors = [draw.uniform(*each).to(dtype) for each in shape]
+                operands, ours, today, more = make(*tensors)
+                calls = {"reference": today, "ours": ours}
+                for side, prepare in more.items():
+                    with contextlib.suppress(peers.Unavailable):
+                        calls[side] = prepare()
+                if len(operands) == 2:
+                    results = {side: call() for side, call in calls.items() if side != "copy"}
+                    if what == "X X^T" and "cublas" in results:  # which writes one half
+                        results["cublas"] += results["cublas"].tril(-1).mT
+                    results = list(results.values())
+                    errors, row["compared"] = product_errors(*operands, results)
+                    limit = error_limit(dtype, operands[0].shape[-1], errors[0][1])
+                else:
+                    exact = torch.linalg.inv(operands[0].double()).tril()
+                    bound = exact.abs() @ operands[0].double().abs() @ exact.abs()
+                    off = [call().double() - exact for call in calls.values()]
+                    errors = [
+                        ((each.norm() / exact.norm()).item(), torch.where(each == 0, 0.0, each.abs() / bound).max().item()) for each in off
+                    ]
+                    row["compared"], limit = "all elements", error_limit(dtype, 1, errors[0][1])
+                errors += [(None, None)] * (len(calls) - len(errors))
+                row |= time_sides(bench, calls, errors)
+                row["within_contract"] = row["ours"]["worst_error"] <= limit
+                record.add(row)
+                if not row["within_contract"]:
+                    record.fail(
+                        f"{what} {name} {row['dtype']}: worst error {row['ours']['worst_error']:.2e}, but at most {limit:.2e} may be"
+                    )
+
+
 @torch.no_grad()
 def suite_limits(bench, record):
     """The parts of a product beside the whole, in turn.
@@ -615,7 +691,7 @@ def suite_profile(bench, record):
 
 # ---- Command line ----------------------------------------------------------------------------------------------------
 
-GPU_SUITES = ("forward", "problems", "backward", "batch", "mma", "host", "determinism", "build")
+GPU_SUITES = ("forward", "problems", "family", "backward", "batch", "mma", "host", "determinism", "build")
 WITHOUT_GPU = ("registers", "cpu")
 SUITES = {name: globals()[f"suite_{name}"] for name in (*GPU_SUITES, "check", "peers", "limits", "profile", *WITHOUT_GPU)}
 FORCED = "mma"  # the suite of the path that has its name

@@ -2,6 +2,7 @@
 
     tf32       tril(matmul) with TF32 allowed: not float32, its error says how far
     strmm      cuBLAS's triangular product (TRMM), out of the library that torch has loaded; float32 and float64
+    ssyrk      of X X^T, and none of PEERS: cuBLAS's SYRK, which writes one half of it
     blocked    products of blocks 1024 wide, by torch (cuBLAS), those that are zero left out
     triton     a plain Triton kernel over the tiles of the triangle; float32 by three TF32 products (tf32x3)
 
@@ -63,7 +64,7 @@ def blocked(A, B):
 
 
 # cuBLAS's TRMM, by ctypes.
-_RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT = 1, 1, 0, 0  # as cublas_api.h has them
+_RIGHT, _UPPER, _NOT_TRANSPOSED, _TRANSPOSED, _NON_UNIT = 1, 1, 0, 1, 0  # as cublas_api.h has them
 _TRMM = {torch.float32: ("cublasStrmm_v2", ctypes.c_float), torch.float64: ("cublasDtrmm_v2", ctypes.c_double)}
 
 
@@ -88,6 +89,27 @@ def strmm(A, B):
         handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
         x, y, z = (ctypes.c_void_p(T.data_ptr()) for T in (A, B, C))
         status = trmm(handle, _RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT, N, N, ctypes.byref(one), x, N, y, N, z, N)
+        if status:
+            raise RuntimeError(f"{name} ended with status {status}")
+        return C
+
+    return product
+
+
+_SYRK = {torch.float32: ("cublasSsyrk_v2", ctypes.c_float), torch.float64: ("cublasDsyrk_v2", ctypes.c_double)}
+
+
+def ssyrk(X):
+    """The lower half of X X^T, zeros above it."""
+    _require(X.dtype in _SYRK, f"cuBLAS has no SYRK for {str(X.dtype)[6:]}")
+    _require(X.is_cuda, "cuBLAS needs a CUDA GPU")
+    (name, scalar), (M, K) = _SYRK[X.dtype], X.shape
+    syrk, one, zero, C = getattr(_cublas(), name), scalar(1), scalar(0), X.new_zeros(M, M)
+
+    def product():
+        # By columns it sees X^T, and what is the lower half by rows is the upper one.
+        handle, x, c = (ctypes.c_void_p(p) for p in (torch.cuda.current_blas_handle(), X.data_ptr(), C.data_ptr()))
+        status = syrk(handle, _UPPER, _TRANSPOSED, M, K, ctypes.byref(one), x, K, ctypes.byref(zero), c, M)
         if status:
             raise RuntimeError(f"{name} ended with status {status}")
         return C

@@ -134,6 +134,7 @@ PEER_NAMES = {
     "triton": "Triton kernel",
     "ours": "**ours**",
 }
+FAMILY = {"what": lambda row: row["what"], "size": with_dtype}
 PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
 
 
@@ -316,6 +317,10 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "batch": ("batch", columns({"batch": with_dtype, **TIMES})),
     "backward": ("backward", columns({"N, forward and backward": with_dtype, **TIMES})),
     "problems": ("problems", columns({**NUMBERED, **TIMES})),
+    "family": (
+        "family",
+        columns({**FAMILY, **TIMES, **of_side(median, ("cuBLAS TRMM or SYRK, µs", "cublas"), ("a copy of X, µs", "copy"))}),
+    ),
     "check": ("check", check),
     "host": ("host", columns({"host time a call, µs": with_size("mode"), **of_side(median, *HOST), **SURPLUS})),
     "build": ("build", build),

@@ -32,6 +32,15 @@ class TransposedAModelNew(torch.nn.Module):
         return torch.matmul(A.mT, B)
 def tril_matmul(A, B):
     return ModelNew()(A, B)
+def triangular_matmul(A, X):
+    return A.tril() @ X
+def gram(X, structure="dense"):
+    X = X.tril() if structure == "lower" else X
+    return X @ X.mT
+def lu_matmul(L, U):
+    return L.tril() @ U.triu()
+def triangular_inverse(L):
+    return torch.linalg.inv(L.tril())
 _CUDA_SOURCES = _NVCC_FLAGS = []
 """
 PTXAS = """ptxas info    : Compiling entry function '_Z11mma_productIdLi64ELb1ELb1EEv7Producti' for 'sm_80'
