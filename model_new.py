@@ -147,9 +147,10 @@ int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gp
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
 int64_t products_at_once(const Product& product);
 
-// Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets each product's Control of the Hopper kernel.
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
-                           cudaStream_t stream);
+// Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch's setting of
+// TF32 may be another one. If `controls` is given, it gets each product's Control of the Hopper kernel.
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+                           Control* controls, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`.
 // Either may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
@@ -1183,9 +1184,9 @@ __device__ inline int scale_exponent(uint32_t largest) {
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
-// Splits this thread's elements into the operand tiles of a packed block.
+// Splits this thread's elements into the operand tiles of a packed block; low: into the second of them, too.
 template <bool kWide>
-__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tiles) {
+__device__ inline void split_block(const Source& source, int t, float scale, bool low, const BlockInFlight& block, uint8_t* operand_tiles) {
   const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
 #pragma unroll
@@ -1195,7 +1196,7 @@ __device__ inline void split_block(const Source& source, int t, float scale, con
     split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
     store_kept(at, hi, policy);
-    store_kept(at + kOperandBytes, lo, policy);
+    if (low) store_kept(at + kOperandBytes, lo, policy);
   }
 }
 
@@ -1252,6 +1253,7 @@ struct Packing {
   const Control* kept;      // of operands that were packed before; or null
   bool alone;               // no reset_counters before it, which waits for what writes the operands
   int most_outliers;        // with more than these a product is left to the fallback
+  bool low;                 // whether lo is stored; TF32 multiplies hi alone
 };
 
 // A product has so many outliers more, or needs the fallback.
@@ -1323,9 +1325,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
   if (wide)
-    split_block<true>(source, t, scale, block, operand_tiles);
+    split_block<true>(source, t, scale, p.low, block, operand_tiles);
   else
-    split_block<false>(source, t, scale, block, operand_tiles);
+    split_block<false>(source, t, scale, p.low, block, operand_tiles);
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (wide) {
@@ -3993,14 +3995,14 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
 // ---- Launching: what the binding calls.
 
 // Products of float32 operands, as many as products_at_once allows. Those of C lie one after the other, as the binding makes them.
-static cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
+static cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
   const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
     error = launch_packing({product, x, y, block_count(x), block_count(y), at.controls, at.progress, nullptr, false,
-                            most_outliers(product)}, stream);
+                            most_outliers(product), keep || !product.tf32}, stream);
   const PairsProduct described = describe_pairs(product, x, y, at, 0);
   if (error == cudaSuccess) error = launch_products(&described, 1, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
@@ -4067,14 +4069,14 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return bytes;
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace,
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream) {
   if (kernel == kExactKernel) return launch_exact(product, type, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
   if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
   return for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-    cudaError_t error = launch_hopper(part, workspace, gpu, stream);
+    cudaError_t error = launch_hopper(part, workspace, keep, gpu, stream);
     if (error == cudaSuccess && controls)
       error = cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream), controls += part.batches;
     return error;
@@ -4090,7 +4092,8 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, stream);
+    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product),
+                            !dx.tf32}, stream);
   PairsProduct products[2] = {};
   int count = 0;
   if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
@@ -4307,10 +4310,11 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
-  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr,
+  keep = keep && kernel == kHopperKernel && products_at_once(p) == p.batches;
+  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
                        controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()));
   if (!written.is_same(c)) c.copy_(written);
-  if (!keep || kernel != kHopperKernel || products_at_once(p) != p.batches) workspace.reset();
+  if (!keep) workspace.reset();
   return {c, kKernelNames[kernel], workspace, controls};
 }
 
