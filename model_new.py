@@ -150,9 +150,10 @@ int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gp
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
 int64_t products_at_once(const Product& product);
 
-// Launches on `stream` of the current device, which is `gpu`. If `controls` is given, it gets each product's Control of the Hopper kernel.
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, Control* controls,
-                           cudaStream_t stream);
+// Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch's setting of
+// TF32 may be another one. If `controls` is given, it gets each product's Control of the Hopper kernel.
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+                           Control* controls, cudaStream_t stream);
 
 // The inverses of the blocks of 64 x 64 on the diagonal of p.x, lower triangular float32 or float64, in p.c, zeros beside them.
 cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream);
@@ -1257,9 +1258,9 @@ __device__ inline int scale_exponent(uint32_t largest) {
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
-// Splits this thread's elements into the operand tiles of a packed block.
+// Splits this thread's elements into the operand tiles of a packed block; low: into the second of them, too.
 template <bool kWide>
-__device__ inline void split_block(const Source& source, int t, float scale, const BlockInFlight& block, uint8_t* operand_tiles) {
+__device__ inline void split_block(const Source& source, int t, float scale, bool low, const BlockInFlight& block, uint8_t* operand_tiles) {
   const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
 #pragma unroll
@@ -1269,7 +1270,7 @@ __device__ inline void split_block(const Source& source, int t, float scale, con
     split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
     store_kept(at, hi, policy);
-    store_kept(at + kOperandBytes, lo, policy);
+    if (low) store_kept(at + kOperandBytes, lo, policy);
   }
 }
 
@@ -1326,6 +1327,7 @@ struct Packing {
   const Control* kept;      // of operands that were packed before; or null
   bool alone;               // no reset_counters before it, which waits for what writes the operands
   int most_outliers;        // with more than these a product is left to the fallback
+  bool low;                 // whether lo is stored; TF32 multiplies hi alone
 };
 
 // A product has so many outliers more, or needs the fallback.
@@ -1397,9 +1399,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
   if (wide)
-    split_block<true>(source, t, scale, block, operand_tiles);
+    split_block<true>(source, t, scale, p.low, block, operand_tiles);
   else
-    split_block<false>(source, t, scale, block, operand_tiles);
+    split_block<false>(source, t, scale, p.low, block, operand_tiles);
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
     if (wide) {
@@ -2458,7 +2460,7 @@ struct MmaShape {
   using Acc = AccumulatorOf<T>;
   static constexpr int kBlockMN = 64;              // of a tile
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kStepsToPromote = 2;
+  static constexpr int kStepsToPromote = 2, kChainBlocks = 16;   // k-blocks that go into one sum: 32 promotions
   static constexpr int kBlockK = kLineBytes / sizeof(T), kSteps = 4, kStages = 3;
   static constexpr int kWarpMN = kBlockMN / 2;   // of C, four warps
   static constexpr int kThreads = kTileThreads;
@@ -2669,6 +2671,11 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
     if (multiply) mma_multiply_step<T>(fragments[1], S::kSteps - 1, part, sum);
     stage = next;
   };
+  MmaSums<T> total;   // of split operands, whose sums end after kChainBlocks
+  if constexpr (S::kSplit) {
+#pragma unroll
+    for (int u = 0; u < S::kSums; ++u) total[u] = 0;
+  }
   // The usual k-block has terms, and what is copied meanwhile exists wholly. Without branches ptxas finds a better order for it. Warps come
   // to the barrier by either way.
 #pragma unroll 1
@@ -2678,6 +2685,15 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
       iterate(std::true_type());
     else
       iterate(std::false_type());
+    if constexpr (S::kSplit) {
+      if ((k0 - k_begin) / S::kBlockK % S::kChainBlocks < S::kChainBlocks - 1 && k0 + S::kBlockK < k_end) continue;
+#pragma unroll
+      for (int u = 0; u < S::kSums; ++u) total[u] += sum[u], sum[u] = 0;
+    }
+  }
+  if constexpr (S::kSplit) {
+#pragma unroll
+    for (int u = 0; u < S::kSums; ++u) sum[u] = total[u];
   }
 }
 
@@ -2969,6 +2985,7 @@ struct SharedMemory {
 // One k-block of a tile, for the producer.
 struct KBlock {
   int k;
+  int place;          // in the tile
   bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
   int round;          // the place in the queue of the tile after this one
 };
@@ -3046,7 +3063,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       const int k = h.tiles.k_block(range, i);
-      Policy::load(h, shared, at, tile, rank, {k, i == 0 || k == range.begin, i == count - 1, round}, operands);
+      Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
       if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
     }
   }
@@ -3550,9 +3567,13 @@ struct PairsProduct {
   float* partial_sums;       // of all splits but each tile's last
 };
 
-// What a CTA multiplies of a k-block. kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column
-// blocks; kRound * (KBlock::round, modulo twice kQueued)
-enum KBlockFlag : int { kLast = 1, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024, kRound = 4096 };
+// Float32 totals take as many rounded sums as a tile has k-blocks. Those of one length, say of inputs with a period, are rounded the same way
+// each time. So a total ends after this many k-blocks, a chain; those of a tile are added in memory.
+constexpr int kChainBlocks = 32;
+
+// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: the chain is not the tile's first. kHasX, kWideX << row
+// block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
+enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
@@ -3612,6 +3633,39 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 
 // ---- Pairs: writing a tile, or leaving its sums.
 
+// Adds to 128 columns of the 64 rows that this warpgroup holds what write_rows has written there before. All of half the rows is read before
+// the first is added, as in add_sums.
+__device__ inline void add_rows(const PairsProduct& of, int batch, int first_row, int first_col, float (&total)[64]) {
+  const Product& p = of.p;
+  const int thread = fresh_thread_index(), lane = thread % 32;
+  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
+  int col0 = first_col + lane % 4 * 2;
+  const float* at = static_cast<const float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
+  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
+  const bool pairs = inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float* one = next_address(at, 8 * h * p.c_row);
+    float2 held[16];
+    if (pairs) {
+#pragma unroll
+      for (int g = 0; g < 16; ++g) held[g] = __ldcg(reinterpret_cast<const float2*>(one + 8 * g));
+    } else {
+      const int cols = row0 + 8 * h < p.m ? p.n : 0;   // that the row has
+#pragma unroll
+      for (int g = 0; g < 16; ++g) {
+        if (g % 4 == 0) keep(col0);   // as in write_rows
+        held[g].x = col0 + 8 * g < cols ? __ldcg(one) : 0.0f;
+        one = next_address(one, p.c_col);
+        held[g].y = col0 + 8 * g + 1 < cols ? __ldcg(one) : 0.0f;
+        one = next_address(one, 7 * p.c_col);
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < 16; ++g) total[g * 4 + 2 * h] += held[g].x, total[g * 4 + 2 * h + 1] += held[g].y;
+  }
+}
+
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
 // fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major. Of a
 // symmetric C nothing above the diagonal; kOpposite: the transpose, where that stands.
@@ -3658,40 +3712,57 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   }
 }
 
-// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
-// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
-__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, float (&total)[2][64]) {
+// Behind a chain, by the flags of its last k-block. The sums go to C, and are added to those of the chains before.
+//
+// A tile in splits: all splits but the last leave their sums in the workspace, and behind its last chain the last split adds them to its own,
+// in their order. So the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
+template <bool kChains>
+__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags,
+                                  float (&total)[2][64]) {
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
   if (tile.splits > 1) {
     constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
     const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
     float4* at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
-    if (tile.split < tile.splits - 1) {
-      leave_sums<128>(total[0], at + static_cast<int64_t>(tile.split) * kPart);
+    const bool leaves = tile.split < tile.splits - 1;
+    if (leaves) {
+      at += static_cast<int64_t>(tile.split) * kPart;
+    } else if (!kChains || flags & kLast) {
+      if (thread == 0)
+        while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
+      named_barrier_sync<128>(group);
+    }
+    add_sums<128, kPart>(total[0], at, leaves ? kChains && flags & kAgain : !kChains || flags & kLast ? tile.splits - 1 : 0);
+    if (leaves) {
+      leave_sums<128>(total[0], at);
+      if (kChains && !(flags & kLast)) return;
       named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
     }
-    if (thread == 0)
-      while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
-    named_barrier_sync<128>(group);
-    add_sums<128, kPart>(total[0], at, tile.splits - 1);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
+  if (kChains && flags & kAgain) {
+    add_rows(h, tile.batch, row, col, total[0]);
+    if (col + 128 < h.p.n) add_rows(h, tile.batch, row, col + 128, total[1]);
+  }
   write_rows<false>(h, tile.batch, row, col, total[0]);
   if (col + 128 < h.p.n) write_rows<false>(h, tile.batch, row, col + 128, total[1]);
-  if (!h.p.mirrored) return;
+  if (!h.p.mirrored || (kChains && !(flags & kLast))) return;
   write_rows<true>(h, tile.batch, row, col, total[0]);
   if (col + 128 < h.p.n) write_rows<true>(h, tile.batch, row, col + 128, total[1]);
 }
 
 // ---- Pairs: the blocks of a k-block.
 
-// Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
-template <Contraction kContraction>
-__device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, int k, bool last) {
-  int flags = last ? kLast : 0;
+// Of a CTA's k-block: which blocks there are, and what it ends. kChains: tiles may have more than one chain.
+template <Contraction kContraction, bool kChains>
+__device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
+  const int k = k_block.k;
+  int flags = k_block.last ? kLast | kEnds : 0;
+  if (kChains && k_block.place % kChainBlocks == kChainBlocks - 1) flags |= kEnds;
+  if (kChains && k_block.place >= kChainBlocks) flags |= kAgain;
 #pragma unroll
   for (int u = 0; u < 2; ++u)
     if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
@@ -3707,18 +3778,19 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
 // register: all that the consumers keep beside their sums must fit into the few that are left.
 struct ColumnHalf {
   int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
-  static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11, kWideBit = 1 << 12;
+  static constexpr int kMultiplyBit = 1 << 10, kEndsBit = 1 << 11, kWideBit = 1 << 12;
   __device__ int x_stage() const { return what & 15; }
   __device__ int y_stage() const { return what >> 4 & 15; }
   __device__ bool has_column(int block) const { return what >> (8 + block) & 1; }
   __device__ bool multiply() const { return what & kMultiplyBit; }
-  __device__ bool last() const { return what & kLastBit; }
+  __device__ bool ends() const { return what & kEndsBit; }   // a chain
   __device__ bool wide() const { return what & kWideBit; }
 };
 
 struct ConsumedKBlock {
-  int what;   // the flags and, from bit 16 on, the stage of X: one register
-  __device__ int stage() const { return what >> 16; }
+  int what;   // the flags and, from bit 17 on, the stage of X: one register
+  __device__ int stage() const { return what >> 17; }
+  __device__ int round() const { return what / kRound % (2 * kQueued); }
 };
 
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
@@ -3747,7 +3819,7 @@ struct ConsumerView {
     const int y_stage = pipeline.stage;
     pipeline.advance();
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what |= pipeline.stage << 16;
+    k_block.what |= pipeline.stage << 17;
     first = column_half(k_block, 0, y_stage);
     pipeline.advance();
   }
@@ -3764,7 +3836,7 @@ struct ConsumerView {
     const int columns = k_block.what / kHasY >> 2 * half & 3;
     ColumnHalf h = {k_block.stage() | y_stage << 4 | columns << 8};
     if (columns && k_block.what & kHasX << group) h.what |= ColumnHalf::kMultiplyBit;
-    if (k_block.what & kLast) h.what |= ColumnHalf::kLastBit;
+    if (k_block.what & kEnds) h.what |= ColumnHalf::kEndsBit;
     if (k_block.what & (kWideX << group | kWideY << half)) h.what |= ColumnHalf::kWideBit;
     return h;
   }
@@ -3882,7 +3954,7 @@ struct Pairs {
     constexpr int kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    int flags = k_block_flags<kContraction>(h, first_row, first_col, k, k_block.last);
+    int flags = k_block_flags<kContraction, kLo>(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
@@ -3932,28 +4004,31 @@ struct Pairs {
     at.advance();
   }
 
-  // The tile is read anew at its end, from its place in the queue, and which place this is from the last k-block's flags: meanwhile both
+  // The tile is read anew behind each chain, from its place in the queue, and which place this is from the flags of a k-block: meanwhile both
   // would take registers that sums need.
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
     ConsumerView<Pairs> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
     keep(view.base);
     ConsumedKBlock k_block;
-    ColumnHalf first, second = {0};
+    ColumnHalf first, second;
     auto wait_for_first = [&] {
-      if (!second.last()) view.next_k_block(pipeline, k_block, first);
+      if (!second.ends()) view.next_k_block(pipeline, k_block, first);
     };
     auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
-    float total[2][64];
-#pragma unroll
-    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    wait_for_first();
     do {
-      consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
-      consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
-      view.release(second.x_stage());
-    } while (!second.last());
-    round = k_block.what / kRound % (2 * kQueued);
-    write_sums(h, shared.next[(round + kQueued - 1) % kQueued], view.group, total);
+      view.next_k_block(pipeline, k_block, first);
+      float total[2][64];
+#pragma unroll
+      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
+      do {
+        consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
+        consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
+        view.release(second.x_stage());
+      } while (!second.ends());
+      write_sums<kLo>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
+      keep(k_block.what);   // one register instead of what is found out from it
+    } while (kLo && !(k_block.what & kLast));
+    round = k_block.round();
   }
 };
 """
@@ -4168,14 +4243,14 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
 // ---- Launching: what the binding calls.
 
 // Products of float32 operands, as many as products_at_once allows. Those of C lie one after the other, as the binding makes them.
-static cudaError_t launch_hopper(const Product& product, void* workspace, const Gpu& gpu, cudaStream_t stream) {
+static cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
   const Packed &x = at.x, &y = at.y;
   cudaError_t error = launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({product, x, y, block_count(x), y.blocks == x.blocks ? 0 : block_count(y), at.controls, at.progress, nullptr, false,
-                            most_outliers(product)}, stream);
+    error = launch_packing({product, x, y, block_count(x), y.blocks == x.blocks ? 0 : block_count(y), at.controls, at.progress, nullptr,
+                            false, most_outliers(product), keep || !product.tf32}, stream);
   const PairsProduct described = describe_pairs(product, x, y, at, 0);
   if (error == cudaSuccess) error = launch_products(&described, 1, clusters, stream);
   if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
@@ -4242,14 +4317,14 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return bytes;
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace,
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream) {
   if (kernel == kExactKernel) return launch_exact(product, type, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
   if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
   return for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-    cudaError_t error = launch_hopper(part, workspace, gpu, stream);
+    cudaError_t error = launch_hopper(part, workspace, keep, gpu, stream);
     if (error == cudaSuccess && controls)
       error = cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream), controls += part.batches;
     return error;
@@ -4265,7 +4340,8 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   const Packed &x = before.x, &y = before.y, &g = at.x;
   cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
   if (error == cudaSuccess)
-    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product)}, stream);
+    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product),
+                            !dx.tf32}, stream);
   PairsProduct products[2] = {};
   int count = 0;
   if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
@@ -4505,10 +4581,11 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
-  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr,
+  keep = keep && kernel == kHopperKernel && products_at_once(p) == p.batches;
+  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
                        controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()));
   if (!written.is_same(c)) c.copy_(written);
-  if (!keep || kernel != kHopperKernel || products_at_once(p) != p.batches) workspace.reset();
+  if (!keep) workspace.reset();
   return {c, kKernelNames[kernel], workspace, controls};
 }
 

@@ -138,7 +138,7 @@ int main(int, char** arguments) {
                 o.by_col.data()};
     Packing packing = {};
     packing.product.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
-    packing.most_outliers = 1 << 20, packing.x = o.packed;
+    packing.most_outliers = 1 << 20, packing.x = o.packed, packing.low = true;
     struct Nothing {};
     body = [&] { pack_blocks(packing); };
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(count); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);
