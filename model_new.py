@@ -104,7 +104,7 @@ struct Product {
   Contraction contraction;
   int x_triangular, y_triangular;   // 1: the operand, as it is stored, is lower triangular, and so square; 0: it has all elements
   int c_lower;             // 1: what is above the diagonal of C, which is square, is not computed, but zero or
-  int mirrored;            // 1: what stands opposite
+  int symmetric;           // 1: what stands opposite
   int tf32;                // 1: of float32 operands 11 bits are enough, which is what torch's settings call TF32
   int64_t batches;         // how many products: batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
@@ -246,7 +246,7 @@ __host__ __device__ constexpr Side side_of(Operand operand, const P& p) {
 }
 
 // Whether there are zeros above the diagonal of C.
-__host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.mirrored; }
+__host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
 // Whether X, Y and C are all lower triangular, as are products of the family that this file began with.
 __host__ __device__ inline bool is_lower(const Product& p) { return p.x_triangular && p.y_triangular && has_zeros(p); }
@@ -1629,9 +1629,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   for (int e = threadIdx.x; e < rows * kBlock; e += kExactThreads) {
     const bool down = p.c_row == 1;   // neighbours in memory
     const int r = begin + (down ? e % rows : e / kBlock), s = down ? e / rows : e % kBlock, m = row + r, n = col + s;
-    if (m >= p.m || n >= p.n || (p.mirrored && n > m)) continue;
-    narrow(p.c_lower && n > m ? AccumulatorOf<T>(0) : memory.sum[r][s], c[m * p.c_row + n * p.c_col]);
-    if (p.mirrored) narrow(memory.sum[r][s], c[n * p.c_row + m * p.c_col]);
+    if (m < p.m && n < p.n) narrow(p.c_lower && n > m ? AccumulatorOf<T>(0) : memory.sum[r][s], c[m * p.c_row + n * p.c_col]);
   }
 }
 
@@ -1927,7 +1925,7 @@ template <typename Acc>
 using SplitSums = SumUnit<Acc>[SumUnit<Acc>::kInTile + 1][32];   // all splits of the first unit, of the second; three splits: of 11 at most
 
 // Writes neighbours in a row of C, as far as they exist. `vectorized`: those that exist can be written at once. kWhole: it is so, and all
-// exist, none of them above the diagonal. Of a symmetric C also what stands opposite.
+// exist, none of them above the diagonal.
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
@@ -1937,16 +1935,12 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
 #pragma unroll
   for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
   T* const to = c + row * p.c_row + col * p.c_col;
-  if (kWhole || (vectorized && col + kNear <= p.n && !p.mirrored)) {
+  if (kWhole || (vectorized && col + kNear <= p.n)) {
     *reinterpret_cast<Vector*>(to) = vector;
   } else {
-    const int end = p.mirrored ? min(p.n, row + 1) : p.n;
 #pragma unroll
     for (int e = 0; e < kNear; ++e)
-      if (col + e < end) {
-        to[e * p.c_col] = vector.v[e];
-        if (p.mirrored) c[(col + e) * p.c_row + row * p.c_col] = vector.v[e];
-      }
+      if (col + e < p.n) to[e * p.c_col] = vector.v[e];
   }
 }
 
@@ -1979,7 +1973,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
     };
-    if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.c_lower && row == col) && !p.mirrored)
+    if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.c_lower && row == col))
       write_all(std::true_type());
     else
       write_all(std::false_type());
@@ -2844,10 +2838,8 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   __syncthreads();
   for (int e = threadIdx.x; e < kBlockMN * kBlockMN; e += kThreads)
     if (const double sum = corrections[e / kBlockMN][e % kBlockMN]; sum != 0.0) {
-      const int m = first_row + e / kBlockMN, n = first_col + e % kBlockMN;
-      float& at = c[m * p.c_row + n * p.c_col];
+      float& at = c[(first_row + e / kBlockMN) * p.c_row + (first_col + e % kBlockMN) * p.c_col];
       at = static_cast<float>(at + sum);
-      if (p.mirrored) c[n * p.c_row + m * p.c_col] = at;
     }
   __syncthreads();
 }
@@ -3202,23 +3194,14 @@ using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat16
 __device__ inline void round_two(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
 __device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 
-// Of a box on the diagonal of a symmetric C: what stands below the diagonal also above it. lower: its lines are rows.
-__device__ __noinline__ void mirror_box(uint8_t* box, bool lower, int group) {
-  for (int e = threadIdx.x % 128; e < kBlock * kBlock; e += 128)
-    if (const int line = e / kBlock, at = e % kBlock; lower ? at > line : at < line)
-      *reinterpret_cast<uint16_t*>(box + swizzled(line, at)) = *reinterpret_cast<const uint16_t*>(box + swizzled(at, line));
-  named_barrier_sync<128>(kConsumerTeam + group);
-}
-
 // A warpgroup rounds its sums of a box once and writes it, block (row, col) of C, by way of shared memory: in lines of 128 bytes, rows, or
-// columns if C is column-major. Above the diagonal of a lower C it writes zeros; of a symmetric one, a box on the diagonal, what stands
-// opposite. `opposite`: it writes the box's transpose where that stands. Calls take two places in turn: whoever writes to one has since
-// been at a barrier that all threads reached after they had read what was there before. c: of this product of the batch. Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges there is no number.
+// columns if C is column-major. Above the diagonal of a lower C it writes zeros. Calls take two places in turn: whoever writes
+// to one has since been at a barrier that all threads reached after they had read what was there before. c: of this product of the batch.
+// Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges there is no number.
 template <typename T>
-__device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, bool opposite, float* sum) {
+__device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-  const int64_t c_row = opposite ? h.p.c_col : h.p.c_row, c_col = opposite ? h.p.c_row : h.p.c_col;
-  const bool by_rows = c_col == 1;
+  const bool by_rows = h.p.c_col == 1;
   if (h.p.c_lower && col >= row) {
     const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
 #pragma unroll
@@ -3248,12 +3231,11 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   }
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   const bool any = named_barrier_or<128>(kConsumerTeam + group, is_masked(h.p) && !finite);
-  if (h.p.mirrored && row == col) mirror_box(box, by_rows, group);
   // To memory, 16 bytes at a time
   const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
   const int lines = by_rows ? m : n, length = (by_rows ? n : m) - thread % 8 * 8;
-  const int64_t stride = by_rows ? c_row : c_col;
-  uint16_t* to = c + row * kBlock * c_row + col * kBlock * c_col + thread / 8 * stride + thread % 8 * 8;
+  const int64_t stride = by_rows ? h.p.c_row : h.p.c_col;
+  uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
   const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
   if (lines >= kBlock && length >= 8) {
 #pragma unroll
@@ -3420,16 +3402,12 @@ struct Half {
     const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
     uint16_t* const c = result(h, tile.batch);
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
-    int place = 0;
-    auto store = [&](int u, float* sum) {
-      const int times = !h.p.mirrored ? 1 : (row >= col + u) + (row > col + u);
-#pragma unroll 1
-      for (int opposite = 0; opposite < times; ++opposite)
-        if (store_box<T>(h, shared.own.box[group][place ^= 1], group, c, row, col + u, opposite, sum)) again |= 1u << u;
+    auto store = [&](int place, int u, float* sum) {
+      if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
     };
     if (kWide || h.tiles.splits == 1) {
 #pragma unroll
-      for (int u = 0; u < kCols; ++u) store(u, sum + 32 * u);
+      for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* const sums = reinterpret_cast<float*>(shared.own.stage);
@@ -3447,7 +3425,7 @@ struct Half {
 #pragma unroll
           for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
         }
-        store(box / 2, total);
+        store(0, box / 2, total);
       }
     }
     if (threadIdx.x % 128 == 0) {
@@ -3565,11 +3543,12 @@ struct PairsProduct {
   int* progress;             // see Progress
   int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
   float* partial_sums;       // of all splits but each tile's last
+  float* chain_sums;         // of each CTA: of its tile's chains so far
 };
 
-// Float32 totals take as many rounded sums as a tile has k-blocks. Those of one length, say of inputs with a period, are rounded the same way
-// each time. So a total ends after this many k-blocks, a chain; those of a tile are added in memory.
-constexpr int kChainBlocks = 32;
+// Float32 totals take as many rounded sums as a tile has k-blocks. Equal ones, say of inputs with a period, are rounded the same way each
+// time. So a total ends after this many k-blocks, a chain; those of a tile are added in memory.
+constexpr int kChainBlocks = 48;
 
 // What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: the chain is not the tile's first. kHasX, kWideX << row
 // block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
@@ -3633,125 +3612,85 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 
 // ---- Pairs: writing a tile, or leaving its sums.
 
-// Adds to 128 columns of the 64 rows that this warpgroup holds what write_rows has written there before. All of half the rows is read before
-// the first is added, as in add_sums.
-__device__ inline void add_rows(const PairsProduct& of, int batch, int first_row, int first_col, float (&total)[64]) {
-  const Product& p = of.p;
-  const int thread = fresh_thread_index(), lane = thread % 32;
-  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
-  int col0 = first_col + lane % 4 * 2;
-  const float* at = static_cast<const float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
-  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
-  const bool pairs = inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const float* one = next_address(at, 8 * h * p.c_row);
-    float2 held[16];
-    if (pairs) {
-#pragma unroll
-      for (int g = 0; g < 16; ++g) held[g] = __ldcg(reinterpret_cast<const float2*>(one + 8 * g));
-    } else {
-      const int cols = row0 + 8 * h < p.m ? p.n : 0;   // that the row has
-#pragma unroll
-      for (int g = 0; g < 16; ++g) {
-        if (g % 4 == 0) keep(col0);   // as in write_rows
-        held[g].x = col0 + 8 * g < cols ? __ldcg(one) : 0.0f;
-        one = next_address(one, p.c_col);
-        held[g].y = col0 + 8 * g + 1 < cols ? __ldcg(one) : 0.0f;
-        one = next_address(one, 7 * p.c_col);
-      }
-    }
-#pragma unroll
-    for (int g = 0; g < 16; ++g) total[g * 4 + 2 * h] += held[g].x, total[g * 4 + 2 * h + 1] += held[g].y;
-  }
-}
-
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
-// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major. Of a
-// symmetric C nothing above the diagonal; kOpposite: the transpose, where that stands.
-template <bool kOpposite>
+// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
 __device__ inline void write_rows(const PairsProduct& of, int batch, int first_row, int first_col, const float (&total)[64]) {
   const Product& p = of.p;
-  const int64_t c_row = kOpposite ? p.c_col : p.c_row, c_col = kOpposite ? p.c_row : p.c_col;
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = first_col + lane % 4 * 2;
-  float* at = static_cast<float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * c_row + col0 * c_col;
+  float* at = static_cast<float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
   const int below = p.c_lower ? row0 - col0 : 128;   // how far the diagonal is from `at`
-  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n && !(p.mirrored && first_row < first_col + 127);
-  if (inside && c_col == 1 && c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
+  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
+  if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int g = 0; g < 16; ++g) {
         const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
-        __stcs(reinterpret_cast<float2*>(at + 8 * h * c_row + 8 * g), make_float2(a, b));
+        __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
       }
-  } else if (inside && c_row == 1) {
+  } else if (inside && p.c_row == 1) {
 #pragma unroll
     for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
       const int col = g / 2 * 8 + g % 2;
       __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
       __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
-      at = next_address(at, g % 2 == 0 ? c_col : 7 * c_col);
+      at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
     }
   } else {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = row0 + 8 * h, cols = p.c_lower ? min(p.n, row + 1) : p.n;   // of the row that have sums
-      float* one = next_address(at, 8 * h * c_row);
+      const int row = row0 + 8 * h, cols = p.c_lower ? row + 1 : p.n;   // of the row that have sums
+      float* one = next_address(at, 8 * h * p.c_row);
       if (row >= p.m) break;
 #pragma unroll
       for (int g = 0; g < 32; ++g) {
         if (g % 8 == 0) keep(col0);   // else all conditions are known beforehand, and take registers that sums need
         const int col = col0 + g / 2 * 8 + g % 2;
-        if (col < (p.mirrored ? cols : p.n)) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
-        one = next_address(one, g % 2 == 0 ? c_col : 7 * c_col);
+        if (col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
+        one = next_address(one, g % 2 == 0 ? p.c_col : 7 * p.c_col);
       }
     }
   }
 }
 
-// Behind a chain, by the flags of its last k-block. The sums go to C, and are added to those of the chains before.
+// Behind a chain, by the flags of its last k-block: its sums are left in the workspace, and those of the chain before added to them. Behind the
+// tile's last one they go to C.
 //
-// A tile in splits: all splits but the last leave their sums in the workspace, and behind its last chain the last split adds them to its own,
-// in their order. So the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
+// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
+// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
 template <bool kChains>
-__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags,
-                                  float (&total)[2][64]) {
+__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
-  if (tile.splits > 1) {
-    constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
+  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
+  const bool ends = !kChains || flags & kLast, leaves = !ends || tile.split < tile.splits - 1;
+  float4* at = reinterpret_cast<float4*>(h.chain_sums + (blockIdx.x * 2 + group) * int64_t(kPart)) + thread;
+  if (kChains) add_sums<128, kPart>(total[0], at, flags & kAgain ? 1 : 0);
+  int* done = nullptr;
+  if (ends && tile.splits > 1) {
     const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
-    int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
-    float4* at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
-    const bool leaves = tile.split < tile.splits - 1;
+    done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
+    at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
     if (leaves) {
       at += static_cast<int64_t>(tile.split) * kPart;
-    } else if (!kChains || flags & kLast) {
+    } else {
       if (thread == 0)
         while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
       named_barrier_sync<128>(group);
+      add_sums<128, kPart>(total[0], at, tile.splits - 1);
     }
-    add_sums<128, kPart>(total[0], at, leaves ? kChains && flags & kAgain : !kChains || flags & kLast ? tile.splits - 1 : 0);
-    if (leaves) {
-      leave_sums<128>(total[0], at);
-      if (kChains && !(flags & kLast)) return;
-      named_barrier_sync<128>(group);
-      if (thread == 0) add_release(done, 1);
-      return;
-    }
+  }
+  if (leaves) {
+    leave_sums<128>(total[0], at);
+    if (!ends) return;
+    named_barrier_sync<128>(group);
+    if (thread == 0) add_release(done, 1);
+    return;
   }
   const int row = line * kBlock, col = tile.col * kBlock;
-  if (kChains && flags & kAgain) {
-    add_rows(h, tile.batch, row, col, total[0]);
-    if (col + 128 < h.p.n) add_rows(h, tile.batch, row, col + 128, total[1]);
-  }
-  write_rows<false>(h, tile.batch, row, col, total[0]);
-  if (col + 128 < h.p.n) write_rows<false>(h, tile.batch, row, col + 128, total[1]);
-  if (!h.p.mirrored || (kChains && !(flags & kLast))) return;
-  write_rows<true>(h, tile.batch, row, col, total[0]);
-  if (col + 128 < h.p.n) write_rows<true>(h, tile.batch, row, col + 128, total[1]);
+  write_rows(h, tile.batch, row, col, total[0]);
+  if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
 // ---- Pairs: the blocks of a k-block.
@@ -4033,6 +3972,37 @@ struct Pairs {
 };
 """
 
+# ---- Symmetric results: behind any kernel, which has computed the lower half. ------------------------------------------
+_CUDA_MIRROR = r"""
+// ---- Symmetric results: what is above the diagonal.
+
+constexpr int kMirrorThreads = 256;
+
+// A CTA for each block on or below the diagonal: what is below the diagonal also stands opposite. Word: as large as an element of C.
+template <typename Word>
+__global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
+  __shared__ Word block[kBlock][kBlock + 4 / sizeof(Word) + 1];
+  const int batches = static_cast<int>(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
+  const int row = i * kBlock, col = static_cast<int>(number - triangle(i)) * kBlock;
+  Word* const c = static_cast<Word*>(p.c) + batch_offset(p, p.c_batch, blockIdx.x % batches);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  grid_dependency_wait();
+#endif
+  for (int e = threadIdx.x; e < kBlock * kBlock; e += kMirrorThreads)
+    if (const int m = row + e / kBlock, n = col + e % kBlock; m < p.m && n < m) block[m - row][n - col] = c[m * p.c_row + n * p.c_col];
+  __syncthreads();
+  for (int e = threadIdx.x; e < kBlock * kBlock; e += kMirrorThreads)
+    if (const int m = row + e % kBlock, n = col + e / kBlock; m < p.m && n < m) c[n * p.c_row + m * p.c_col] = block[m - row][n - col];
+}
+
+cudaError_t launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
+  const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, gpu.capability >= 90, stream);
+  return type == kFloat64   ? launch_kernel<mirror<uint64_t>>(launch, p)
+         : type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p)
+                            : launch_kernel<mirror<uint16_t>>(launch, p);
+}
+"""
+
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
 # Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product, and product_behind, which does nothing but for outliers
@@ -4116,6 +4086,7 @@ struct Workspace {
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
+  float* chain_sums;     // see PairsProduct; both gradients' clusters have places in it
   int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
   int words;             // how many there are
   int64_t numbers;       // of tiles, which has to be an int
@@ -4167,6 +4138,8 @@ struct Workspace {
     if (!gradients && !packs_y) y = x;
     const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
     for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
+    const bool chains = tiles.longest > kChainBlocks && !p.tf32;   // sums of a cluster's tile
+    chain_sums = reinterpret_cast<float*>(take(chains ? clusters * int64_t(kTileEdge) * kTileEdge * sizeof(float) : 0));
   }
 };
 
@@ -4237,7 +4210,8 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
           at.controls,
           at.progress,
           words + kSplitsDone,
-          at.partial_sums[which]};
+          at.partial_sums[which],
+          at.chain_sums};
 }
 
 // ---- Launching: what the binding calls.
@@ -4317,8 +4291,8 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return bytes;
 }
 
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
-                           Control* controls, cudaStream_t stream) {
+static cudaError_t launch_by(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+                             Control* controls, cudaStream_t stream) {
   if (kernel == kExactKernel) return launch_exact(product, type, stream);
   if (kernel == kTf32Kernel) return launch_tf32(product, stream);
   if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
@@ -4329,6 +4303,12 @@ cudaError_t launch_product(const Product& product, ElementType type, Kernel kern
       error = cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream), controls += part.batches;
     return error;
   });
+}
+
+cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
+                           Control* controls, cudaStream_t stream) {
+  const cudaError_t error = launch_by(product, type, kernel, gpu, workspace, keep, controls, stream);
+  return error == cudaSuccess && product.symmetric ? launch_mirror(product, type, gpu, stream) : error;
 }
 
 // G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.
@@ -4490,7 +4470,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   const Structure masks(structure, contraction);
-  p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.mirrored = masks.c == kSymmetric;
+  p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
   const bool transposed = masks.c == kUpper;
   if (transposed) transpose(p);
   const int of_x = transposed ? Structure::flipped(masks.y) : masks.x, of_y = transposed ? Structure::flipped(masks.x) : masks.y;
@@ -4650,7 +4630,7 @@ _PATH = _PATHS[_wanted]
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
 _CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
 _CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS]
-_CUDA_SOURCES += [_CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels
