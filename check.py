@@ -356,9 +356,10 @@ class Contender(contextlib.AbstractContextManager):
             self.channel.settimeout(limit)
             with contextlib.suppress(OSError):  # who does not read will not answer
                 self.channel.sendall(request)
+            self.channel.settimeout(0)
             while not said.endswith(b"\n\n"):
                 ready, piece = select.select([self.channel], [], [], 0.1)[0], b""
-                with contextlib.suppress(ConnectionError):
+                with contextlib.suppress(OSError):  # a channel that answers in another way is closed
                     piece = self.channel.recv(1 << 20) if ready else b""
                 said += piece
                 if len(said) > ANSWER_BYTES:
