@@ -9,7 +9,6 @@ with the reference's, by a clock of its own, and compares those results as well.
     WRONG: ...        the first thing that was not so. What is printed above tells the rest
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
-    python check.py --problem upper                     the upper triangular product; transposed_a: A.T @ B
     python check.py --solution theirs.py                anybody's KernelBench-style file
     python check.py --size 256 --no-timing              a few seconds on a small machine
     python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
@@ -18,8 +17,7 @@ Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run co
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
 An element of a float32 result may be off by 1.5e-6 of (|A||B|)'s, or twice what the reference's worst is off by on the same input.
-docs/judge.md has the other bounds, the clocks, the attacks, and what the kernel keeps the solution's process from. It is a judge and no
-sandbox: the process runs as you.
+docs/judge.md has the rest: other bounds, clocks, attacks, what the kernel keeps apart. It is a judge and no sandbox: a child runs as you.
 """
 
 import argparse
@@ -37,11 +35,13 @@ import platform
 import random
 import select
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import timeit
 import traceback
 import types
 import warnings
@@ -70,8 +70,8 @@ class Wrong(Exception):
     """The solution fails in one respect."""
 
 
-class Ended(Wrong):
-    """The child is gone, or its GPU context is: nothing more can be asked."""
+class Ended(Exception):
+    """The solution's process is gone, or its GPU context is: nothing more can be asked."""
 
 
 # ==== 1. Memory that processes share ====
@@ -143,10 +143,10 @@ class Slab:
     def view(self, dtype, shape, offset):
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
-    @staticmethod
-    def room(nbytes):
-        """That so many bytes take: a multiple of 512, as torch's own CUDA allocator has it."""
-        return -(-nbytes // 512) * 512
+
+def room(dtype, *shapes):
+    """The bytes that matrices take in it: each a multiple of 512, as torch's own CUDA allocator has it."""
+    return sum(-(-math.prod(shape) * dtype.itemsize // 512) * 512 for shape in shapes)
 
 
 # ==== 2. The child: it runs beside the solution, which may read and change all of it. The judge counts on none of it ====
@@ -193,19 +193,22 @@ class Child:
         sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
-    def prepare(self, mode, dtype, shapes, inputs, poisoned, timed):
-        """For calls whose inputs will stand at these places, with results of these shapes. Fills free memory with NaN: blocks of `poisoned`
-        bytes will be wanted, and what is not written shows."""
+    def prepare(self, mode, dtype, shapes, inputs, timed):
+        """For calls whose inputs will stand at these places, with results of these shapes. Fills free memory with NaN, so that what is not
+        written shows."""
         self.mode, self.dtype, self.shapes, self.answers = mode, DTYPES[dtype], shapes, []
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         for X in itertools.chain(*(each[:2] for each in self.operands)):
             X.requires_grad_(mode == "gradients")
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
-            blocks = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in poisoned]
+            block = functools.partial(torch.empty, dtype=torch.uint8, device=self.device)
+            sizes = [math.prod(shape) * self.dtype.itemsize for each in shapes for shape in each]
+            sizes += [max(sizes) * 9 // 8, 2 * max(sizes), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
+            blocks = [block(size) for size in sizes]
             free = [b["size"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] == "inactive"]
-            for block in [*blocks, *(torch.empty(size, dtype=torch.uint8, device=self.device) for size in free)]:
-                block.fill_(255)
+            for each in blocks + [block(size) for size in free]:
+                each.fill_(255)
             torch.cuda.synchronize(self.device)
         else:
             # Freed memory often comes back from the system as zeros: torch's debugging aid fills every new tensor, which takes time.
@@ -266,10 +269,10 @@ class Child:
         return {"results": results}
 
 
-def serve(requests, answers, device, size, place, **_):
+def serve(channel, device, size, place, **_):
     """A child's main function: answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
     child = None
-    with os.fdopen(requests) as todo, os.fdopen(answers, "w") as done:
+    with open(channel) as todo, open(os.dup(channel), "w") as done:
         for line in todo:
             request = json.loads(line)
             try:
@@ -308,29 +311,25 @@ class Contender(contextlib.AbstractContextManager):
     def __init__(self, who, path, slab, relay, others=(), warden=None):
         self.who, self.path, self.slab, self.relay, self.relayed, self.memory = who, path, slab, relay, 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        self.files = {name: tempfile.TemporaryFile() for name in ("stdout", "stderr")}  # noqa: SIM115
+        self.opened = contextlib.ExitStack()
+        self.files = {name: self.opened.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
         self.heard = dict.fromkeys(self.files, 0)  # bytes
-        todo, self.todo = os.pipe()
-        self.answers, done = os.pipe()
-        os.set_blocking(self.todo, False)
-        spec = {"judge": os.getpid(), "others": others, "requests": todo, "answers": done}
+        self.channel, other = map(self.opened.enter_context, socket.socketpair())
+        spec = {"judge": os.getpid(), "others": others, "channel": other.fileno()}
         spec |= {"device": str(slab.device), "size": slab.size, "place": slab.place}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
-        passed = [todo, done] + ([slab.place] if slab.device.type == "cpu" else [])
+        passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **self.files, pass_fds=passed, start_new_session=True)
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
-        os.close(todo), os.close(done)
+        other.close()
 
     def __exit__(self, *_):
         send(signal.SIGKILL, self.process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
             self.process.wait(LOADING)
-        for file in filter(None, (self.todo, self.answers, self.memory)):
-            os.close(file)
-        for file in self.files.values():
-            file.close()
+        self.opened.close()
 
     def stop(self):
         """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
@@ -348,18 +347,20 @@ class Contender(contextlib.AbstractContextManager):
 
     def ask(self, do, limit, **arguments):
         """The child's answer; Ended if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
-        if select.select([self.answers], [], [], 0)[0] and self.process.poll() is None:
+        if select.select([self.channel], [], [], 0)[0] and self.process.poll() is None:
             raise self.fault("'s process answers what it has not been asked")
-        request, said, answer = (json.dumps({"do": do, **arguments}) + "\n").encode(), b"", None
+        request, said, answer = json.dumps({"do": do, **arguments}).encode() + b"\n", b"", None
         deadline, doing = time.perf_counter() + limit, DOING.get(do, "it prepares")
         send(signal.SIGCONT, self.process.pid)
         try:
+            self.channel.settimeout(limit)
+            with contextlib.suppress(OSError):  # who does not read will not answer
+                self.channel.sendall(request)
+            self.channel.settimeout(0)
             while not said.endswith(b"\n\n"):
-                ready, room, _ = select.select([self.answers], [self.todo] if request else [], [], 0.1)
-                if room:
-                    with contextlib.suppress(BrokenPipeError, BlockingIOError):
-                        request = request[os.write(self.todo, request) :]
-                piece = os.read(self.answers, 1 << 20) if ready else b""
+                ready, piece = select.select([self.channel], [], [], 0.1)[0], b""
+                with contextlib.suppress(OSError):  # a channel that answers in another way is closed
+                    piece = self.channel.recv(1 << 20) if ready else b""
                 said += piece
                 if len(said) > ANSWER_BYTES:
                     raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
@@ -373,10 +374,9 @@ class Contender(contextlib.AbstractContextManager):
                     raise self.fault(f" hangs: no answer within {limit:.0f} s while {doing}")
         finally:
             send(signal.SIGSTOP, self.process.pid)
-            if do != "calls":
-                self.pass_on("stderr")
         if do != "calls":
             self.stop()
+            self.pass_on("stderr")
         if "raises" in answer:
             raise self.fault(f" raises {printable(answer['raises'])}")
         if "missing" in answer:
@@ -395,10 +395,10 @@ class Contender(contextlib.AbstractContextManager):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         self.pass_on("stderr")
-        code, names = self.process.returncode, {int(number): number.name for number in signal.Signals}
-        if code is None:
+        if (code := self.process.returncode) is None:
             return "closes its channel"
-        return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(-code, f'signal {-code}')}"
+        names = {-number: number.name for number in signal.Signals}
+        return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(code, f'signal {-code}')}"
 
     def printed(self, name):
         """What the child has written to 'stdout' or 'stderr' since this was asked last."""
@@ -434,9 +434,88 @@ class Contender(contextlib.AbstractContextManager):
         return torch.as_strided(flat.view(dtype), shape, strides).clone(memory_format=torch.contiguous_format)
 
 
-# ==== 4. The judgement: values ====
+# ==== 4. The report ====
 
 MODES = {"forward": "", "gradients": ", gradients"}  # and how the table calls them
+EXAMPLES = 3  # of one finding
+
+say = functools.partial(print, flush=True)
+
+
+def ratio(timing):
+    bound = timing["lower_bound"] and not timing["slower"]
+    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
+    return f"{'at least ' * bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"] + unknown
+
+
+def show(details):
+    for detail in details[:EXAMPLES]:
+        say(f"    {detail}")
+    if len(details) > EXAMPLES:
+        say(f"    ... and {len(details) - EXAMPLES} more")
+
+
+class Report:
+    """Prints what is found as it is found, on stdout; what is being done, on stderr; and keeps everything for --json."""
+
+    def __init__(self):
+        self.rows, self.checks, self.timings, self.guard = [], [], {}, None
+        self.findings, self.said, self.begun = {}, None, time.perf_counter()  # what is wrong: the first of each kind
+
+    def progress(self, what):
+        if what != self.said:
+            say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
+        self.said = what
+
+    def check(self, name, verdict, *details):
+        self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
+        if verdict == "WRONG":
+            self.findings.setdefault(name, details[0])
+        say(f"{verdict:<6} {name}: {details[0]}")
+        show(details[1:])
+
+    def row(self, call, wrong):
+        """One call that was judged."""
+        name, size = call.name + MODES[call.mode], label(call.dims)
+        self.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
+        if wrong:
+            self.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
+
+    def table(self):
+        """The rows so far, a line for each kind of input."""
+        say(f"\n{'input':<36} {'calls':>5}  {'largest':>14}  {'reference':>9}  {'solution':>9}  {'allowed':>9}  verdict")
+        for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
+            if rows := [row for row in self.rows if row["input"] == name]:
+                largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
+                worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
+                numbers = "  ".join(f"{worst[k]:9.1e}" if k in worst else f"{'-':>9}" for k in ("reference_error", "error", "bound"))
+                wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
+                verdict = f"WRONG in {len(wrong)}" if wrong else "ok"
+                if unjudged := sum(row.get("unjudged", 0) for row in rows):
+                    verdict += f" ({unjudged} elements may overflow)"
+                say(f"{name:<36} {len(rows):>5}  {largest:>14}  {numbers}  {verdict}")
+                show(wrong)
+        say("errors: |C - truth| / (|A||B|) of the call nearest to what is allowed; of 16-bit types, beyond their rounding\n")
+
+    def times(self, what, timing, clock):
+        """What one Stopwatch has found, `clock` being the contenders' own."""
+        for who in ("alone", "reference", "solution"):
+            times, inside = timing[who], timing[who]["inside"]
+            span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
+            told = f"by {clock} {span}, from outside {duration(times['outside_us'])}; {times['calls']} calls"
+            say(f"       {what:<20} {'reference, alone' if who == 'alone' else who:<17} {duration(times['us']):>8}; {told}")
+        shown = ratio(timing) if timing["ratio"] else "no ratio, because --seed repeats a run"
+        say(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
+        if timing["clock"] == "outside" and not any(check["name"] == "clocks" for check in self.checks):
+            apart = f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}"
+            counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
+            self.check("clocks", "note", f"{apart}. {counts}")
+        if far := [who for who in ("reference", "solution") if timing[who]["inside"]["p90_us"] > FAR * timing[who]["inside"]["median_us"]]:
+            slow = f"one in ten calls of the {' and the '.join(far)} takes {FAR} times the median or more"
+            self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
+
+
+# ==== 5. The judgement: values ====
 
 
 @dataclass
@@ -450,45 +529,34 @@ class Call:
     make: Callable  # the inputs, the same each time
     mode: str = "forward"
     copy_of: "Call | None" = None  # whose inputs are the same
-    results: "list | Wrong | None" = None
+    results: "list | str | None" = None
     row: dict = field(default_factory=dict)
 
     # A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold.
     inputs = functools.cached_property(lambda self: self.make())
 
 
-class Run:
+class Run(Report):
     """One solution, one reference, and how they are to be compared."""
 
-    def __init__(self, options, report):
-        self.options, self.report, self.problem, self.dtype = options, report, PROBLEMS[options.problem], DTYPES[options.dtype]
+    def __init__(self, options):
+        super().__init__()
+        self.options, self.problem, self.dtype = options, PROBLEMS[options.problem], DTYPES[options.dtype]
         self.slab, self.cuda, self.tf32 = new_slab(options), options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
         self.seed = int.from_bytes(os.urandom(6), "little") if options.seed is None else options.seed
-        self.random, self.drawn, self.timings, self.gradients = random.Random(self.seed), 0, {}, False
+        self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
         self.dims, self.most = self.problem.headline(options.size), self.problem.most(options.size)
+        self.wait = torch.cuda.synchronize if self.cuda else lambda: None
         self.quiet = self.probe()  # seconds, before any line of the solution has run
         self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
         if self.cuda:
             kilohertz, width, cache = (GpuMemory().attribute(n, options.device) for n in (36, 37, 38))
             self.memory = (2e3 * kilohertz * width / 8 or math.inf, cache)  # two words a clock
 
-    def calls_judged(self):
-        return len(self.report.rows) + sum(times["solution"]["calls"] for times in self.timings.values())
-
-    def wait(self):
-        if self.cuda:
-            torch.cuda.synchronize(self.slab.device)
-
     def probe(self):
         """Seconds that next to nothing takes on the GPU."""
-        took = []
-        for _ in range(9 if self.cuda else 0):
-            begun = time.perf_counter()
-            self.slab.bytes[:1].clone()
-            self.wait()
-            took.append(time.perf_counter() - begun)
-        return statistics.median(took or [0.0])
+        return statistics.median(timeit.repeat(lambda: (self.slab.bytes[:1].clone(), self.wait()), number=1, repeat=9))
 
     def wait_for_a_quiet_gpu(self):
         """A solution that leaves work behind would slow the reference down, or compute before the clock runs."""
@@ -511,7 +579,7 @@ class Run:
             return [X.to(self.dtype).contiguous() for X in made]
 
         read, made = ([*operands, result], [result, *operands]) if mode == "gradients" else (operands, [result])
-        return Call(name, dims, sum(Slab.room(math.prod(shape) * self.dtype.itemsize) for shape in read), made, inputs, mode)
+        return Call(name, dims, room(self.dtype, *read), made, inputs, mode)
 
     def request(self, contender, calls, expected=0.0, timed=False):
         """Asks for calls of one mode and takes their results. Returns the seconds from outside. `expected`: those of the reference."""
@@ -520,13 +588,10 @@ class Run:
         laid = list(range(len(operands)))
         if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
             self.random.shuffle(laid)
-        offsets = dict(zip(laid, itertools.accumulate((Slab.room(operands[n].nbytes) for n in laid), initial=0), strict=False))
+        offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
-        poisoned = [math.prod(shape) * self.dtype.itemsize for call in calls for shape in call.shapes]
-        poisoned += [max(poisoned) * 9 // 8, 2 * max(poisoned), *[1 << p for p in range(9, 21)] * 2]  # workspaces, and small things
-        prepared = {"mode": calls[0].mode, "dtype": self.options.dtype, "shapes": [call.shapes for call in calls], "timed": timed}
-        prepared |= {"poisoned": poisoned, "inputs": [places[n : n + count] for n in range(0, len(places), count)]}
-        contender.ask("prepare", limit, **prepared)
+        inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
+        contender.ask("prepare", limit, mode=calls[0].mode, dtype=self.options.dtype, shapes=shapes, inputs=inputs, timed=timed)
         views = [self.slab.view(self.dtype, *place) for place in places]
         for X, view in zip(operands, views, strict=True):  # while the child stands still
             view.copy_(X)
@@ -551,9 +616,9 @@ class Run:
         if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
             contender.gpu.close()
         for n, (X, view) in enumerate(zip(operands, views, strict=True)):
-            if not same_bits(X, view):
-                calls[n // count].results = Wrong(f"the input {'ABG'[n % count]} is modified, first at {first_difference(X, view)}")
-        for wrong in (call.results for call in calls if contender is self.reference and isinstance(call.results, Wrong)):
+            if at := first_difference(X, view):
+                calls[n // count].results = f"the input {'ABG'[n % count]} is modified, first at {at}"
+        for wrong in (call.results for call in calls if contender is self.reference and isinstance(call.results, str)):
             raise contender.fault(f" is wrong: {wrong}")
         return took
 
@@ -565,27 +630,28 @@ class Run:
             raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
         places = said.get("results")
         if not isinstance(places, list) or len(places) != len(call.shapes):
-            call.results = Wrong(printable(said.get("wrong")))
+            call.results = printable(said.get("wrong"))
             return
         try:
             call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, call.shapes, strict=True)]
         except torch.OutOfMemoryError:  # the judge's own
             raise
         except (OSError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-            call.results = Wrong(f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}")
+            call.results = f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
     def refer(self, calls):
         """The reference's results for the same inputs (a list for each call), and how long it took."""
-        asked = [replace(c, make=lambda c=c: c.inputs, row={}) for c in calls]
+        asked = [replace(c, make=lambda c=c: c.inputs) for c in calls]
         took = self.request(self.reference, asked)
         return [call.results for call in asked], took
 
     # ---- One call's results against the truth. ----
 
     def examine(self, call, reference=None):
-        """Raises Wrong if a result is; notes the errors in call.row. Asks for the reference's results where they could loosen the bound."""
-        if isinstance(call.results, Wrong):
-            raise call.results
+        """Says what is wrong with a result, if anything is; notes the errors in call.row. Asks for the reference's results where they could
+        loosen the bound."""
+        if isinstance(call.results, str):
+            return call.results
         distribution = DISTRIBUTIONS[call.name]
         for i, (name, X, Y) in enumerate(self.problem.products(*call.inputs)):
             C, truth = call.results[i], Truth(X, Y, self.problem.keep, distribution.exact and call.mode != "gradients", self.tf32)
@@ -594,27 +660,28 @@ class Run:
             if reference is None and not error <= truth.bound(0.0):
                 reference = self.refer([call])[0][0]
             reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
-            if reference and call.name in ORDINARY and reference_error > allowed(self.dtype, truth.terms, self.tf32)[1]:
+            if reference and call.name in ORDINARY and reference_error > truth.most:
                 off = f"'s componentwise error of {name} on {call.name} inputs is {reference_error:.1e}"
                 does = f"it does not compute {self.problem.formula} in {self.options.dtype}, or it is made to use TF32; see --tf32"
                 raise self.reference.fault(f"{off}; {does}")
             bound = truth.bound(reference_error or 0.0)
-            if not call.row or not error / max(bound, 1e-300) <= call.row["error"] / max(call.row["bound"], 1e-300):
-                call.row |= {"error": error, "reference_error": reference_error, "bound": bound}
+            of_bound = error / max(bound, 1e-300)
+            if not call.row or not of_bound <= call.row["of_bound"]:
+                call.row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
             call.row["unjudged"] = call.row.get("unjudged", 0) + int((~truth.judged).sum())
             if not error <= bound:
-                raise Wrong(
+                return (
                     f"worst element {name}{located(C, at)}, exact {float(truth.high[at]):.9g}, reference {float(reference[i][at]):.9g};"
                     f" its error is {error:.2e} of (|A||B|){located(truth.magnitude, at)}, allowed {bound:.2e};"
                     f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
         C = call.results[0]
-        beyond = torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0
-        if bool(beyond.any()):
-            raise Wrong(f"C{located(C, tuple(beyond.nonzero()[0].tolist()))} beyond the diagonal, where exact zeros belong")
+        beyond = (torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0).nonzero()
+        if len(beyond):
+            return f"C{located(C, tuple(beyond[0].tolist()))} beyond the diagonal, where exact zeros belong"
         tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
         if distribution.kernelbench and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
-            raise Wrong(f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}")
+            return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"
 
     # ---- Which calls. ----
 
@@ -653,54 +720,45 @@ class Run:
         for mode in MODES:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
-                group, room = [], self.slab.size // 2  # what is made of the inputs needs room as well
+                group, left = [], self.slab.size // 2  # what is made of the inputs needs room as well
                 for _ in range(self.random.choice((1, 1, 4, 8))):
-                    if waiting and (waiting[-1].nbytes <= room or not group):
-                        room -= waiting[-1].nbytes
+                    if waiting and (waiting[-1].nbytes <= left or not group):
+                        left -= waiting[-1].nbytes
                         group.append(waiting.pop())
                 yield group
 
 
-def wrong_in(function, *arguments):
-    """What is wrong, if anything is."""
-    try:
-        function(*arguments)
-    except Ended:
-        raise
-    except Wrong as wrong:
-        return str(wrong)
-
-
 def judge_values(run):
-    report, calls = run.report, run.calls_to_judge()
+    calls = run.calls_to_judge()
     repeated = [call for call in calls if call.copy_of]
+    kept = {id(call) for copy in repeated for call in (copy, copy.copy_of)}
     try:
         for group in run.groups(calls):
-            report.progress(f"judging {len(calls)} calls on fresh inputs")
+            run.progress(f"judging {len(calls)} calls on fresh inputs")
             references, took = run.refer(group)
             run.request(run.solution, group, took)
             for call, reference in zip(group, references, strict=True):
-                report.row(call, wrong_in(run.examine, call, reference))
-                if not call.copy_of and all(other.copy_of is not call for other in repeated):
+                run.row(call, run.examine(call, reference))
+                if id(call) not in kept:
                     call.results = vars(call).pop("inputs") and None  # memory
             if run.cuda:
                 torch.cuda.empty_cache()  # sizes differ: the contenders want what the judge's cache keeps of the last ones
     finally:
-        report.table()
+        run.table()
     pairs = [(call, call.copy_of) for call in repeated if isinstance(call.results, list) and isinstance(call.copy_of.results, list)]
     differ = [
-        f"{label(one.dims)}: two calls with the same inputs differ at {name}{first_difference(*both)}"
+        f"{label(one.dims)}: two calls with the same inputs differ at {name}{at}"
         for one, other in pairs
         for name, *both in zip(("C", "dA", "dB"), one.results, other.results, strict=False)
-        if not same_bits(*both)
+        if (at := first_difference(*both))
     ]
-    if not pairs and not report.findings:
+    if not pairs and not run.findings:
         raise CannotRun("no call was made twice")
     made = f"{len(pairs)} calls were made twice, among the others"
-    report.check("the same bits for the same inputs", "WRONG" if differ else "ok", differ or made)
+    run.check("the same bits for the same inputs", *(["WRONG", *differ] if differ else ["ok", made]))
 
 
-# ==== 5. The judgement: time ====
+# ==== 6. The judgement: time ====
 
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
@@ -716,15 +774,13 @@ class Stopwatch:
     def __init__(self, run, mode):
         """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
         kind = run.slab.device.type
-        self.run, self.mode, self.most, self.fixed, self.alone = run, mode, 2, 0.0, None
+        self.run, self.mode, self.most, self.fixed = run, mode, 2, 0.0
         self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials // ROUNDS)
         sample = run.call("uniform", run.dims, mode)
         self.reference_seconds = max(run.request(run.reference, [sample], timed=True) for _ in range(2))
-        for _ in range(2):
-            begun = time.perf_counter()
-            run.examine(sample)
-            run.wait()
-            examined = time.perf_counter() - begun
+        if wrong := run.examine(sample):
+            raise run.reference.fault(f" is wrong: {wrong}")
+        examined = timeit.timeit(lambda: (run.examine(sample), run.wait()), number=1)
         results = sum(math.prod(shape) for shape in sample.shapes) * run.dtype.itemsize
         self.bytes = sum(X.nbytes for X in sample.inputs) / (2 if run.problem.triangular else 1) + results  # that a call reads and writes
         most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
@@ -751,8 +807,8 @@ class Stopwatch:
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
             inside = []
         if contender is run.solution:
-            for call in calls:
-                run.examine(call)
+            for wrong in filter(None, map(run.examine, calls)):
+                raise Wrong(wrong)
         if contender is run.solution and not decoy:
             self.compare_with_memory(number, min([took, *([sum(inside) * 1e-6] if inside else [])]))
         return number, took, inside
@@ -779,7 +835,7 @@ class Stopwatch:
                 ask(contender, self.target / 2)
         between = run.random.randrange(rounds)
         for n in range(rounds):
-            run.report.progress("timing")
+            run.progress("timing")
             if run.solution in contenders:
                 slow = estimates[run.solution]
                 estimates[run.solution] = min(slow, max(estimates[run.reference], slow * self.target / LONGEST))
@@ -810,107 +866,20 @@ class Stopwatch:
         # Where others use the machine, the calls that they let alone say what the reference takes.
         best = min(t[who] for t in references for who in ("us", "inside_us"))
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
+        by_both = min(mine["inside_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance, "fixed_us": self.fixed * 1e6}
-        slower = min(mine["inside_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * max(
-            t["inside_us"] for t in references
-        )  # by either clock
-        return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": slower}
+        return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": by_both}
 
-
-def judge_time(run, stopwatch):
-    what = {"forward": "forward", "gradients": "forward + backward"}[stopwatch.mode]
-
-    measured = []
-    if wrong := wrong_in(lambda: measured.extend(stopwatch.measure(run.reference, run.solution))):
-        run.report.check(f"timed calls, {what}", "WRONG", wrong)
-        return
-    times = run.timings[stopwatch.mode] = stopwatch.settle(*measured)
-    if run.report.repeats:  # who knew the seed could have prepared
-        times["ratio"] = None
-    made = f"{times['solution']['calls']} calls, each with inputs of its own, right in every element"
-    run.report.check(f"timed calls, {what}", "ok", made)
-    run.report.times(what, times, "CUDA events" if run.cuda else "its own clock")
-
-
-# ==== 6. Report ====
-
-
-def ratio(timing):
-    bound = timing["lower_bound"] and not timing["slower"]
-    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
-    return f"{'at least ' * bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"] + unknown
-
-
-class Report:
-    """Prints what is found as it is found, on stdout; what is being done, on stderr; and keeps everything for --json."""
-
-    EXAMPLES = 3  # of one finding
-
-    def __init__(self, repeats):
-        self.rows, self.checks, self.guards, self.said, self.repeats = [], [], {}, None, repeats
-        self.findings, self.begun = {}, time.perf_counter()  # what is wrong: the first of each kind
-
-    def progress(self, what):
-        if what != self.said:
-            self.relay(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)")
-        self.said = what
-
-    relay = functools.partial(print, file=sys.stderr, flush=True)
-    line = functools.partial(print, flush=True)
-
-    def examples(self, details):
-        for detail in details[: self.EXAMPLES]:
-            self.line(f"    {detail}")
-        if len(details) > self.EXAMPLES:
-            self.line(f"    ... and {len(details) - self.EXAMPLES} more")
-
-    def row(self, call, wrong):
-        """One call that was judged."""
-        name, size = call.name + MODES[call.mode], label(call.dims)
-        self.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
-        if wrong:
-            self.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
-
-    def table(self):
-        """The rows so far, a line for each kind of input."""
-        self.line(f"\n{'input':<36} {'calls':>5}  {'sizes':>14}  {'reference':>9}  {'solution':>9}  {'allowed':>9}  verdict")
-        for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
-            if not (rows := [row for row in self.rows if row["input"] == name]):
-                continue
-            sizes = sorted({row["size"] for row in rows}, key=lambda size: [int(n) for n in size.split("x")])
-            span = sizes[0] if len(sizes) == 1 else f"{len(sizes)} shapes" if any("x" in s for s in sizes) else f"{sizes[0]} to {sizes[-1]}"
-            worst = max(rows, key=lambda row: row["error"] / max(row["bound"], 1e-300) if "error" in row else -1.0)
-            numbers = "  ".join(f"{worst[k]:9.1e}" if k in worst else f"{'-':>9}" for k in ("reference_error", "error", "bound"))
-            wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["verdict"] == "WRONG"]
-            unjudged = sum(row.get("unjudged", 0) for row in rows)
-            verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * bool(unjudged)
-            self.line(f"{name:<36} {len(rows):>5}  {span:>14}  {numbers}  {verdict}")
-            self.examples(wrong)
-        self.line("errors: |C - truth| / (|A||B|) of the call nearest to what is allowed; of 16-bit types, beyond their rounding\n")
-
-    def check(self, name, verdict, detail):
-        details = detail if isinstance(detail, list) else [detail]
-        self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
-        if verdict == "WRONG":
-            self.findings.setdefault(name, details[0])
-        self.line(f"{verdict:<6} {name}: {details[0]}")
-        self.examples(details[1:])
-
-    def times(self, what, timing, clock):
-        for who in ("alone", "reference", "solution"):
-            times, inside = timing[who], timing[who]["inside"]
-            span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
-            told = f"by {clock} {span}, from outside {duration(times['outside_us'])}; {times['calls']} calls"
-            self.line(f"       {what:<20} {'reference, alone' if who == 'alone' else who:<17} {duration(times['us']):>8}; {told}")
-        shown = "no ratio, because --seed repeats a run" if self.repeats else ratio(timing)
-        self.line(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
-        if timing["clock"] == "outside" and not any(check["name"] == "clocks" for check in self.checks):
-            apart = f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}"
-            counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
-            self.check("clocks", "note", f"{apart}. {counts}")
-        if far := [who for who in ("reference", "solution") if timing[who]["inside"]["p90_us"] > FAR * timing[who]["inside"]["median_us"]]:
-            slow = f"one in ten calls of the {' and the '.join(far)} takes {FAR} times the median or more"
-            self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
+    def judge(self):
+        run, what = self.run, {"forward": "forward", "gradients": "forward + backward"}[self.mode]
+        try:
+            times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
+        except Wrong as wrong:
+            return run.check(f"timed calls, {what}", "WRONG", str(wrong))
+        if run.options.seed is not None:  # who knew the seed could have prepared
+            times["ratio"] = None
+        run.check(f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element")
+        run.times(what, times, "CUDA events" if run.cuda else "its own clock")
 
 
 # ==== 7. Command line ====
@@ -924,23 +893,6 @@ def read_text(path, option):
         raise CannotRun(f"{option} {path}: cannot be read ({error}); a Python file is accepted") from None
 
 
-def write_record(path, text):
-    """Writes beside the file and renames, so that nobody ever reads half a file; with text = None only finds out whether that works."""
-    beside = f"{path}.{os.getpid()}"
-    try:
-        if os.path.isdir(path):
-            raise IsADirectoryError("it is a folder")
-        with open(beside, "x", encoding="utf-8") as f:
-            f.write(text or "")
-        if text is not None:
-            os.replace(beside, path)
-    except OSError as error:
-        raise CannotRun(f"--json {path}: cannot be written ({error}); the name of a file in an existing folder is accepted") from None
-    finally:
-        with contextlib.suppress(OSError):
-            os.remove(beside)
-
-
 def number(kind, least, most):
     """An argparse type."""
 
@@ -948,7 +900,7 @@ def number(kind, least, most):
         with contextlib.suppress(ValueError):
             if least <= (value := kind(text)) <= most:
                 return value
-        what = {int: "a whole number", float: "a number of seconds"}[kind]
+        what = "a whole number" if kind is int else "a number of seconds"
         raise argparse.ArgumentTypeError(f"{text!r} is given; {what} from {least} to {most} is accepted")
 
     return parse
@@ -956,38 +908,33 @@ def number(kind, least, most):
 
 def device_of(text):
     """A torch.device that exists, with its index."""
-    count = torch.cuda.device_count()
-    found = {"cpu": "cpu"} | {f"cuda:{index}": f"cuda:{index}" for index in range(count)}
-    if count:
-        found["cuda"] = f"cuda:{torch.cuda.current_device()}"
-    if text not in found:
-        sees = f"torch {torch.__version__} sees {count or 'no CUDA GPU'}{' GPUs' * (count > 0)}"
+    there = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    full = f"cuda:{torch.cuda.current_device()}" if there and text == "cuda" else text
+    if full not in ["cpu", *there]:
+        sees = f"torch {torch.__version__} sees {', '.join(there) or 'no CUDA GPU'}"
         raise argparse.ArgumentTypeError(f"{text!r} is given, and {sees}; cpu, cuda or cuda:1 (any index that there is) is accepted")
-    return torch.device(found[text])
+    return torch.device(full)
 
 
 def parse(argv):
     wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)  # as the text above
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
-    add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower)")
+    add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower); transposed_a: A.T @ B")
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
-    size = "the size that is timed (of transposed_a: K); values are judged to twice that"
-    add("--size", metavar="N", type=number(int, 1, 1 << 20), help=size)
+    add("--size", metavar="N", type=number(int, 1, 1 << 20), help="is timed (of transposed_a: K); values are judged to twice that")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
-    device = "cpu, cuda or cuda:1 (default: a GPU if any)"
-    add("--device", type=device_of, default="cuda" if torch.cuda.is_available() else "cpu", help=device)
-    seed = "repeat a run (default: a new one, told at the end). Who knows the seed beforehand could prepare, so no ratio is certified"
-    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help=seed)
-    seconds = "seconds a request may take beyond the reference's (default: 20); loading: ten times that"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    add("--device", type=device_of, default=device, help="cpu, cuda or cuda:1 (default: a GPU if any)")
+    add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
+    seconds = "seconds of a request beyond the reference's (default: 20); to load the file: ten times that"
     add("--timeout", metavar="T", type=number(float, 0.1, 1e6), default=20.0, help=seconds)
     add("--trials", metavar="T", type=number(int, 1, 100_000), help="calls to be timed at least (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
-    batches = "judge batches, which KernelBench's problem has not (default: where no --solution is given, since model_new.py promises them)"
-    add("--batches", action=argparse.BooleanOptionalAction, help=batches)
+    add("--batches", action=argparse.BooleanOptionalAction, help="judge batches too (default: where no --solution is given)")
     add("--json", metavar="FILE", help="record everything there")
     options = parser.parse_args(argv)
     cuda = options.device.type == "cuda"
@@ -1006,44 +953,45 @@ def new_slab(options):
     """Room for as many calls as one request can have, as far as memory allows, and at least for one of the largest with its gradient."""
     problem, kind = PROBLEMS[options.problem], options.device.type
     headline = problem.headline(options.size)
-    one, largest = (
-        sum(Slab.room(math.prod(shape) * DTYPES[options.dtype].itemsize) for shape in problem.shapes(dims))
-        for dims in (headline, (problem.most(options.size) + 1,) * len(headline))
-    )
+    largest = [problem.most(options.size) + 1] * len(headline)
+    one, least = (room(DTYPES[options.dtype], *problem.shapes(dims)) for dims in (headline, largest))
     most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if kind == "cuda" else 2 << 30
-    return Slab(options.device, max(largest, min(MOST_CALLS[kind] * one, most), 64 << 20))
+    return Slab(options.device, max(least, min(MOST_CALLS[kind] * one, most), 64 << 20))
 
 
 def load(run, contender, text, arguments=None):
     """Has a contender load this text. Returns the constructor's arguments."""
-    who, prefix, report = contender.who, run.problem.prefix, run.report
+    who, prefix = contender.who, run.problem.prefix
     classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
-    report.guards[who] = dict(contender.ask("start", STARTING).get("guard") or {})
+    guarded = dict(contender.ask("start", STARTING).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
-    for what in LEFT_OPEN if who == "solution" else ():
-        if not report.guards[who].get(what):
-            report.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
+        contender.opened.callback(os.close, contender.memory)
+    if who == "solution":
+        run.guard = guarded
+        for what in (what for what in LEFT_OPEN if not guarded.get(what)):
+            run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     file = {"path": os.path.abspath(contender.path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
     if answer.get("class") not in classes:
         raise contender.fault(f"'s process says that it has loaded {printable(answer.get('class'))}")
-    report.line(f"{who:<10}{contender.path}: {answer['class']}")
+    say(f"{who:<10}{contender.path}: {answer['class']}")
     if contender.pass_on("stdout"):
-        report.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
+        run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
     return answer.get("arguments")
 
 
 def judge(run, texts):
     """All of it, with processes that have ended when it returns."""
-    options, report = run.options, run.report
+    options = run.options
     with contextlib.ExitStack() as stack:
         stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py")]  # ends both groups when the judge has ended
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
-        contender = functools.partial(Contender, slab=run.slab, relay=report.relay, warden=warden.stdin.fileno())
-        report.progress("loading the reference")
+        relay = functools.partial(say, file=sys.stderr)
+        contender = functools.partial(Contender, slab=run.slab, relay=relay, warden=warden.stdin.fileno())
+        run.progress("loading the reference")
         run.reference = stack.enter_context(contender("reference", options.reference))
         arguments = load(run, run.reference, texts["reference"])
         try:
@@ -1051,74 +999,73 @@ def judge(run, texts):
                 run.refer([run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
                 run.gradients = True
         except CannotRun as reason:
-            report.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
+            run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             # Before any line of the solution has run: nothing that it does can slow this down.
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not options.no_timing and (run.gradients or mode == "forward")]
-            report.progress("loading the solution")
+            run.progress("loading the solution")
             run.solution = stack.enter_context(contender("solution", options.solution, others=[warden.pid, run.reference.process.pid]))
             load(run, run.solution, texts["solution"], arguments)
             judge_values(run)
             for stopwatch in stopwatches:
-                judge_time(run, stopwatch)
-        except Wrong as wrong:  # the child has ended
-            if not run.solution:
-                raise run.reference.fault(f" is wrong: {wrong}") from None
-            report.check("running", "WRONG", f"{wrong}; nothing more can be judged")
+                stopwatch.judge()
+        except Ended as end:
+            run.check("running", "WRONG", f"{end}; nothing more can be judged")
         except CannotRun as reason:
-            if not report.findings:
+            if not run.findings:
                 raise
-            report.check("running", "note", f"{reason}; nothing more is judged")
+            run.check("running", "note", f"{reason}; nothing more is judged")
         if run.solution and (printed := run.solution.printed("stdout")):
             told = printable(repr(printed[:80].decode(errors="replace")))
-            report.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {told}")
+            run.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {told}")
 
 
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
         raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
-    if options.json:
-        write_record(options.json, None)  # found out before the long work
+    if options.json and (os.path.isdir(options.json) or not os.access(os.path.dirname(options.json) or ".", os.W_OK)):
+        why = "it is a folder, or lies in none that can be written to; the name of a file in an existing folder is accepted"
+        raise CannotRun(f"--json {options.json}: {why}")  # found out before the long work
     if options.device.type == "cuda":
         torch.cuda.set_device(options.device)
     texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
-    report = Report(options.seed is not None)
-    run, problem = Run(options, report), PROBLEMS[options.problem]
+    run, problem = Run(options), PROBLEMS[options.problem]
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     precision = options.dtype + ", TF32 allowed" * options.tf32
     size = f"{'N' if problem.triangular else 'K x M x N'} = {label(run.dims)}{options.expected}"
-    report.line(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, {size}")
-    report.line(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
+    say(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, {size}")
+    say(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     judge(run, texts)
-    seconds, told = time.perf_counter() - report.begun, sentence(run)
-    report.line(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
+    seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
+    told = sentence(run, calls)
+    say(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
     if options.json:
         record = {"problem": options.problem, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
         record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
-        record |= {"guard": report.guards.get("solution"), "verdict": "wrong" if report.findings else "ok", "sentence": told}
-        record |= {"calls": run.calls_judged(), "ratio": run.timings.get("forward", {}).get("ratio")}
-        record |= {"rows": report.rows, "checks": report.checks, "timings": run.timings, "seconds": seconds}
+        record |= {"guard": run.guard, "verdict": "wrong" if run.findings else "ok", "sentence": told, "calls": calls, "seconds": seconds}
+        record |= {"ratio": run.timings.get("forward", {}).get("ratio"), "rows": run.rows, "checks": run.checks, "timings": run.timings}
         record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
-        write_record(options.json, json.dumps(record, indent=1) + "\n")
-        report.line(f"wrote {options.json}")
-    report.line(told)
-    return 1 if report.findings else 0
+        with open(f"{options.json}.{os.getpid()}", "x", encoding="utf-8") as f:
+            f.write(json.dumps(record, indent=1) + "\n")
+        os.replace(f.name, options.json)  # so that nobody ever reads half a file
+        say(f"wrote {options.json}")
+    say(told)
+    return 1 if run.findings else 0
 
 
-def sentence(run):
+def sentence(run, calls):
     """What was found, for somebody who reads nothing else."""
-    name, findings, calls = os.path.basename(run.options.solution), run.report.findings, run.calls_judged()
+    name, findings = os.path.basename(run.options.solution), run.findings
     for what, detail in findings.items():
         return f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
     if not calls:
         raise CannotRun("no call was judged")
     told = f"all holds: {name} computes {run.problem.formula} right in all of {calls} calls with inputs of their own"
     told += ", gradients included" if run.gradients else "; gradients were not looked at"
-    if not run.timings:
+    if not (times := run.timings.get("forward")):
         return f"{told}; its time was not measured"
-    times = run.timings["forward"]
     told += f"; at {label(run.dims)} it takes {duration(times['solution']['us'])}, the reference {duration(times['reference_us'])}"
-    if run.report.repeats:
+    if times["ratio"] is None:
         return f"{told}; with --seed, which repeats a run, no ratio is certified"
     return f"{told}: {ratio(times)}" + (f" (forward and backward {ratio(run.timings['gradients'])})" if run.gradients else "")
 

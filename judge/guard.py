@@ -36,6 +36,7 @@ CALLS = """
 """  # timer_create and mq_notify may send SIGCONT; an io_uring works on while its process is stopped
 NAMES, *NUMBERS = (CALLS.split()[column::3] for column in range(3))
 NUMBERS = dict(zip(NAMES, map(int, NUMBERS[MACHINE[0] if MACHINE else 0]), strict=True))
+LIMITS = "prlimit64 sched_setaffinity sched_setattr sched_setscheduler sched_setparam move_pages migrate_pages"
 NO_CLONE = 0x7E02A000  # CLONE_NEW*, CLONE_PARENT, CLONE_PTRACE: other namespaces, and children that would be the judge's
 
 
@@ -48,20 +49,16 @@ def filter_program(own, beyond):
     descendant = [(least, 0, 1, beyond), refuse, (least, 0, 1, own), allow, refuse]
     oneself = [(equal, 0, 1, 0), allow]
 
-    def refuse_if(*values):
-        return [word for value in values for word in ((equal, 0, 1, value), refuse)]
+    def unless(argument, *values):
+        return [argument, *(word for value in values for word in ((equal, 0, 1, value), refuse))]
 
     bodies = {
-        "kill tkill rt_sigqueueinfo": [second, *refuse_if(signal.SIGCONT), first, *descendant],
-        "tgkill rt_tgsigqueueinfo": [third, *refuse_if(signal.SIGCONT), first, *descendant],
-        "prlimit64 sched_setaffinity sched_setattr sched_setscheduler sched_setparam move_pages migrate_pages": [
-            first,
-            *oneself,
-            *descendant,
-        ],
+        "kill tkill rt_sigqueueinfo": [*unless(second, signal.SIGCONT), first, *descendant],
+        "tgkill rt_tgsigqueueinfo": [*unless(third, signal.SIGCONT), first, *descendant],
+        LIMITS: [first, *oneself, *descendant],
         "setpriority": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
-        "fcntl": [second, *refuse_if(8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
-        "ioctl": [second, *refuse_if(0x8901, 0x8902, 0x5412), allow],  # FIOSETOWN, SIOCSPGRP, TIOCSTI
+        "fcntl": [*unless(second, 8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+        "ioctl": [*unless(second, 0x8901, 0x8902, 0x5412), allow],  # FIOSETOWN, SIOCSPGRP, TIOCSTI
         "clone": [first, (any_bit, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
         "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, which guard() has set
         "setsid setpgid": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
@@ -69,9 +66,7 @@ def filter_program(own, beyond):
     }
     bodies = dict.fromkeys(NUMBERS, [refuse]) | {name: body for names, body in bodies.items() for name in names.split()}
     words = [(load, 0, 0, 4), (equal, 1, 0, MACHINE[1]), refuse, (load, 0, 0, 0), (least, 0, 1, 1 << 30), refuse]  # of this machine alone
-    for name, body in bodies.items():
-        words += [(equal, 0, len(body), NUMBERS[name]), *body]
-    return [*words, allow]
+    return [*words, *(word for name, body in bodies.items() for word in ((equal, 0, len(body), NUMBERS[name]), *body)), allow]
 
 
 def restrict_calls(own, beyond):
@@ -128,10 +123,9 @@ def end_groups():
     LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: what it runs as could otherwise write code into it, where there is no Landlock
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    groups = b""
-    while piece := os.read(0, 4096):
-        groups += piece
-    for group in groups.split():
+    with open(0, "rb") as told:
+        groups = told.read().split()
+    for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(int(group), signal.SIGKILL)
 

@@ -3,7 +3,6 @@
 check.py judges by it; tests and benchmarks use the same. docs/judge.md derives the bounds.
 """
 
-import hashlib
 import math
 import statistics
 import time
@@ -11,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from random import Random
 
 import torch
 
 # ==== 1. The problems ====
 
-
-def _everything(X):
-    return X
+_everything = torch.as_tensor  # leaves a tensor as it is
 
 
 @dataclass(frozen=True)
@@ -27,10 +25,7 @@ class Problem:
     formula: str
     prefix: str  # of the class names
     keep: Callable  # the part of a matrix that exists; the rest is not read, or zero in a result
-
-    @property
-    def triangular(self):
-        return self.keep is not _everything
+    triangular = property(lambda self: self.keep is not _everything)
 
     def headline(self, size):
         """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
@@ -47,13 +42,13 @@ class Problem:
         *batch, K, M, N = dims
         return (*batch, K, M), (*batch, K, N), (*batch, M, N)
 
-    def products(self, A, B, G=None):
-        """(name, X, Y) of each result, which is keep(X @ Y): C and, where G = dC is given, dA and dB. X and Y hold nothing that the
-        problem does not read."""
-        if not self.triangular:
-            return [("C", A.mT, B), *([("dA", B, G.mT), ("dB", A, G)] if G is not None else [])]
-        A, B = self.keep(A), self.keep(B)
-        return [("C", A, B), *([("dA", self.keep(G), B.mT), ("dB", A.mT, self.keep(G))] if G is not None else [])]
+    def products(self, *inputs):
+        """(name, X, Y) of each result, which is keep(X @ Y): C and, where G = dC is given, dA and dB. X and Y hold what is read alone."""
+        A, B, *gradient = map(self.keep, inputs)
+        found = [("C", A if self.triangular else A.mT, B)]
+        for G in gradient:
+            found += [("dA", G, B.mT), ("dB", A.mT, G)] if self.triangular else [("dA", B, G.mT), ("dB", A, G)]
+        return found
 
 
 PROBLEMS = {
@@ -62,12 +57,11 @@ PROBLEMS = {
     "transposed_a": Problem(16, "C = A.T B", "TransposedA", _everything),
 }
 
+# ==== 2. Sizes ====
+
 
 def label(dims):
     return "x".join(map(str, dims))
-
-
-# ==== 2. Sizes ====
 
 
 def some_sizes(random, most):
@@ -90,10 +84,8 @@ def sizes_of_remainder_one(random, most):
 
 def dims_of(sizes, random, problem, most):
     """Of as many products, with sizes drawn by one of the functions above."""
-    if problem.triangular:
-        return [(size,) for size in sizes(random, most)]
-    columns = [sizes(random, most) for _ in range(3)]  # K, M and N, each in an order of its own
-    for column in columns:
+    columns = [sizes(random, most) for _ in problem.headline(1)]  # N; or K, M and N, each in an order of its own
+    for column in columns[1:]:
         random.shuffle(column)
     return list(zip(*columns, strict=True))
 
@@ -114,8 +106,7 @@ class Draw:
 
     def __init__(self, seed, name, device, tf32=False):
         self.device, self.tf32 = device, tf32
-        drawn = hashlib.sha256(f"{seed} {name}".encode()).digest()
-        stream = torch.Generator(device).manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
+        stream = torch.Generator(device).manual_seed(Random(f"{seed} {name}").getrandbits(63))
         self.uniform, self.normal = (partial(f, dtype=torch.float64, device=device, generator=stream) for f in (torch.rand, torch.randn))
 
     def decades(self, span, *shape):
@@ -123,38 +114,31 @@ class Draw:
         return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
 
 
-# Each makes A and B in float64 from a Draw, their shapes and the dtype; what the problem does not read is masked away afterwards.
+# Each makes A, or B where `second` is 1, in float64 from a Draw; what the problem does not read is masked away afterwards. A result has
+# sums of shape[0] terms, of transposed_a too.
 
 
-def _each(make):
-    """A and B alike: make(draw, shape)."""
-    return lambda draw, a, b, dtype: (make(draw, a), make(draw, b))
-
-
-def _eye(draw, shape):
+def _identity(draw, shape, *_):
     return torch.eye(*shape, dtype=torch.float64, device=draw.device)
 
 
-def _integers(draw, a, b, dtype):
-    # Terms up to limit^2, so that a sum of K of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
-    limit = 4 if narrow(dtype) else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // a[0]))
+def _integers(draw, shape, second, dtype):
+    # Terms up to limit^2, so that a sum of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
+    limit = 4 if narrow(dtype) else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // shape[0]))
     limit = min(limit, 1024) if draw.tf32 else limit  # which holds 11 bits
-    return tuple(torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit for shape in (a, b))
+    return torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit
 
 
-def _elimination(draw, a, b, dtype):
+def _elimination(draw, shape, second, dtype):
     """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
-    made, span = [], 2 if narrow(dtype) else 8
-    for place, (rows, cols) in ((3, a), (2, b)):
-        X, at = _eye(draw, (rows, cols)), min(rows, cols) // place
-        X[at:, at] = draw.normal(rows - at) * draw.decades(span, rows - at)
-        X[at, at:] = draw.normal(cols - at) * draw.decades(span, cols - at)
-        X[at, at] = 1
-        made.append(X)
-    return made
+    X, at, span = _identity(draw, shape), min(shape) // (3 - second), 2 if narrow(dtype) else 8
+    for line in (X[at:, at], X[at, at:]):
+        line.copy_(draw.normal(*line.shape) * draw.decades(span, *line.shape))
+    X[at, at] = 1
+    return X
 
 
-def _cholesky(draw, shape):
+def _cholesky(draw, shape, *_):
     """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
     x = draw.uniform(max(shape)).cpu().sort().values
     gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
@@ -167,41 +151,32 @@ def _cholesky(draw, shape):
     return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(draw.device)
 
 
-def _scaled(draw, a, b, dtype, which, along, span):
-    made = [draw.normal(*a), draw.normal(*b)]
-    rows, cols = made[which].shape
-    made[which] *= draw.decades(span, rows, 1) if along == "rows" else draw.decades(span, 1, cols)
-    return made
+def _scaled(draw, shape, second, dtype, of, along, span=8):
+    """A or B (`of`), its rows (along = 0) or columns over some decades."""
+    X = draw.normal(*shape)
+    return X * draw.decades(span, *(n if axis == along else 1 for axis, n in enumerate(shape))) if "AB"[second] == of else X
 
 
-def _graded(draw, a, b, dtype):
+def _graded(draw, shape, second, dtype):
     """The index that is summed over graded from 1e-15 to 1e15 in A, and inversely in B: every term is of ordinary size."""
-    K = b[0]
-    grade = 10.0 ** torch.linspace(-15, 15, K, dtype=torch.float64, device=draw.device)
-    A, B = draw.normal(*a), draw.normal(*b)
-    return (A * grade if a[0] == a[1] == K else A * grade[:, None]), B / grade[:, None]
+    X = draw.normal(*shape)
+    grade = 10.0 ** torch.linspace(-15, 15, shape[0], dtype=X.dtype, device=X.device)
+    return X / grade[:, None] if second else X * (grade if shape[0] == shape[1] else grade[:, None])
 
 
-def _about(draw, a, b, dtype, scales):
-    return [s * (0.5 + draw.uniform(*x)) * draw.normal(*x).sign() for s, x in zip(scales, (a, b), strict=True)]
+def _about(draw, shape, second, dtype, scales):
+    return scales[second] * (0.5 + draw.uniform(*shape)) * draw.normal(*shape).sign()
 
 
-def _near_overflow(draw, shape):
-    """1e17 and more; |A||B| stays just below the largest number: the sum has shape[0] terms, of A and of B, transposed A included."""
-    return math.sqrt(torch.finfo(torch.float32).max / (16 * shape[0])) * draw.normal(*shape)
-
-
-def _single(draw, a, b, dtype, value):
-    made = draw.normal(*a), draw.normal(*b)
-    for X, (p, q) in zip(made, ((3, 5), (2, 7)), strict=True):
-        rows, cols = X.shape
-        X[rows - 1 - rows // p, cols // q] = X[rows // q, cols - 1 - cols // p] = value  # one of them lies in the triangle, whichever it is
-    return made
+def _single(draw, shape, second, dtype, value):
+    X, (rows, cols), (p, q) = draw.normal(*shape), shape, ((3, 5), (2, 7))[second]
+    X[rows - 1 - rows // p, cols // q] = X[rows // q, cols - 1 - cols // p] = value  # one of them lies in the triangle, whichever it is
+    return X
 
 
 @dataclass(frozen=True)
 class Distribution:
-    make: Callable
+    one: Callable
     wide: bool = False  # needs the exponent range of float32: not for the 16-bit types
     float32_only: bool = False  # about the ends of float32's range
     exact: bool = False  # every term and sum is representable: no error is allowed
@@ -210,29 +185,34 @@ class Distribution:
     def suits(self, dtype):
         return dtype == torch.float32 if self.float32_only else not (self.wide and narrow(dtype))
 
+    def make(self, draw, a, b, dtype):
+        """A and B, of these shapes."""
+        return [self.one(draw, shape, second, dtype) for second, shape in enumerate((a, b))]
+
 
 ORDINARY = {
-    "uniform": Distribution(_each(lambda draw, shape: draw.uniform(*shape)), kernelbench=True),
-    "normal": Distribution(_each(lambda draw, shape: draw.normal(*shape))),
-    "signed": Distribution(_each(lambda draw, shape: 2 * draw.uniform(*shape) - 1)),
+    "uniform": Distribution(lambda draw, shape, *_: draw.uniform(*shape), kernelbench=True),
+    "normal": Distribution(lambda draw, shape, *_: draw.normal(*shape)),
+    "signed": Distribution(lambda draw, shape, *_: 2 * draw.uniform(*shape) - 1),
 }
 HARD = {
     "integers": Distribution(_integers, exact=True),
-    "sparse": Distribution(_each(lambda draw, shape: draw.normal(*shape) * (draw.uniform(*shape) < 0.02))),
-    "identity A": Distribution(lambda draw, a, b, dtype: (_eye(draw, a), draw.normal(*b))),
+    "sparse": Distribution(lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02)),
+    "identity A": Distribution(lambda draw, shape, second, dtype: draw.normal(*shape) if second else _identity(draw, shape)),
     "elimination": Distribution(_elimination),
-    "unit diagonal": Distribution(_each(lambda draw, shape: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1))),  # as LU with pivoting
-    "Cholesky, near singular": Distribution(_each(_cholesky)),
-    "rows of A over 2 decades": Distribution(partial(_scaled, which=0, along="rows", span=1)),
-    "lognormal, sigma 3": Distribution(_each(lambda draw, shape: torch.exp(3 * draw.normal(*shape))), wide=True),
-    "rows of A over 16 decades": Distribution(partial(_scaled, which=0, along="rows", span=8), wide=True),
-    "columns of A over 16": Distribution(partial(_scaled, which=0, along="columns", span=8), wide=True),
-    "rows of B over 16": Distribution(partial(_scaled, which=1, along="rows", span=8), wide=True),
-    "columns of B over 16": Distribution(partial(_scaled, which=1, along="columns", span=8), wide=True),
+    "unit diagonal": Distribution(lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1)),  # as LU with pivoting
+    "Cholesky, near singular": Distribution(_cholesky),
+    "rows of A over 2 decades": Distribution(partial(_scaled, of="A", along=0, span=1)),
+    "lognormal, sigma 3": Distribution(lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)), wide=True),
+    "rows of A over 16 decades": Distribution(partial(_scaled, of="A", along=0), wide=True),
+    "columns of A over 16": Distribution(partial(_scaled, of="A", along=1), wide=True),
+    "rows of B over 16": Distribution(partial(_scaled, of="B", along=0), wide=True),
+    "columns of B over 16": Distribution(partial(_scaled, of="B", along=1), wide=True),
     "graded inversely 1e+-15": Distribution(_graded, wide=True),
     "one tiny entry": Distribution(partial(_single, value=1e-30), wide=True),
     "one huge entry": Distribution(partial(_single, value=1e30), wide=True),
-    "near overflow": Distribution(_each(_near_overflow), float32_only=True),
+    # 1e17 and more; |A||B| stays just below the largest number.
+    "near overflow": Distribution(lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape), float32_only=True),
     "about 1e18 and 1e-20": Distribution(partial(_about, scales=(1e18, 1e-20)), float32_only=True),
     "about 1e-20": Distribution(partial(_about, scales=(1e-20, 1e-20)), float32_only=True),
     "denormals and 1e10": Distribution(partial(_about, scales=(1e-39, 1e10)), float32_only=True),
@@ -247,8 +227,7 @@ def slices(X, along, bits):
     parts, rest = [], X.clone()
     while bool(rest.any()):
         largest = rest.abs().amax(along, keepdim=True)
-        mantissa, _ = torch.frexp(largest)
-        unit = torch.where(largest > 0, largest / mantissa, 1.0) * 2.0**-bits  # largest / mantissa is a power of two, exactly
+        unit = torch.where(largest > 0, largest / torch.frexp(largest)[0], 1.0) * 2.0**-bits  # a power of two, exactly
         unit.clamp_min_(5e-324)  # the smallest number there is: nothing lies below it
         parts.append(torch.round(rest / unit) * unit)
         rest -= parts[-1]
@@ -278,8 +257,7 @@ def exact_product(X, Y, keep=_everything):
         return float64_product(X, Y, keep), None
     # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
-    high = X.new_zeros(*X.shape[:-1], Y.shape[-1])
-    low = high.clone()
+    high, low = X.new_zeros(2, *X.shape[:-1], Y.shape[-1])
     y_parts = slices(Y, -2, bits)
     for x in slices(X, -1, bits):
         for y in y_parts:
@@ -298,15 +276,9 @@ def may_underflow(X, Y):
         return hits  # the least of all, so of most inputs no more has to be looked at
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
     x, y = (torch.where(Z != 0, torch.frexp(Z.double())[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
-    least = int(y.min())
-    for e in torch.unique(x).tolist():
-        if e + least < -124:
-            hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
+    for e in torch.unique(x[x < -124 - y.min()]).tolist():
+        hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
     return hits
-
-
-def one_sign(X):
-    return bool((X >= 0).all()) or bool((X <= 0).all())
 
 
 def narrow(dtype):
@@ -314,7 +286,7 @@ def narrow(dtype):
 
 
 def allowed(dtype, terms, tf32=False):
-    """The componentwise errors that a solution may have in any case, and that no reference can excuse. The manual derives them."""
+    """The componentwise errors that a solution may have in any case, and that no reference can excuse."""
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
         return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
@@ -327,9 +299,11 @@ class Truth:
     """What a product should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable."""
 
     def __init__(self, X, Y, keep, exact=False, tf32=False):
-        self.keep, self.exact, self.tf32, self.dtype, self.terms, info = keep, exact, tf32, X.dtype, X.shape[-1], torch.finfo(X.dtype)
+        self.keep, self.terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
+        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, self.terms, tf32)
         self.high, self.low = exact_product(X, Y, keep)
-        self.magnitude = self.high.abs() if one_sign(X) and one_sign(Y) else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
+        one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
+        self.magnitude = self.high.abs() if one_sign else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
         self.judged = self.magnitude <= info.max  # elsewhere a partial sum may overflow
         self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
         if exact:  # what is left is one rounding to the result's dtype
@@ -352,8 +326,7 @@ class Truth:
 
     def bound(self, reference_worst):
         """What the worst componentwise error may be."""
-        floor, most = allowed(self.dtype, self.terms, self.tf32)
-        return 0.0 if self.exact else max(floor, min(2 * reference_worst, most))
+        return max(self.least, min(2 * reference_worst, self.most))
 
 
 def worst_of(errors):
@@ -367,18 +340,12 @@ def located(X, at):
     return f"[{', '.join(map(str, at))}] = {float(X[at]):.9g}"
 
 
-def bits(X):
-    """The same memory as integers, so that equal means bitwise equal, NaN included."""
-    return X.detach().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[X.element_size()])
-
-
-def same_bits(X, Y):
-    return torch.equal(bits(X), bits(Y))
-
-
 def first_difference(X, Y):
-    at = tuple((bits(X) != bits(Y)).nonzero()[0].tolist())
-    return f"{located(X, at)} and {float(Y[at]):.9g}"
+    """The first element that is not the same bit for bit, NaN included; nothing if there is none."""
+    x, y = (Z.detach().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[Z.element_size()]) for Z in (X, Y))
+    if not torch.equal(x, y):
+        at = tuple((x != y).nonzero()[0].tolist())
+        return f"{located(X, at)} and {float(Y[at]):.9g}"
 
 
 # ==== 5. Times ====
