@@ -145,7 +145,7 @@ int main(int, char** arguments) {
   }
   if (control.fallback || control.outliers < n / 8) fail("there are not the outliers that the test is about");
   Matrix<float> c(n, n, true, 0, 1);
-  p.m = p.n = p.k = n, p.contraction = contraction, p.triangular = 1, p.batches = 1;
+  p.m = p.n = p.k = n, p.contraction = contraction, p.x_triangular = p.y_triangular = p.c_lower = 1, p.batches = 1;
   p.x = matrix[0].begin(), p.x_row = matrix[0].row_stride(), p.x_col = matrix[0].col_stride();
   p.y = matrix[1].begin(), p.y_row = matrix[1].row_stride(), p.y_col = matrix[1].col_stride();
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
@@ -197,7 +197,7 @@ def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
     behind = cut(model._CUDA_BEHIND, "// Whether a block of an operand's line of blocks", "// Corrects the tiles that meet outliers.")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED, model._CUDA_PACKING]
-    parts = [emulation.PRELUDE, CUDA, "#define __noinline__\n", *source, behind, emulation.PRODUCT, OUTLIERS_MAIN]
+    parts = [emulation.PRELUDE, CUDA, *source, behind, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 
 

@@ -185,11 +185,11 @@ int run_type(char** arguments) {
       else if (x) y ? run<Half<T, 1, 1, 0>>(h, plan.ctas) : run<Half<T, 1, 0, 0>>(h, plan.ctas);
       else y ? run<Half<T, 0, 1, 0>>(h, plan.ctas) : run<Half<T, 0, 0, 0>>(h, plan.ctas);
       if (plan.clusters < h.tiles.count && queue != 0) fail("the queue is not left empty");
-      const bool infinite = std::atoi(arguments[12]) == 4 && p.triangular;   // nothing else is listed: what NaN stands for has been masked
+      const bool infinite = std::atoi(arguments[12]) == 4 && is_masked(p);   // nothing else is listed: what NaN stands for has been masked
       if ((h.non_finite.count() != 0) != infinite) fail("boxes are listed that are finite, or none where one is not");
       gridDim.x = 2;
       body = [&] { sum_again<T>(p, h.non_finite); };
-      for (int cta = 0; cta < 2 && p.triangular; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
+      for (int cta = 0; cta < 2 && is_masked(p); ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
     }
     std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, ", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
                 plan.clusters, h.tiles.count);

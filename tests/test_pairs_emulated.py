@@ -157,13 +157,13 @@ int main(int, char** arguments) {
     if (fallback) {   // what is left out stays as it is, but for zeros
       const int64_t last = (p.batches - 1) * p.c_batch[0];
       for (int i = 0; i < p.m; ++i)
-        for (int j = 0; j < p.n; ++j) static_cast<float*>(p.c)[last + i * p.c_row + j * p.c_col] = j > i && p.triangular ? 0.0f : 77.0f;
+        for (int j = 0; j < p.n; ++j) static_cast<float*>(p.c)[last + i * p.c_row + j * p.c_col] = j > i && has_zeros(p) ? 0.0f : 77.0f;
     }
     tf32 ? run_all<1>(p, q, packer, clusters, two, fallback) : run_all<3>(p, q, packer, clusters, two, fallback);
     if (!fallback) return;
     for (int batch = 0; batch < p.batches; ++batch)
       for (int i = 0; i < p.m; ++i)
-        for (int j = 0; j < (p.triangular ? i + 1 : p.n); ++j) {
+        for (int j = 0; j < (has_zeros(p) ? i + 1 : p.n); ++j) {
           const float got = static_cast<float*>(p.c)[batch * p.c_batch[0] + i * p.c_row + j * p.c_col];
           if ((got == 77.0f) != (batch == p.batches - 1)) fail("a product that is not left out, or another one that is");
         }
