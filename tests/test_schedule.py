@@ -366,7 +366,17 @@ def program(model, tmp_path_factory):
 
 
 CONTRACTIONS = {"NN": 0, "NT": 1, "TN": 2}
-DENSE, LOWER = 0, 7  # masks: 1 for X, 2 for Y, as they are stored, lower triangular; 4 for C
+DENSE, X, Y, C, LOWER = 0, 1, 2, 4, 7  # masks: X and Y, as they are stored, and C lower triangular, one or some of them; all three
+# Every other combination that the binding makes. Two that are triangular the same way, NN, have a triangular product: there is no such C
+# that has all elements.
+MASKED = {
+    f"{name}-{'X' * (masks & X)}{'Y' * (masks & Y > 0)}{'C' * (c > 0)}": (contraction, c | masks)
+    for name, contraction in CONTRACTIONS.items()
+    for c in (0, C)
+    for masks in (0, X, Y, X | Y)
+    if c | masks not in (DENSE, LOWER) and (name, c | masks) != ("NN", X | Y)
+}
+every_mask = pytest.mark.parametrize(("contraction", "masks"), MASKED.values(), ids=MASKED)
 NEVER = 2**31 - 1
 RECTANGLES = [(2048, 4096, 8192), (300, 700, 500), (3000, 5000, 1000), (1, 5000, 70), (5000, 1, 70), (129, 257, 1), (64, 4097, 4095)]
 
@@ -432,3 +442,61 @@ def test_the_half_precision_kernel_sums_each_tile_once_longest_first(program, co
         for batch in (1, 2, 11):
             program("blocks", CONTRACTIONS[contraction], *sizes, DENSE, batch, sms)
     program("blocks", CONTRACTIONS[contraction], 1500, 1400, 4096, DENSE, 1, sms)
+
+
+# ---- Every combination of masks. -------------------------------------------------------------------------------------
+
+
+def fitting(masks, *sizes):
+    """(M, N, K) of sizes N and R, for these masks: what is triangular is square, and R is a side that is free."""
+    for N, R in sizes:
+        yield {DENSE: (R, N, N), X: (N, R, N), Y: (R, N, N), C: (N, N, R)}.get(masks, (N, N, N))
+
+
+TILES = [
+    (1, 1),
+    (31, 200),
+    (33, 1),
+    (64, 4097),
+    (65, 64),
+    (127, 3),
+    (128, 129),
+    (129, 1000),
+    (300, 31),
+    (640, 513),
+    (1000, 65),
+    (2048, 2500),
+]
+
+
+@pytest.mark.parametrize("edge", [32, 64, 128])
+@every_mask
+def test_every_mask_takes_each_tile_once_longest_first(program, contraction, masks, edge):
+    for sizes in fitting(masks, *TILES):
+        program("tiles", contraction, *sizes, masks, edge)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@every_mask
+def test_the_tf32_kernel_sums_each_tile_of_every_mask_once(program, contraction, masks, batches):
+    both = masks & C and masks & X and masks & Y  # by a table, which has a most
+    for number, sizes in enumerate(fitting(masks, *TILES[:-1], (1151, 700), (1856 if both else 2000, 300))):
+        program("plan", contraction, *sizes, masks, (0, 12, 92)[number % 3], batches)
+
+
+@pytest.mark.parametrize("longest_split", [4, 7, 30, NEVER])
+@every_mask
+def test_the_hopper_kernel_sums_each_tile_of_every_mask_once(program, contraction, masks, longest_split):
+    for sizes in fitting(masks, (1, 1), (64, 300), (65, 7), (129, 2100), (300, 64), (640, 1000), (1280, 70), (2080, 1500), (2100, 4096)):
+        program("hopper", contraction, *sizes, masks, longest_split)
+
+
+@pytest.mark.parametrize("sms", [132, 78])
+@every_mask
+def test_the_half_precision_kernel_sums_each_tile_of_every_mask_once_longest_first(program, contraction, masks, sms):
+    one = [(1, 1), (65, 700), (129, 1), (449, 300), (1000, 4097), (1409, 64), (2048, 1281), (2561, 4000), (3329, 3000), (4096, 1024)]
+    for sizes in fitting(masks, *one):
+        program("blocks", contraction, *sizes, masks, 1, sms)
+    for batch, *size in ((3, 1000, 320), (300, 257, 65), (64, 385, 800)):
+        for sizes in fitting(masks, size):
+            program("blocks", contraction, *sizes, masks, batch, sms)
