@@ -40,6 +40,28 @@ def masks(structure):
 DENSE, LOWER, UPPER = (masked(mask, mask, mask) for mask in (FULL, TRIL, TRIU))  # three of a kind: each stands for its mask, too
 FAMILY = [(contraction, structure) for contraction in (NN, NT, TN) for structure in (DENSE, LOWER, UPPER)]
 FAMILY_NAMES = [f"{c}-{s}" for c in ("NN", "NT", "TN") for s in ("dense", "lower", "upper")]
+# Of other masks: what the public functions compute, and their gradients.
+MASKED = {
+    "L X": (NN, masked(TRIL, FULL, FULL)),
+    "U X": (NN, masked(TRIU, FULL, FULL)),
+    "X L": (NN, masked(FULL, TRIL, FULL)),
+    "X U": (NN, masked(FULL, TRIU, FULL)),
+    "L^T X": (TN, masked(TRIL, FULL, FULL)),
+    "X L^T": (NT, masked(FULL, TRIL, FULL)),
+    "L U": (NN, masked(TRIL, TRIU, FULL)),
+    "U L": (NN, masked(TRIU, TRIL, FULL)),
+    "X X^T": (NT, masked(FULL, FULL, SYMMETRIC)),
+    "X^T X": (TN, masked(FULL, FULL, SYMMETRIC)),
+    "L L^T": (NT, masked(TRIL, TRIL, SYMMETRIC)),
+    "L^T L": (TN, masked(TRIL, TRIL, SYMMETRIC)),
+    "U U^T": (NT, masked(TRIU, TRIU, SYMMETRIC)),
+    "tril(X Y^T)": (NT, masked(FULL, FULL, TRIL)),
+    "triu(X Y^T)": (NT, masked(FULL, FULL, TRIU)),
+    "tril(X U^T)": (NT, masked(FULL, TRIU, TRIL)),
+    "triu(L^T X)": (TN, masked(TRIL, FULL, TRIU)),
+    "tril(X L)": (NN, masked(FULL, TRIL, TRIL)),
+}
+every_mask = pytest.mark.parametrize(("contraction", "structure"), MASKED.values(), ids=MASKED)
 FUNCTIONS = {"tril_matmul": (NN, LOWER), "triu_matmul": (NN, UPPER), "transposed_a_matmul": (TN, DENSE)}
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -94,6 +116,12 @@ def normal(*shape, seed, dtype=torch.float32, device="cpu"):
 
 
 # ---- Structure. ------------------------------------------------------------------------------------------------------
+
+
+def sizes_for(structure, N, R):
+    """(M, N, K) for these masks: what is triangular or symmetric has side N, and R is the side that is free, if there is one."""
+    x, y, c = masks(structure)
+    return R if y and not (x or c) else N, R if x and not (y or c) else N, R if c and not (x or y) else N
 
 
 def mask_of(what):
