@@ -3428,6 +3428,7 @@ struct Half {
         store(0, box / 2, total);
       }
     }
+    if (h.p.mirrored) named_barrier_sync<128>(kConsumerTeam + group);   // calls may be odd in number: the next has the last one's place
     if (threadIdx.x % 128 == 0) {
       const uint32_t first = (static_cast<uint32_t>(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
       for (; again; again &= again - 1) h.non_finite.add(first + __ffs(again) - 1);

@@ -7,6 +7,8 @@ a barrier is missing for shows in one of the two. What an operand does not have 
 A program is PRELUDE, the parts of the source, PRODUCT, and a main that calls run_product.
 """
 
+from helpers import SOURCE
+
 PRELUDE = r"""
 #include <ucontext.h>
 
@@ -30,6 +32,7 @@ using std::min;
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __noinline__
 
 struct float2 {
   float x, y;
@@ -455,6 +458,17 @@ void warpgroup_wait() {
 }
 """
 
+
+def masks_of_the_binding():
+    """What the binding makes of a structure: its masks, and the description of a product that they give."""
+    binding = SOURCE.read_text().partition('_CPP_BINDING = r"""')[2]
+    structure = binding.partition("struct Structure {")[2].partition("\n};\n")[0]
+    _, begin, rest = binding.partition("  const Structure masks(structure, contraction);\n")
+    describe, end, _ = rest.partition("  return p;\n")
+    assert structure and begin and end, "the binding describes masks in another way"
+    return f"struct Structure {{{structure}\n}};\nvoid describe_masks(Product& p, int structure, int contraction) {{\n{begin}{describe}}}\n"
+
+
 PRODUCT = r"""
 // ---- Runs one cluster after the other.
 
@@ -528,6 +542,7 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
 
 // Its arguments are contraction, structure, m, n, k, batches, late, whether x and y are stored by rows (2 and 3 are 0 and 1 with neighbours
 // two apart), how much their rows (or columns) and those of c are padded, and the kind of their elements. compute(p) runs the kernel.
+// Of a symmetric product y is x.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];
@@ -535,28 +550,29 @@ int run_product(char** arguments, const Compute& compute) {
   const Contraction contraction = static_cast<Contraction>(a[0]);
   const int structure = a[1], m = a[2], n = a[3], k = a[4], batches = a[5], kind = a[11];
   late = a[6];
-  const bool upper = structure == kUpper;
+  const int x_mask = structure & 3, y_mask = structure >> 2 & 3, c_mask = structure >> 4;
   Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7] % 2, a[9], batches, 1 + a[7] / 2);
-  Matrix<T> y(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8] % 2, a[9], batches, 1 + a[8] / 2);
+  Matrix<T> another(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8] % 2, a[9], batches, 1 + a[8] / 2);
+  Matrix<T>& y = c_mask == kSymmetric ? x : another;
   Matrix<T> c(m, n, true, a[10], batches);
   uint64_t state = 1;
   auto uniform = [&] { return static_cast<double>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 11) * 0x1p-53; };
-  auto has = [&](int row, int col) { return structure == kDense || (upper ? row <= col : row >= col); };
-  for (Matrix<T>* of : {&x, &y})
+  auto has = [](int mask, int row, int col) { return mask == kLower ? row >= col : mask != kUpper || row <= col; };
+  for (Matrix<T>* of : {&x, &another})
     for (int batch = 0; batch < batches; ++batch)
       for (int row = 0; row < of->rows; ++row)
         for (int col = 0; col < of->cols; ++col)
-          if (has(row, col)) {
+          if (has(of == &x ? x_mask : y_mask, row, col)) {
             double v = 2 * uniform() - 1;
             if (kind == 1) v *= of == &x ? 1e30 : 1e4;     // sums beyond the first scale
             if (kind == 2) v *= of == &x ? 1e36 : 1e-36;   // an element beyond it, and sums that are small
             if (kind == 3) v *= of == &x ? 1e-42 : 1e30;   // denormals
             narrow(static_cast<float>(v), of->at(batch, row, col));
           }
-  if (kind == 4) narrow(INFINITY, x.at(0, x.rows - 1, upper ? x.cols - 1 : 0));
+  if (kind == 4) narrow(INFINITY, x.at(0, x.rows - 1, x_mask == kUpper ? x.cols - 1 : 0));
 
   Product p = {};
-  p.m = m, p.n = n, p.k = k, p.contraction = contraction, p.triangular = structure != kDense;
+  p.m = m, p.n = n, p.k = k, p.contraction = contraction;
   p.batches = batches, p.batch_dims = batches > 1, p.batch_size[0] = batches;
   p.x_batch[0] = x.size, p.y_batch[0] = y.size, p.c_batch[0] = c.size;
   p.x = x.begin(), p.x_row = x.row_stride(), p.x_col = x.col_stride();   // as the binding does
@@ -564,7 +580,7 @@ int run_product(char** arguments, const Compute& compute) {
   p.c = c.begin(), p.c_row = c.row_stride(), p.c_col = c.col_stride();
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
-  if (upper) transpose(p);
+  describe_masks(p, structure, contraction);
   compute(p);
 
   // The result is rounded once
@@ -584,23 +600,27 @@ int run_product(char** arguments, const Compute& compute) {
       std::fill(exact.begin(), exact.end(), 0.0), std::fill(magnitude.begin(), magnitude.end(), 0.0);
       for (int i = 0; i < k; ++i) {
         const int x_row = contraction == kTN ? i : row, x_col = contraction == kTN ? row : i;
-        if (!has(x_row, x_col)) continue;
+        if (!has(x_mask, x_row, x_col)) continue;
         const double x_wide = widen(x.at(batch, x_row, x_col));
         for (int col = 0; col < n; ++col) {
           const auto [y_row, y_col] = y_place(i, col);
-          if (!has(y_row, y_col) || !has(row, col)) continue;
+          if (!has(y_mask, y_row, y_col) || !has(c_mask, row, col)) continue;
           const double term = x_wide * y_wide[static_cast<size_t>(i) * n + col];
           exact[col] += term, magnitude[col] += std::fabs(term);
         }
       }
       for (int col = 0; col < n; ++col) {
         const double got = widen(c.at(batch, row, col)), sum = exact[col];
-        const bool right = !has(row, col)        ? got == 0
-                           : std::isnan(sum)     ? std::isnan(got)
-                           : !std::isfinite(sum) ? got == sum
-                                                 : std::fabs(got - sum) <= per_term * magnitude[col] + half_ulp * std::fabs(sum) + least;
+        const bool right = !has(c_mask, row, col) ? got == 0
+                           : std::isnan(sum)      ? std::isnan(got)
+                           : !std::isfinite(sum)  ? got == sum
+                                                  : std::fabs(got - sum) <= per_term * magnitude[col] + half_ulp * std::fabs(sum) + least;
         if (!right) {
           std::printf("product %d, element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", batch, row, col, got, sum, magnitude[col]);
+          return 1;
+        }
+        if (c_mask == kSymmetric && std::memcmp(&c.at(batch, row, col), &c.at(batch, col, row), sizeof(T))) {
+          std::printf("product %d, element %d, %d has other bits than what stands opposite", batch, row, col);
           return 1;
         }
       }
@@ -610,3 +630,4 @@ int run_product(char** arguments, const Compute& compute) {
   return 0;
 }
 """
+PRODUCT = masks_of_the_binding() + PRODUCT

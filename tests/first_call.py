@@ -41,7 +41,7 @@ def backward_first(model, A, B, G):
         @staticmethod
         def backward(ctx, G):
             A, B = ctx.saved_tensors
-            return tuple(torch.ops.tril_matmul.product(*of) for of in ((G, B, 1, 1), (A, G, 2, 1)))
+            return tuple(torch.ops.tril_matmul.product(*of) for of in ((G, B, 1, 21), (A, G, 2, 21)))  # 21: three lower triangles
 
     C = Product.apply(A, B)
     C.backward(G)

@@ -1,7 +1,7 @@
 """What several tests use: devices, operands, the float64 truth, error bounds, and the comparison that names the worst element.
 
-A contraction is 0, 1 or 2 (NN: X Y, NT: X Y^T, TN: X^T Y) and a structure 0, 1 or 2 (dense, lower, upper), as the operator
-torch.ops.tril_matmul.product takes them.
+A contraction is 0, 1 or 2 (NN: X Y, NT: X Y^T, TN: X^T Y), and a structure is three masks of two bits each, of X, Y and C, each as it is
+stored: 0 all, 1 lower, 2 upper, and of C 3, symmetric; as the operator torch.ops.tril_matmul.product takes them.
 """
 
 import functools
@@ -24,9 +24,44 @@ sys.path.insert(0, str(ROOT))  # model_new.py and check.py lie there
 import check  # noqa: E402
 
 NN, NT, TN = 0, 1, 2
-DENSE, LOWER, UPPER = 0, 1, 2
+FULL, TRIL, TRIU, SYMMETRIC = range(4)
+
+
+def masked(x, y, c):
+    """The structure that has these masks."""
+    return x | y << 2 | c << 4
+
+
+def masks(structure):
+    """Its masks: of X, of Y and of C."""
+    return structure & 3, structure >> 2 & 3, structure >> 4
+
+
+DENSE, LOWER, UPPER = (masked(mask, mask, mask) for mask in (FULL, TRIL, TRIU))  # three of a kind: each stands for its mask, too
 FAMILY = [(contraction, structure) for contraction in (NN, NT, TN) for structure in (DENSE, LOWER, UPPER)]
 FAMILY_NAMES = [f"{c}-{s}" for c in ("NN", "NT", "TN") for s in ("dense", "lower", "upper")]
+# Of other masks: what the public functions compute, and their gradients.
+MASKED = {
+    "L X": (NN, masked(TRIL, FULL, FULL)),
+    "U X": (NN, masked(TRIU, FULL, FULL)),
+    "X L": (NN, masked(FULL, TRIL, FULL)),
+    "X U": (NN, masked(FULL, TRIU, FULL)),
+    "L^T X": (TN, masked(TRIL, FULL, FULL)),
+    "X L^T": (NT, masked(FULL, TRIL, FULL)),
+    "L U": (NN, masked(TRIL, TRIU, FULL)),
+    "U L": (NN, masked(TRIU, TRIL, FULL)),
+    "X X^T": (NT, masked(FULL, FULL, SYMMETRIC)),
+    "X^T X": (TN, masked(FULL, FULL, SYMMETRIC)),
+    "L L^T": (NT, masked(TRIL, TRIL, SYMMETRIC)),
+    "L^T L": (TN, masked(TRIL, TRIL, SYMMETRIC)),
+    "U U^T": (NT, masked(TRIU, TRIU, SYMMETRIC)),
+    "tril(X Y^T)": (NT, masked(FULL, FULL, TRIL)),
+    "triu(X Y^T)": (NT, masked(FULL, FULL, TRIU)),
+    "tril(X U^T)": (NT, masked(FULL, TRIU, TRIL)),
+    "triu(L^T X)": (TN, masked(TRIL, FULL, TRIU)),
+    "tril(X L)": (NN, masked(FULL, TRIL, TRIL)),
+}
+every_mask = pytest.mark.parametrize(("contraction", "structure"), MASKED.values(), ids=MASKED)
 FUNCTIONS = {"tril_matmul": (NN, LOWER), "triu_matmul": (NN, UPPER), "transposed_a_matmul": (TN, DENSE)}
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -83,20 +118,34 @@ def normal(*shape, seed, dtype=torch.float32, device="cpu"):
 # ---- Structure. ------------------------------------------------------------------------------------------------------
 
 
-def read_part(T, structure):
-    """T with zeros where an operand of this structure is not read."""
-    return T.tril() if structure == LOWER else T.triu() if structure == UPPER else T
+def sizes_for(structure, N, R):
+    """(M, N, K) for these masks: what is triangular or symmetric has side N, and R is the side that is free, if there is one."""
+    x, y, c = masks(structure)
+    return R if y and not (x or c) else N, R if x and not (y or c) else N, R if c and not (x or y) else N
 
 
-def unread(T, structure):
-    """A mask, true where an operand of this structure is not read."""
+def mask_of(what):
+    """Of a mask itself, and of DENSE, LOWER and UPPER. No other structure has one mask."""
+    assert what in (FULL, TRIL, TRIU, SYMMETRIC, DENSE, LOWER, UPPER), f"{what} is no mask"
+    return what & 3
+
+
+def read_part(T, mask):
+    """T with zeros where a matrix of this mask is not read."""
+    mask = mask_of(mask)
+    return T.tril() if mask == TRIL else T.triu() if mask == TRIU else T
+
+
+def unread(T, mask):
+    """True where a matrix of this mask is not read."""
     ones = torch.ones(T.shape[-2:], dtype=torch.bool, device=T.device)
-    return ones.triu(1) if structure == LOWER else ones.tril(-1) if structure == UPPER else ~ones
+    mask = mask_of(mask)
+    return ones.triu(1) if mask == TRIL else ones.tril(-1) if mask == TRIU else ~ones
 
 
-def poison(T, structure, value=math.nan):
+def poison(T, mask, value=math.nan):
     """A copy of T with NaN where it must not be read."""
-    return T.masked_fill(unread(T, structure), value)
+    return T.masked_fill(unread(T, mask), value)
 
 
 def bits(T):
@@ -110,14 +159,16 @@ def bits(T):
 
 def plain_operands(X, Y, contraction, structure):
     """The operands as a dense product takes them: unread elements zero, transpositions carried out (as views)."""
-    X, Y = read_part(X, structure), read_part(Y, structure)
+    x, y, _ = masks(structure)
+    X, Y = read_part(X, x), read_part(Y, y)
     return X.mT if contraction == TN else X, Y.mT if contraction == NT else Y
 
 
 def truth(X, Y, contraction, structure):
     """The contraction in float64, and |X| |Y|, what its componentwise error is measured by."""
     X, Y = plain_operands(X.detach().double(), Y.detach().double(), contraction, structure)
-    return read_part(X @ Y, structure), read_part(X.abs() @ Y.abs(), structure)
+    _, _, c = masks(structure)
+    return read_part(X @ Y, c), read_part(X.abs() @ Y.abs(), c)
 
 
 def dense_error(X, Y, contraction, structure, exact, magnitude):
@@ -175,8 +226,11 @@ def assert_product(C, X, Y, contraction, structure, what="C"):
     if C.numel():
         storages = {T.untyped_storage().data_ptr() for T in (X, Y)}
         assert C.untyped_storage().data_ptr() not in storages, f"{what} shares its memory with an input"
-    outside = C[..., unread(C, structure)]
+    _, _, c = masks(structure)
+    outside = C[..., unread(C, c)]
     assert not bool((outside != 0).any()), f"{what}: {int((outside != 0).sum())} elements of the zero triangle are not zero"
+    if c == SYMMETRIC:
+        assert_bitwise(C.mT, C, f"{what}^T beside {what}")
     assert_within(C, exact, bound_for(X, Y, contraction, structure, exact, magnitude), what)
 
 
@@ -208,8 +262,9 @@ def expected_with_specials(X, Y, contraction, structure):
     Where a k has NaN or Inf its terms are added one by one, to the elements that have that k and to no others. The other k are a product
     of finite operands, in which what is not read is zero: that takes a hundredth of the time.
     """
-    has_x, has_y = (~unread(T, structure) for T in (X, Y))
-    X, Y = (read_part(T.detach().double(), structure) for T in (X, Y))
+    *of, c = masks(structure)
+    has_x, has_y = (~unread(T, mask) for T, mask in zip((X, Y), of, strict=True))
+    X, Y = (read_part(T.detach().double(), mask) for T, mask in zip((X, Y), of, strict=True))
     if contraction == TN:
         X, has_x = X.mT, has_x.mT
     if contraction == NT:
@@ -222,7 +277,7 @@ def expected_with_specials(X, Y, contraction, structure):
         term = term.where(has_x[:, k, None] & has_y[k], 0.0)
         exact += term
         magnitude += term.abs()
-    outside = unread(exact, structure)
+    outside = unread(exact, c)
     return exact.masked_fill(outside, 0.0), magnitude.masked_fill(outside, 0.0)
 
 

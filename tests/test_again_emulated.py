@@ -3,7 +3,7 @@ from the list of them, and the corrections of outliers, which are formed apart a
 
 import emulation
 import pytest
-from helpers import COMPILER, FAMILY, FAMILY_NAMES, host_program
+from helpers import COMPILER, FAMILY, FAMILY_NAMES, MASKED, constant, host_program, masks, sizes_for
 from test_packing_emulated import CUDA
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("again emulated")]
@@ -30,15 +30,15 @@ inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long a
 }
 """
 
-# Every box on or below the diagonal is listed, in an order of its own and over what the workspace held before; C holds zeros above the
-# diagonal and else NaN. Then a few CTAs sum them again, twice: a graph may be launched again.
+# Every box of C is listed, of a lower or symmetric one those on or below the diagonal, in an order of its own and over what the workspace
+# held before; C holds zeros where it has them and else NaN. Then a few CTAs sum them again, twice: a graph may be launched again.
 AGAIN_MAIN = r"""
 template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](const Product& p) {
     T* const c = static_cast<T*>(const_cast<void*>(static_cast<const void*>(p.c)));
-    const int blocks = ceil_div(p.m, kBlock);
-    std::vector<uint32_t> boxes(p.batches * blocks * blocks, 0xFFFFFFFFu);
+    const int rows = ceil_div(p.m, kBlock), cols = ceil_div(p.n, kBlock);
+    std::vector<uint32_t> boxes(p.batches * rows * cols, 0xFFFFFFFFu);
     uint64_t word = 0x123456789ABCDEFull;
     uint32_t taken = 77;
     const NonFinite list = {&word, &taken, boxes.data(), 0xFEDCBA99u, static_cast<uint32_t>(boxes.size())};
@@ -50,11 +50,11 @@ int run_type(char** arguments) {
       for (int batch = 0; batch < p.batches; ++batch)
         for (int row = 0; row < p.m; ++row)
           for (int col = 0; col < p.n; ++col)
-            narrow(col > row ? 0.0f : NAN, c[batch * p.c_batch[0] + row * p.c_row + col * p.c_col]);
+            narrow(has_zeros(p) && col > row ? 0.0f : NAN, c[batch * p.c_batch[0] + row * p.c_row + col * p.c_col]);
       uint32_t listed = 0;
-      for (int col = blocks - 1; col >= 0; --col)
-        for (int row = col; row < blocks; ++row)
-          for (int batch = 0; batch < p.batches; ++batch) list.add((batch * blocks + row) * blocks + col), ++listed;
+      for (int col = cols - 1; col >= 0; --col)
+        for (int row = p.c_lower ? col : 0; row < rows; ++row)
+          for (int batch = 0; batch < p.batches; ++batch) list.add((batch * rows + row) * cols + col), ++listed;
       if (list.count() != listed) fail("the list has lost boxes");
       for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
       if (word != 0) fail("the list is not left empty");
@@ -84,6 +84,15 @@ def test_boxes_are_summed_again(run_again, contraction, structure, dtype):
     for N, batches, kind in ((70, 2, 4), (150, 1, 4), (129, 1, 0)):
         by_rows = (N + dtype) % 2
         run_again(contraction, structure, N, N, N, batches, by_rows, by_rows, 1 - by_rows, 1, 1, kind, dtype)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, structure) in MASKED.items() if any(masks(structure)[:2])])
+def test_boxes_of_every_mask_are_summed_again(run_again, name):
+    contraction, structure = MASKED[name]
+    block = constant("_CUDA_SCHEDULE", "kBlock")
+    for dtype, kind in ((2, 4), (3, 0)):
+        sizes = sizes_for(structure, 2 * block + 1, block + 6)
+        run_again(contraction, structure, *sizes, dtype - 1, dtype - 2, dtype - 2, 3 - dtype, 1, 1, kind, dtype)
 
 
 # ---- Outliers. -------------------------------------------------------------------------------------------------------
@@ -145,7 +154,7 @@ int main(int, char** arguments) {
   }
   if (control.fallback || control.outliers < n / 8) fail("there are not the outliers that the test is about");
   Matrix<float> c(n, n, true, 0, 1);
-  p.m = p.n = p.k = n, p.contraction = contraction, p.triangular = 1, p.batches = 1;
+  p.m = p.n = p.k = n, p.contraction = contraction, p.x_triangular = p.y_triangular = p.c_lower = 1, p.batches = 1;
   p.x = matrix[0].begin(), p.x_row = matrix[0].row_stride(), p.x_col = matrix[0].col_stride();
   p.y = matrix[1].begin(), p.y_row = matrix[1].row_stride(), p.y_col = matrix[1].col_stride();
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
@@ -197,7 +206,7 @@ def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
     behind = cut(model._CUDA_BEHIND, "// Whether a block of an operand's line of blocks", "// Corrects the tiles that meet outliers.")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED, model._CUDA_PACKING]
-    parts = [emulation.PRELUDE, CUDA, "#define __noinline__\n", *source, behind, emulation.PRODUCT, OUTLIERS_MAIN]
+    parts = [emulation.PRELUDE, CUDA, *source, behind, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 
 

@@ -511,7 +511,7 @@ def test_forward_mode(model, function, device):
     contraction, structure = FUNCTIONS[function]
     A, B = (T.detach() for T in leaves(function, 7, device))
     a, b = (torch.ones_like(T) for T in (A, B))
-    part = functools.partial(read_part, structure=structure)
+    part = functools.partial(read_part, mask=structure)
 
     def dense(X, Y):
         return part(torch.matmul(*plain_operands(X, Y, contraction, structure)))

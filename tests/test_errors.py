@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from helpers import DEVICES, FUNCTIONS, SOURCE, execute, needs_cuda, needs_two_gpus
+from helpers import DEVICES, FUNCTIONS, LOWER, NN, SOURCE, execute, needs_cuda, needs_two_gpus
 
 SQUARE = ["tril_matmul", "triu_matmul"]
 
@@ -162,7 +162,7 @@ def test_a_matrix_too_large_for_the_kernels(model):
 def test_an_unknown_problem_to_explain(model):
     A = torch.ones(2, 2)
     assert refusal(ValueError, model.explain, A, A, "diagonal") == (
-        "explain: problem must be one of lower, upper, transposed_a, but is 'diagonal'"
+        "explain: problem must be one of lower, upper, transposed_a, lu, triangular, gram, but is 'diagonal'"
     )
     assert refusal(TypeError, model.explain, A, A.int()) == "explain: B must be float32, float64, float16 or bfloat16, but is int32"
 
@@ -175,7 +175,7 @@ def test_an_unknown_path(monkeypatch, value):
 
 def test_a_cuda_tensor_without_kernels(model, monkeypatch):
     monkeypatch.setattr(model, "_EXTENSION", None)
-    assert refusal(RuntimeError, model._product_by_kernels, torch.ones(2, 2), torch.ones(2, 2), 0, 1) == (
+    assert refusal(RuntimeError, model._product_by_kernels, torch.ones(2, 2), torch.ones(2, 2), NN, LOWER) == (
         "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc was found"
         f" (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit"
         f" lies, or (from CUDA 13 on) in its place pip install nvidia-cuda-nvcc~={torch.version.cuda}.0"
@@ -221,8 +221,8 @@ def test_what_is_no_plain_tensor_never_reaches_the_kernels(model):
         torch.ones(3, 3),
     ):
         for X, Y in ((other, plain), (plain, other)):
-            assert not model._EXTENSION.is_plain(X, Y, 0, 1)
-            assert refusal(RuntimeError, model._EXTENSION.product, X, Y, 0, 1, 0, False, False).startswith(
+            assert not model._EXTENSION.is_plain(X, Y, NN, LOWER)
+            assert refusal(RuntimeError, model._EXTENSION.product, X, Y, NN, LOWER, 0, False, False).startswith(
                 "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view"
             )
     assert torch.equal(model.tril_matmul(torch._neg_view(plain), plain), -model.tril_matmul(plain, plain))
@@ -250,6 +250,7 @@ def test_a_failed_call_leaves_the_next_one_alone(call):
 
 
 def test_no_message_is_missing_here():
-    """As many refusals as the file's public functions raise are held above (one in test_source.py); a new one needs a test."""
+    """As many refusals as the file's public functions raise are held above (one in test_source.py, two in test_family.py); a new one needs
+    a test."""
     operator = SOURCE.read_text().split("# ---- Which kernel is asked for.")[1]
-    assert len(re.findall(r"\braise ", operator)) == 16, "model_new.py raises more or fewer errors than test_errors.py holds"
+    assert len(re.findall(r"\braise ", operator)) == 18, "model_new.py raises more or fewer errors than test_errors.py holds"

@@ -2,7 +2,7 @@
 
 import emulation
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, host_program
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("exact emulated")]
 
@@ -67,3 +67,16 @@ def test_rectangles(run, dtype):
 def test_infinity_stays_where_the_sum_has_it(run, dtype, contraction, structure):
     for N in (70, 129):
         run(dtype, contraction, structure, (N, N, N), kind=4)
+
+
+BLOCK = constant("_CUDA_SCHEDULE", "kBlock")
+
+
+@every_mask
+def test_every_mask(run, contraction, structure):
+    """Every dtype at one size, operands by rows and by columns, C padded and not; and Inf, which is summed in no other place."""
+    for dtype in range(4):
+        late = dtype % 2
+        sizes = sizes_for(structure, 2 * BLOCK + 1 + dtype, BLOCK - 1 + late)
+        run(dtype, contraction, structure, sizes, batches=1 + late, late=late, x_by_rows=late, y_by_rows=dtype // 2, pad=late, c_pad=late)
+        run(dtype, contraction, structure, sizes_for(structure, BLOCK + 1, 1), kind=4)

@@ -3,7 +3,7 @@ shared memory, with copies that come, and products that are done, at once or as 
 
 import emulation
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, host_program
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, masks, sizes_for
 from test_again_emulated import AGAIN, cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("half emulated")]
@@ -185,11 +185,11 @@ int run_type(char** arguments) {
       else if (x) y ? run<Half<T, 1, 1, 0>>(h, plan.ctas) : run<Half<T, 1, 0, 0>>(h, plan.ctas);
       else y ? run<Half<T, 0, 1, 0>>(h, plan.ctas) : run<Half<T, 0, 0, 0>>(h, plan.ctas);
       if (plan.clusters < h.tiles.count && queue != 0) fail("the queue is not left empty");
-      const bool infinite = std::atoi(arguments[12]) == 4 && p.triangular;   // nothing else is listed: what NaN stands for has been masked
+      const bool infinite = std::atoi(arguments[12]) == 4 && is_masked(p);   // nothing else is listed: what NaN stands for has been masked
       if ((h.non_finite.count() != 0) != infinite) fail("boxes are listed that are finite, or none where one is not");
       gridDim.x = 2;
       body = [&] { sum_again<T>(p, h.non_finite); };
-      for (int cta = 0; cta < 2 && p.triangular; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
+      for (int cta = 0; cta < 2 && is_masked(p); ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
     }
     std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, ", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
                 plan.clusters, h.tiles.count);
@@ -295,3 +295,59 @@ def test_small_rectangles(run, late):
     for sizes in ((1, 1, 1), (1, 201, 65), (300, 4, 20), (64, 128, 64), (129, 9, 1)):
         for contraction in (NN, NT, TN):
             run(contraction, DENSE, sizes, late=late, y_by_rows=late)
+
+
+# ---- Every combination of masks. -------------------------------------------------------------------------------------
+
+BLOCK, LARGE = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
+FREE_K = {name for name, (_, structure) in MASKED.items() if not any(masks(structure)[:2])}  # X and Y have all elements
+
+
+@every_mask
+def test_small_tiles_of_every_mask(run, contraction, structure):
+    """A row and a column left, by every way that operands lie; then Inf."""
+    number = list(MASKED.values()).index((contraction, structure))
+    x_by_rows, y_by_rows = LAYOUTS[number % 4]
+    options = {"late": number % 2, "x_by_rows": x_by_rows, "y_by_rows": y_by_rows, "bfloat16": number // 2 % 2}
+    sms = 3 if any(masks(structure)[:2]) else 132  # of masked operands small tiles are taken for longer
+    said = run(contraction, structure, sizes_for(structure, LARGE // 2 + 1, BLOCK + 1), sms=sms, **options)
+    assert "1 CTAs a cluster, tiles of 128" in said
+    run(contraction, structure, sizes_for(structure, LARGE // 2 + 4, 4), kind=4, sms=4, **options)
+
+
+@every_mask
+def test_large_tiles_of_every_mask(run, contraction, structure):
+    """One cluster takes them all: of a symmetric C some write an odd number of boxes, and the next one finds two places in turn."""
+    number = list(MASKED.values()).index((contraction, structure))
+    x_by_rows, y_by_rows = LAYOUTS[(number + 2) % 4]
+    sizes = sizes_for(structure, LARGE + 1, BLOCK + 1)
+    said = run(contraction, structure, sizes, batches=3, late=number % 2, x_by_rows=x_by_rows, y_by_rows=y_by_rows)
+    assert "2 CTAs a cluster, tiles of 256" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "sms", "N", "R"),
+    [
+        ("L X", 6, 2 * LARGE + LARGE // 2 + 2, LARGE // 2 + 2),
+        ("L U", 8, LARGE + LARGE // 2 + 2, 0),
+        ("X X^T", 4, LARGE + 1, BLOCK + 1),
+        ("L L^T", 10, 2 * LARGE + LARGE // 2 + 2, 0),
+    ],
+)
+def test_halved_tiles_of_other_masks(run, name, sms, N, R):
+    contraction, structure = MASKED[name]
+    said = run(contraction, structure, sizes_for(structure, N, R), sms=sms)
+    assert "tiles of 256" in said and " 0 in halves" not in said, said
+
+
+@pytest.mark.parametrize("name", ["X X^T", "X^T X", "triu(X Y^T)", "X L"])
+def test_shared_k_of_other_masks(run, name):
+    contraction, structure = MASKED[name]
+    N, R = (LARGE // 2 + 6, 8 * BLOCK + 6) if name in FREE_K else (8 * BLOCK + 6, 6)
+    assert "2 CTAs a cluster, tiles of 128" in run(contraction, structure, sizes_for(structure, N, R), sms=132, late=name in FREE_K)
+
+
+def test_four_share_k_of_a_symmetric_product(run):
+    contraction, structure = MASKED["X X^T"]
+    said = run(contraction, structure, sizes_for(structure, LARGE // 2 - 26, 64 * BLOCK + 6), sms=132)
+    assert "4 CTAs a cluster, tiles of 128" in said

@@ -2,7 +2,7 @@
 
 import emulation
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, host_program
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("mma emulated")]
 
@@ -48,7 +48,6 @@ def run(model, tmp_path_factory):
     program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", parts)
 
     def run(dtype, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0, pad=None):
-        assert len(set(sizes)) == 1 or structure == DENSE
         if pad is None:  # rows of a multiple of 16 bytes, which are copied by chunks
             pad = -sizes[0] % 8 if len(set(sizes)) == 1 else 0
         program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype, splits)
@@ -104,3 +103,14 @@ def test_what_is_summed_again_of_float32(run, contraction, structure, kind):
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_infinity_stays_where_the_sum_has_it(run, dtype, contraction, structure):
     run(dtype, contraction, structure, (72, 72, 72), kind=4)
+
+
+@every_mask
+def test_every_mask(run, contraction, structure):
+    """Of every dtype: an edge that no block divides, by chunks and by elements, splits, a batch; and what is summed again."""
+    for dtype, size in enumerate((4, 8, 2, 2)):
+        edge, late = constant("_CUDA_MMA", "kBlockMN", **{"sizeof(T)": size}), dtype % 2
+        sizes = sizes_for(structure, edge + 8, 8 * (1 + late))
+        run(dtype, contraction, structure, sizes, batches=1 + late, late=late, x_by_rows=late, y_by_rows=dtype // 2, pad=0, c_pad=late)
+        run(dtype, contraction, structure, sizes_for(structure, edge + 1, 3), splits=2, late=1 - late, pad=1)
+        run(dtype, contraction, structure, sizes_for(structure, edge + 8, edge), splits=4, kind=4, pad=0)

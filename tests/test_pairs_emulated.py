@@ -3,7 +3,7 @@ tiles in splits, wide blocks, blocks of different scales, and two products in on
 
 import emulation
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, host_program
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, sizes_for
 from test_again_emulated import AGAIN, cut
 from test_half_emulated import CUDA, skeleton
 
@@ -157,13 +157,13 @@ int main(int, char** arguments) {
     if (fallback) {   // what is left out stays as it is, but for zeros
       const int64_t last = (p.batches - 1) * p.c_batch[0];
       for (int i = 0; i < p.m; ++i)
-        for (int j = 0; j < p.n; ++j) static_cast<float*>(p.c)[last + i * p.c_row + j * p.c_col] = j > i && p.triangular ? 0.0f : 77.0f;
+        for (int j = 0; j < p.n; ++j) static_cast<float*>(p.c)[last + i * p.c_row + j * p.c_col] = j > i && has_zeros(p) ? 0.0f : 77.0f;
     }
     tf32 ? run_all<1>(p, q, packer, clusters, two, fallback) : run_all<3>(p, q, packer, clusters, two, fallback);
     if (!fallback) return;
     for (int batch = 0; batch < p.batches; ++batch)
       for (int i = 0; i < p.m; ++i)
-        for (int j = 0; j < (p.triangular ? i + 1 : p.n); ++j) {
+        for (int j = 0; j < (has_zeros(p) ? i + 1 : p.n); ++j) {
           const float got = static_cast<float*>(p.c)[batch * p.c_batch[0] + i * p.c_row + j * p.c_col];
           if ((got == 77.0f) != (batch == p.batches - 1)) fail("a product that is not left out, or another one that is");
         }
@@ -272,3 +272,32 @@ def test_small_rectangles(run, late):
     for sizes in ((1, 1, 1), (1, 201, 65), (300, 4, 20), (64, 128, 64), (129, 9, 1)):
         for contraction in (NN, NT, TN):
             run(contraction, DENSE, sizes, late=late, rows=(1, late))
+
+
+# ---- Every combination of masks. -------------------------------------------------------------------------------------
+
+BLOCK, TILE = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
+
+
+@every_mask
+def test_every_mask(run, contraction, structure):
+    """One row left and a block less; wide blocks, blocks of several scales, places in the queue that are used again; TF32."""
+    late = list(MASKED.values()).index((contraction, structure)) % 2
+    options = {"batches": 1 + late, "late": late, "rows": (late, 1 - late), "pad": late}
+    run(contraction, structure, sizes_for(structure, TILE + 1, BLOCK + 1), wide=1, scales=2, **options)
+    run(contraction, structure, sizes_for(structure, TILE - BLOCK + 4, 2 * BLOCK), tf32=1, clusters=2, **(options | {"late": 1 - late}))
+
+
+@pytest.mark.parametrize("name", ["L X", "L U", "X X^T", "X^T X", "L L^T", "tril(X Y^T)"])
+def test_splits_of_other_masks(run, name):
+    contraction, structure = MASKED[name]
+    free = name in ("X X^T", "X^T X", "tril(X Y^T)")
+    said = run(
+        contraction, structure, sizes_for(structure, TILE + 1 if free else 2 * TILE + 1, 10 * BLOCK if free else BLOCK), clusters=40, late=1
+    )
+    assert " 0 places" not in said, said
+
+
+def test_what_needs_the_fallback_is_left_out_of_other_masks(run):
+    for name in ("X X^T", "X L"):
+        run(*MASKED[name], sizes_for(MASKED[name][1], TILE - BLOCK, BLOCK), batches=2, fallback=1)

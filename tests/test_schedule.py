@@ -22,6 +22,7 @@ using std::max;
 using std::min;
 #define __device__
 #define __host__
+#define __noinline__
 #define __ffs __builtin_ffs
 """
 
@@ -36,45 +37,66 @@ HARNESS = r"""
     }                                                   \
   } while (0)
 
-// The least and the largest k that the sums of a tile's elements have, and whether there are any.
-void range_of_k(const Product& p, int m0, int m1, int n0, int n1, int& begin, int& end) {   // m0 .. m1 - 1, n0 .. n1 - 1
+// Masks: 1 for X, 2 for Y, as they are stored, lower triangular; 4 for C.
+Product product_of(Contraction contraction, int m, int n, int k, int masks, int batches = 1) {
+  Product p = {};
+  p.m = m, p.n = n, p.k = k, p.contraction = contraction, p.batches = batches;
+  p.x_triangular = masks & 1, p.y_triangular = masks >> 1 & 1, p.c_lower = masks >> 2;
+  return p;
+}
+
+// The k that the sums of a tile's elements may have: rows m0 .. m1 - 1 of X, and columns n0 .. n1 - 1 of Y.
+void range_of_k(const Product& p, int m0, int m1, int n0, int n1, int& begin, int& end) {
   begin = 0, end = p.k;
-  if (!p.triangular) return;
-  if (p.contraction == kNN) begin = n0, end = m1;
-  else if (p.contraction == kNT) end = n1;
-  else begin = m0;
+  if (p.x_triangular && p.contraction == kTN) begin = max(begin, m0);   // stored k x m
+  if (p.x_triangular && p.contraction != kTN) end = min(end, m1);       // stored m x k
+  if (p.y_triangular && p.contraction == kNT) end = min(end, n1);       // stored n x k
+  if (p.y_triangular && p.contraction != kNT) begin = max(begin, n0);   // stored k x n
 }
 
 // ---- The tiles of the exact, the tf32 and the mma kernel.
 
-void check_tiles(Contraction contraction, int m, int n, int k, int triangular, int edge) {
-  Product p = {};
-  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction;
+void check_tiles(Contraction contraction, int m, int n, int k, int masks, int edge) {
+  const Product p = product_of(contraction, m, n, k, masks);
   const int rows = (m + edge - 1) / edge, cols = (n + edge - 1) / edge;
   int64_t expected = 0;
   for (int i = 0; i < rows; ++i)
-    for (int j = 0; j < cols; ++j) expected += !triangular || j <= i;
+    for (int j = 0; j < cols; ++j) expected += !p.c_lower || j <= i;
   const int64_t count = tile_count(p, edge);
   CHECK(count == expected, "%lld tiles, expected %lld", (long long)count, (long long)expected);
   std::vector<char> seen(static_cast<size_t>(rows) * cols, 0);
   int before = 0x7FFFFFFF;
   for (int64_t rank = 0; rank < count; ++rank) {
     const Tile t = tile_at(p, edge, rank);
-    CHECK(t.i >= 0 && t.i < rows && t.j >= 0 && t.j < cols && (!triangular || t.j <= t.i),
+    CHECK(t.i >= 0 && t.i < rows && t.j >= 0 && t.j < cols && (!p.c_lower || t.j <= t.i),
           "rank %lld: tile %d, %d", (long long)rank, t.i, t.j);
     CHECK(!seen[static_cast<size_t>(t.i) * cols + t.j]++, "tile %d, %d comes twice", t.i, t.j);
     int begin, end;
     range_of_k(p, t.i * edge, min(m, (t.i + 1) * edge), t.j * edge, min(n, (t.j + 1) * edge), begin, end);
     CHECK(t.k_begin == begin && t.k_end == end, "tile %d, %d sums k = %d .. %d, not %d .. %d", t.i, t.j, t.k_begin,
           t.k_end - 1, begin, end - 1);
-    CHECK(end - begin <= before, "tile %d, %d is %d long, after one of %d", t.i, t.j, end - begin, before);
+    CHECK(end - begin <= before && begin < end, "tile %d, %d is %d long, after one of %d", t.i, t.j, end - begin, before);
     before = end - begin;
   }
+  // Groups hold the tiles in that order; those of one are equally long, but for what an edge cuts off
+  const TileOrder order = TileOrder::of(p, edge);
+  int64_t rank = 0;
+  for (int group = 0; group < order.groups(); ++group)
+    for (int64_t at = 0; at < order.tiles_of(group); ++at, ++rank) {
+      CHECK(rank < count, "group %d has more tiles than there are", group);
+      const Tile t = tile_at(p, edge, rank);
+      const int length = t.k_end - t.k_begin, of_group = order.length_of(group, k, edge);
+      CHECK(length <= of_group && of_group - length < edge, "tile %d, %d is %d long, and its group %d", t.i, t.j, length, of_group);
+      if (!order.masked()) continue;
+      const auto place = order.in_group(group, static_cast<int>(at));
+      CHECK(place.i == t.i && place.j == t.j, "place %lld of group %d is %d, %d, and in the order %d, %d", (long long)at, group, place.i,
+            place.j, t.i, t.j);
+    }
+  CHECK(rank == count && order.count() == count, "the groups have %lld tiles of %lld", (long long)rank, (long long)count);
 }
 
 void check_no_plan(int n, int at_once) {   // for a triangle of more tiles than the table holds
-  Product p = {};
-  p.m = p.n = p.k = n, p.triangular = 1, p.batches = 1;
+  const Product p = product_of(kNN, n, n, n, 7);
   Tf32Plan plan;
   CHECK(!tf32_plan(p, at_once, plan), "%d x %d: %d clusters of %d", n, n, plan.clusters, plan.cluster_size);
 }
@@ -89,23 +111,26 @@ void check_roots() {
       const int small = static_cast<int>(q);   // numbers of one word have a root of their own
       if (small == q) CHECK(triangle_root(small) == r, "the root of %d is %d, not %lld", small, triangle_root(small), (long long)r);
     }
+    for (int64_t q : {r * r, r * r + r, r * r + 2 * r})
+      if (const int root = static_cast<int>(q); root == q)
+        CHECK(square_root(root) == r, "the square root of %lld is %d, not %lld", (long long)q, square_root(root), (long long)r);
   }
 }
 
 // ---- The tf32 kernel's plan.
 
-void check_plan(Contraction contraction, int m, int n, int k, int triangular, int at_once, int batches) {
+void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_once, int batches) {
   static float elements[512];   // where the products of the batch begin: one after the other in x, two apart in y, and so on
-  Product p = {};
-  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction;
-  p.batches = batches, p.batch_dims = 1, p.batch_size[0] = batches, p.x_batch[0] = 1, p.y_batch[0] = 2, p.c_batch[0] = 3;
+  Product p = product_of(contraction, m, n, k, masks, batches);
+  p.batch_dims = 1, p.batch_size[0] = batches, p.x_batch[0] = 1, p.y_batch[0] = 2, p.c_batch[0] = 3;
   p.x = p.y = p.c = elements;
   Tf32Plan plan;
   constexpr int kUnits = kTfBlockMN * kTfBlockMN / 128;   // of the tile's sums, four of each lane of a warp
   CHECK(tf32_plan(p, at_once, plan), "there is no plan");
   const int rows = ceil_div(m, kTfBlockMN), cols = ceil_div(n, kTfBlockMN), size = plan.cluster_size;
   CHECK((size == 1 || size == 2 || size == kTfMostSplits) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
-  CHECK(!triangular || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters, size);
+  CHECK(!tf32_has_table(p) || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters,
+        size);
   CHECK(size == 1 || static_cast<int64_t>(plan.clusters) * size * batches <= static_cast<int64_t>(at_once) * kTfMostSplits,
         "%d clusters of %d are shared, but not there at once", plan.clusters, size);
   std::map<std::tuple<int64_t, int, int>, int> seen;   // by product and tile
@@ -120,7 +145,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
       const int64_t batch = first.x - elements;
       CHECK(batch >= 0 && batch < batches && first.y - elements == 2 * batch && first.c - elements == 3 * batch, "product %lld",
             (long long)batch);
-      CHECK(i >= 0 && i < rows && j >= 0 && j < cols && (!triangular || j <= i), "tile %d, %d", i, j);
+      CHECK(i >= 0 && i < rows && j >= 0 && j < cols && (!p.c_lower || j <= i), "tile %d, %d", i, j);
       CHECK(!seen[std::make_tuple(batch, i, j)]++, "tile %d, %d comes twice", i, j);
       int begin, end, next_unit = 0;
       range_of_k(p, i * kTfBlockMN, min(m, (i + 1) * kTfBlockMN), j * kTfBlockMN, min(n, (j + 1) * kTfBlockMN), begin, end);
@@ -145,30 +170,29 @@ void check_plan(Contraction contraction, int m, int n, int k, int triangular, in
       CHECK(begin >= end && begin < end + kTfBlockK, "tile %d, %d is summed up to %d, not %d", i, j, begin, end);
       CHECK(next_unit == kUnits, "%d units are added, not %d", next_unit, kUnits);
     }
-  const int64_t tiles = triangular ? triangle(rows) : static_cast<int64_t>(rows) * cols;
+  const int64_t tiles = p.c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols;
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
 }
 
 // ---- The tiles of float32's kernel on Hopper.
 
 template <Contraction kC>
-void check_hopper(int m, int n, int k, int triangular, int longest_split) {
+void check_hopper(int m, int n, int k, int masks, int longest_split) {
   PairsProduct h = {};
-  Product& p = h.p;
-  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = kC, p.batches = 2;
+  const Product& p = h.p = product_of(kC, m, n, k, masks, 2);
   const int k_blocks = blocks_in(k);
   int64_t numbers = 0;
   h.tiles = SplitTiles::of(p, max(1, min(longest_split, k_blocks)), numbers);
   const SplitTiles& tiles = h.tiles;
   CHECK(numbers == tiles.count && tiles.k_blocks == k_blocks, "%d numbers", tiles.count);
-  h.x.triangular = h.y.triangular = triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
+  h.x.triangular = p.x_triangular, h.y.triangular = p.y_triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
   h.x.block_cols = kC == kTN ? blocks_in(m) : k_blocks;
   h.y.block_cols = kC == kNT ? k_blocks : blocks_in(n);
 
   // Blocks: each has a place of its own, and they fill what there is.
   for (int of_x = 0; of_x < 2; ++of_x) {
     const int lines = of_x ? blocks_in(m) : blocks_in(n);
-    const int64_t blocks = triangular ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
+    const int64_t blocks = (of_x ? p.x_triangular : p.y_triangular) ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
     std::vector<char> taken(blocks, 0);
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
@@ -196,7 +220,7 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
     const int length = range.end - range.begin, i = tile.row / kEdge, j = tile.col / kEdge;
     CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.rows == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
     CHECK(i >= 0 && i < rows && j >= 0 && j < cols, "tile %d: row %d, column %d", number, i, j);
-    CHECK(!triangular || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
+    CHECK(!p.c_lower || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
     CHECK(range.begin >= 0 && range.end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, range.begin, range.end - 1);
     CHECK(length <= tiles.longest, "tile %d is %d long, longer than %d", number, length, tiles.longest);
     CHECK(tile.batch == number % 2, "tile %d is of product %d", number, tile.batch);   // they take turns
@@ -221,9 +245,10 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
     }
   }
   for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than splits");
+  int64_t work = 0;   // of one product
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < cols; ++j) {
-      if (triangular && j > i) continue;
+      if (p.c_lower && j > i) continue;
       const auto key = std::make_pair(i, j);
       CHECK(summed.count(key), "row %d, column %d never comes", i, j);
       for (int k_block = 0; k_block < k_blocks; ++k_block) {
@@ -231,17 +256,21 @@ void check_hopper(int m, int n, int k, int triangular, int longest_split) {
         for (int u = 0; u < kEdge; ++u)
           for (int v = 0; v < kEdge; ++v)
             needed |= has_block<kX, kC>(h, kEdge * i + u, k_block) && has_block<kY, kC>(h, kEdge * j + v, k_block);
-        CHECK(!needed || summed[key][k_block], "row %d, column %d lacks k-block %d", i, j, k_block);
+        CHECK(needed == summed[key][k_block], "row %d, column %d has k-block %d, or lacks it", i, j, k_block);
+        work += needed;
       }
     }
+  const int64_t assumed = tiles.work();
+  CHECK(work <= assumed && assumed - work < kEdge * static_cast<int64_t>(summed.size()), "work of %lld, not %lld", (long long)assumed,
+        (long long)work);
   std::printf("%d tiles, ", tiles.count);
 }
 
 // ---- The half-precision kernel's tiles, as its plan says, of a batch.
 
-void check_half(Contraction contraction, int m, int n, int k, int triangular, int batches, int sms) {
-  Product p = {};
-  p.m = m, p.n = n, p.k = k, p.triangular = triangular, p.contraction = contraction, p.batches = batches;
+void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
+  const Product p = product_of(contraction, m, n, k, masks, batches);
+  const bool triangular = p.x_triangular || p.y_triangular;
   const half_precision::Plan plan(p, {sms, 90});
   const Tiles& tiles = plan.tiles;
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
@@ -283,14 +312,14 @@ void check_half(Contraction contraction, int m, int n, int k, int triangular, in
         CHECK(!summed.count({tile.batch, i, j}), "block %d, %d of product %d is computed twice", i, j, tile.batch);
         summed[{tile.batch, i, j}] = all;
         for (int k_block = 0; triangular && k_block < k_blocks; ++k_block) {   // a block on a diagonal has to be masked
-          const bool on_diagonal = k_block == i || k_block == j;
+          const bool on_diagonal = (p.x_triangular && k_block == i) || (p.y_triangular && k_block == j);
           CHECK(!all[k_block] || !on_diagonal || tiles.is_masked(tile, k_block), "tile %d: k-block %d is not masked", number, k_block);
         }
       }
   }
   for (int batch = 0; batch < batches; ++batch)
     for (int i = 0; i < m_blocks; ++i)
-      for (int j = 0; j < (triangular ? i + 1 : n_blocks); ++j) {
+      for (int j = 0; j < (p.c_lower ? i + 1 : n_blocks); ++j) {
         CHECK(summed.count({batch, i, j}), "block %d, %d of product %d is left out", i, j, batch);
         int begin, end;
         range_of_k(p, i * kBlock, min(m, (i + 1) * kBlock), j * kBlock, min(n, (j + 1) * kBlock), begin, end);
@@ -337,6 +366,17 @@ def program(model, tmp_path_factory):
 
 
 CONTRACTIONS = {"NN": 0, "NT": 1, "TN": 2}
+DENSE, X, Y, C, LOWER = 0, 1, 2, 4, 7  # masks: X and Y, as they are stored, and C lower triangular, one or some of them; all three
+# Every other combination that the binding makes. Two that are triangular the same way, NN, have a triangular product: there is no such C
+# that has all elements.
+MASKED = {
+    f"{name}-{'X' * (masks & X)}{'Y' * (masks & Y > 0)}{'C' * (c > 0)}": (contraction, c | masks)
+    for name, contraction in CONTRACTIONS.items()
+    for c in (0, C)
+    for masks in (0, X, Y, X | Y)
+    if c | masks not in (DENSE, LOWER) and (name, c | masks) != ("NN", X | Y)
+}
+every_mask = pytest.mark.parametrize(("contraction", "masks"), MASKED.values(), ids=MASKED)
 NEVER = 2**31 - 1
 RECTANGLES = [(2048, 4096, 8192), (300, 700, 500), (3000, 5000, 1000), (1, 5000, 70), (5000, 1, 70), (129, 257, 1), (64, 4097, 4095)]
 
@@ -345,14 +385,14 @@ RECTANGLES = [(2048, 4096, 8192), (300, 700, 500), (3000, 5000, 1000), (1, 5000,
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
 def test_each_lower_tile_is_taken_once_longest_first(program, contraction, edge):
     for N in (1, 31, 32, 33, 64, 65, 127, 128, 129, 300, 640, 1000, 2048, 4096):
-        program("tiles", CONTRACTIONS[contraction], N, N, N, 1, edge)
+        program("tiles", CONTRACTIONS[contraction], N, N, N, LOWER, edge)
 
 
 @pytest.mark.parametrize("edge", [32, 64, 128])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
 def test_each_tile_of_a_rectangle_is_taken_once(program, contraction, edge):
     for sizes in RECTANGLES:
-        program("tiles", CONTRACTIONS[contraction], *sizes, 0, edge)
+        program("tiles", CONTRACTIONS[contraction], *sizes, DENSE, edge)
 
 
 @pytest.mark.parametrize("batches", [1, 3, 100])
@@ -360,9 +400,9 @@ def test_each_tile_of_a_rectangle_is_taken_once(program, contraction, edge):
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
 def test_the_tf32_kernel_sums_each_tile_once(program, contraction, at_once, batches):
     for N in (1, 63, 64, 65, 127, 128, 129, 300, 448, 449, 640, 1000, 1024, 1151, 1408, 1856):
-        program("plan", CONTRACTIONS[contraction], N, N, N, 1, at_once, batches)
+        program("plan", CONTRACTIONS[contraction], N, N, N, LOWER, at_once, batches)
     for sizes in RECTANGLES:
-        program("plan", CONTRACTIONS[contraction], *sizes, 0, at_once, 3 if batches == 100 else batches)
+        program("plan", CONTRACTIONS[contraction], *sizes, DENSE, at_once, 3 if batches == 100 else batches)
 
 
 @pytest.mark.parametrize("N", [29 * 64 + 1, 2000, 4096])
@@ -379,26 +419,84 @@ def test_the_root_of_a_triangular_number_is_exact(program):
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
 def test_the_hopper_kernel_sums_each_tile_of_a_triangle_once(program, contraction, longest_split):
     for N in (1, 64, 65, 128, 129, 192, 300, 640, 1000, 1280, 2048, 2080, 2100, 4000, 4096, *((8192,) if longest_split == NEVER else ())):
-        program("hopper", CONTRACTIONS[contraction], N, N, N, 1, longest_split)
+        program("hopper", CONTRACTIONS[contraction], N, N, N, LOWER, longest_split)
 
 
 @pytest.mark.parametrize("longest_split", [4, 7, NEVER])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
 def test_the_hopper_kernel_sums_each_tile_of_a_rectangle_once(program, contraction, longest_split):
     for sizes in RECTANGLES:
-        program("hopper", CONTRACTIONS[contraction], *sizes, 0, longest_split)
+        program("hopper", CONTRACTIONS[contraction], *sizes, DENSE, longest_split)
 
 
 @pytest.mark.parametrize("sms", [132, 114, 78])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
 def test_the_half_precision_kernel_sums_each_tile_once_longest_first(program, contraction, sms):
     for N in (1, 65, 129, 449, 1000, 1280, 1409, 2048, 2304, 2561, 2816, 3072, 3329, 3584, 4096, 4097, 6000):
-        program("blocks", CONTRACTIONS[contraction], N, N, N, 1, 1, sms)
+        program("blocks", CONTRACTIONS[contraction], N, N, N, LOWER, 1, sms)
     for N in (64, 320, 1000, 1536, 2080):
-        program("blocks", CONTRACTIONS[contraction], N, N, N, 1, 3, sms)
+        program("blocks", CONTRACTIONS[contraction], N, N, N, LOWER, 3, sms)
     for batch, N in ((300, 257), (64, 800), (37, 385)):
-        program("blocks", CONTRACTIONS[contraction], N, N, N, 1, batch, sms)
+        program("blocks", CONTRACTIONS[contraction], N, N, N, LOWER, batch, sms)
     for sizes in RECTANGLES:
         for batch in (1, 2, 11):
-            program("blocks", CONTRACTIONS[contraction], *sizes, 0, batch, sms)
-    program("blocks", CONTRACTIONS[contraction], 1500, 1400, 4096, 0, 1, sms)
+            program("blocks", CONTRACTIONS[contraction], *sizes, DENSE, batch, sms)
+    program("blocks", CONTRACTIONS[contraction], 1500, 1400, 4096, DENSE, 1, sms)
+
+
+# ---- Every combination of masks. -------------------------------------------------------------------------------------
+
+
+def fitting(masks, *sizes):
+    """(M, N, K) of sizes N and R, for these masks: what is triangular is square, and R is a side that is free."""
+    for N, R in sizes:
+        yield {DENSE: (R, N, N), X: (N, R, N), Y: (R, N, N), C: (N, N, R)}.get(masks, (N, N, N))
+
+
+TILES = [
+    (1, 1),
+    (31, 200),
+    (33, 1),
+    (64, 4097),
+    (65, 64),
+    (127, 3),
+    (128, 129),
+    (129, 1000),
+    (300, 31),
+    (640, 513),
+    (1000, 65),
+    (2048, 2500),
+]
+
+
+@pytest.mark.parametrize("edge", [32, 64, 128])
+@every_mask
+def test_every_mask_takes_each_tile_once_longest_first(program, contraction, masks, edge):
+    for sizes in fitting(masks, *TILES):
+        program("tiles", contraction, *sizes, masks, edge)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@every_mask
+def test_the_tf32_kernel_sums_each_tile_of_every_mask_once(program, contraction, masks, batches):
+    both = masks & C and masks & X and masks & Y  # by a table, which has a most
+    for number, sizes in enumerate(fitting(masks, *TILES[:-1], (1151, 700), (1856 if both else 2000, 300))):
+        program("plan", contraction, *sizes, masks, (0, 12, 92)[number % 3], batches)
+
+
+@pytest.mark.parametrize("longest_split", [4, 7, 30, NEVER])
+@every_mask
+def test_the_hopper_kernel_sums_each_tile_of_every_mask_once(program, contraction, masks, longest_split):
+    for sizes in fitting(masks, (1, 1), (64, 300), (65, 7), (129, 2100), (300, 64), (640, 1000), (1280, 70), (2080, 1500), (2100, 4096)):
+        program("hopper", contraction, *sizes, masks, longest_split)
+
+
+@pytest.mark.parametrize("sms", [132, 78])
+@every_mask
+def test_the_half_precision_kernel_sums_each_tile_of_every_mask_once_longest_first(program, contraction, masks, sms):
+    one = [(1, 1), (65, 700), (129, 1), (449, 300), (1000, 4097), (1409, 64), (2048, 1281), (2561, 4000), (3329, 3000), (4096, 1024)]
+    for sizes in fitting(masks, *one):
+        program("blocks", contraction, *sizes, masks, 1, sms)
+    for batch, *size in ((3, 1000, 320), (300, 257, 65), (64, 385, 800)):
+        for sizes in fitting(masks, size):
+            program("blocks", contraction, *sizes, masks, batch, sms)

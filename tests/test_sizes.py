@@ -433,7 +433,8 @@ int main(int, char** arguments) {
   const Gpu gpu = {132, 90};   // an H200
   for (char** at = arguments + 1; *at; at += 5) {
     Product p = {};
-    p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]), p.triangular = std::atoi(at[4]);
+    p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]);
+    p.x_triangular = p.y_triangular = p.c_lower = std::atoi(at[4]);
     const half_precision::Plan plan(p, gpu);
     std::printf("%d %d %d\n", plan.tiles.splits, plan.tiles.edge * kBlock, plan.tiles.halved > 0);
   }

@@ -2,7 +2,7 @@
 
 import emulation
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, host_program
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("tf32 emulated")]
 
@@ -92,3 +92,12 @@ def test_rectangles(run, contraction):
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_what_is_summed_again(run, contraction, structure, kind):
     run(contraction, structure, (100, 100, 100), kind=kind, late=1)
+
+
+@every_mask
+def test_every_mask(run, contraction, structure):
+    """An edge that no block divides, tiles that CTAs share and ones that they do not, a batch; and what is summed again."""
+    edge, k_block = constant("_CUDA_TF32_PLAN", "kTfBlockMN"), constant("_CUDA_TF32_PLAN", "kTfBlockK")
+    run(contraction, structure, sizes_for(structure, 2 * edge + 4, edge), late=1, x_by_rows=0, pad=2, c_pad=1)
+    run(contraction, structure, sizes_for(structure, edge + 1, 3 * edge + k_block), batches=2, at_once=1, y_by_rows=0)
+    run(contraction, structure, sizes_for(structure, edge + 2, k_block), kind=4, late=1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
-from helpers import DEVICES, FUNCTIONS, assert_bitwise, assert_gradients, cuda_path, execute, load, needs_cuda, normal
+from helpers import DEVICES, FUNCTIONS, LOWER, NN, assert_bitwise, assert_gradients, cuda_path, execute, load, needs_cuda, normal
 from torch.utils.checkpoint import checkpoint
 
 AUTOCAST = [("cpu", torch.bfloat16), *(pytest.param("cuda", d, marks=needs_cuda) for d in (torch.float16, torch.bfloat16))]
@@ -257,7 +257,7 @@ def test_the_file_executed_three_times_in_one_process(rooms, device, N):
             results = [C, D, *torch.autograd.grad((C * D).sum(), (A, B))]
             E = room["_product_op"](A, B, 0, 1)
             results += [E, *torch.autograd.grad(E.sum(), (A, B))]
-            X = torch.ops.tril_matmul.product(A, B, 0, 1)
+            X = torch.ops.tril_matmul.product(A, B, NN, LOWER)
             results += [X, *torch.autograd.grad(X.sum(), (A, B))]
             results.append(torch.vmap(room["tril_matmul"])(A[None], B[None]))
             first = first or results
