@@ -936,6 +936,19 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
   small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
 }
 
+// ---- Element types: long sums.
+//
+// To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. A total of many promotions
+// is off by as many roundings; and they do not cancel where all that is added is the same, of operands with a period, say. So a total, a
+// chain, ends after so many, and the totals of the chains are added.
+[[maybe_unused]] constexpr int kChain = 32;
+
+template <int kCount>
+__device__ inline void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
+}
+
 // Whether all sums are finite, in all threads.
 template <int kCount, typename Acc>
 __device__ inline bool all_finite(const Acc (&sum)[kCount]) {
@@ -1490,13 +1503,13 @@ struct ExactLoader {
 // ---- Exact path: sums.
 
 // Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds, in chains of kChain k-blocks:
+// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds, in chains of four k-blocks:
 // errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
                                    ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
   using Acc = AccumulatorOf<T>;
-  constexpr int kBlockK = ExactMemory<T>::kBlockK, kChain = 4;
+  constexpr int kBlockK = ExactMemory<T>::kBlockK, kInChain = 4;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
   auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
@@ -1535,7 +1548,7 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
         multiply(std::false_type());
       else
         multiply(std::true_type());
-      if ((k0 - k_begin) / kBlockK % kChain == kChain - 1 || k0 + kBlockK >= k_end)
+      if ((k0 - k_begin) / kBlockK % kInChain == kInChain - 1 || k0 + kBlockK >= k_end)
 #pragma unroll
         for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
     }
@@ -2122,6 +2135,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   const auto view_x = view_of_x(p, work), view_y = view_of_y(p, work);
   BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
+  Tf32Sums total = {};   // of chains
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
@@ -2154,7 +2168,9 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
     tf32_multiply(large, small, y_large, y_small, part);
 #pragma unroll
     for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (kTf32Scale * kTf32Scale), sum[u]);
+    if (number % kChain == kChain - 1) end_chain(sum, total);
   }
+  end_chain(total, sum);
 }
 
 // ---- tf32 kernel: the kernel.
@@ -2320,6 +2336,7 @@ struct MmaShape {
   static constexpr int kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8, kSums = kTilesM * kTilesN * 4;
   static constexpr int kCtasPerSm = kSplit ? 2 : 3;
   static constexpr int kStageBytes = 2 * kStageOperandBytes;
+  static constexpr int kChainBlocks = kChain * kStepsToPromote / kSteps;   // of split operands
   static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
   static_assert(kSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
 };
@@ -2524,6 +2541,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
     if (multiply) mma_multiply_step<T>(fragments[1], S::kSteps - 1, part, sum);
     stage = next;
   };
+  MmaSums<T> total = {};   // of chains, which split operands have
   // The usual k-block has terms, and what is copied meanwhile exists wholly. Without branches ptxas finds a better order for it. Warps come
   // to the barrier by either way.
 #pragma unroll 1
@@ -2533,7 +2551,10 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
       iterate(std::true_type());
     else
       iterate(std::false_type());
+    if constexpr (S::kSplit)
+      if ((k0 - k_begin) / S::kBlockK % S::kChainBlocks == S::kChainBlocks - 1) end_chain(sum, total);
   }
+  if constexpr (S::kSplit) end_chain(total, sum);
 }
 
 // ---- mma kernel: the kernel.
@@ -2822,6 +2843,7 @@ struct SharedMemory {
 // One k-block of a tile, for the producer.
 struct KBlock {
   int k;
+  int place;          // in the tile
   bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
   int round;          // the place in the queue of the tile after this one
 };
@@ -2899,7 +2921,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       const int k = h.tiles.k_block(range, i);
-      Policy::load(h, shared, at, tile, rank, {k, i == 0 || k == range.begin, i == count - 1, round}, operands);
+      Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
       if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
     }
   }
@@ -3389,9 +3411,9 @@ struct PairsProduct {
   float* partial_sums;       // of all splits but each tile's last
 };
 
-// What a CTA multiplies of a k-block. kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column
-// blocks; kRound * (KBlock::round, modulo twice kQueued)
-enum KBlockFlag : int { kLast = 1, kHasX = 4, kHasY = 16, kWideX = 256, kWideY = 1024, kRound = 4096 };
+// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: the chain is not the tile's first. kHasX, kWideX << row
+// block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
+enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
@@ -3451,6 +3473,39 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& splits)
 
 // ---- Pairs: writing a tile, or leaving its sums.
 
+// Adds to 128 columns of the 64 rows that this warpgroup holds what write_rows has written there before. As in add_sums, all of half the
+// rows is read before the first is added.
+__device__ inline void add_rows(const PairsProduct& of, int batch, int first_row, int first_col, float (&total)[64]) {
+  const Product& p = of.p;
+  const int thread = fresh_thread_index(), lane = thread % 32;
+  const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
+  int col0 = first_col + lane % 4 * 2;
+  const float* at = static_cast<const float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
+  const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
+  const bool pairs = inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float* one = next_address(at, 8 * h * p.c_row);
+    float2 held[16];
+    if (pairs) {
+#pragma unroll
+      for (int g = 0; g < 16; ++g) held[g] = __ldcg(reinterpret_cast<const float2*>(one + 8 * g));
+    } else {
+      const int cols = row0 + 8 * h < p.m ? p.n : 0;   // that the row has
+#pragma unroll
+      for (int g = 0; g < 16; ++g) {
+        if (g % 4 == 0) keep(col0);   // as in write_rows
+        held[g].x = col0 + 8 * g < cols ? __ldcg(one) : 0.0f;
+        one = next_address(one, p.c_col);
+        held[g].y = col0 + 8 * g + 1 < cols ? __ldcg(one) : 0.0f;
+        one = next_address(one, 7 * p.c_col);
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < 16; ++g) total[g * 4 + 2 * h] += held[g].x, total[g * 4 + 2 * h + 1] += held[g].y;
+  }
+}
+
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
 // fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
 __device__ inline void write_rows(const PairsProduct& of, int batch, int first_row, int first_col, const float (&total)[64]) {
@@ -3494,37 +3549,54 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   }
 }
 
-// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
-// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
-__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, float (&total)[2][64]) {
+// Behind a chain, by the flags of its last k-block. The sums go to C, and are added to those of the chains before.
+//
+// A tile in splits: all splits but the last leave their sums in the workspace instead, and behind the last chain the last split adds them
+// to its own, in their order. So the result is the same every time. It does not wait for one that has not begun: they are handed out in
+// their order.
+template <bool kChains>
+__device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
   if (tile.splits > 1) {
     constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
     const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
     float4* at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
-    if (tile.split < tile.splits - 1) {
-      leave_sums<128>(total[0], at + static_cast<int64_t>(tile.split) * kPart);
+    const bool leaves = tile.split < tile.splits - 1;
+    if (leaves) {
+      at += static_cast<int64_t>(tile.split) * kPart;
+    } else if (!kChains || flags & kLast) {
+      if (thread == 0)
+        while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
+      named_barrier_sync<128>(group);
+    }
+    add_sums<128, kPart>(total[0], at, leaves ? kChains && flags & kAgain : !kChains || flags & kLast ? tile.splits - 1 : 0);
+    if (leaves) {
+      leave_sums<128>(total[0], at);
+      if (kChains && !(flags & kLast)) return;
       named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
     }
-    if (thread == 0)
-      while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
-    named_barrier_sync<128>(group);
-    add_sums<128, kPart>(total[0], at, tile.splits - 1);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
+  if (kChains && flags & kAgain) {
+    add_rows(h, tile.batch, row, col, total[0]);
+    if (col + 128 < h.p.n) add_rows(h, tile.batch, row, col + 128, total[1]);
+  }
   write_rows(h, tile.batch, row, col, total[0]);
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
 // ---- Pairs: the blocks of a k-block.
 
-// Of a CTA's k-block: which blocks there are, and whether it is the tile's last.
-template <Contraction kContraction>
-__device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, int k, bool last) {
-  int flags = last ? kLast : 0;
+// Of a CTA's k-block: which blocks there are, and what it ends. kChains: tiles may have more than one chain.
+template <Contraction kContraction, bool kChains>
+__device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
+  const int k = k_block.k;
+  int flags = k_block.last ? kLast | kEnds : 0;
+  if (kChains && k_block.place % kChain == kChain - 1) flags |= kEnds;
+  if (kChains && k_block.place >= kChain) flags |= kAgain;
 #pragma unroll
   for (int u = 0; u < 2; ++u)
     if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
@@ -3540,18 +3612,19 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
 // register: all that the consumers keep beside their sums must fit into the few that are left.
 struct ColumnHalf {
   int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
-  static constexpr int kMultiplyBit = 1 << 10, kLastBit = 1 << 11, kWideBit = 1 << 12;
+  static constexpr int kMultiplyBit = 1 << 10, kEndsBit = 1 << 11, kWideBit = 1 << 12;
   __device__ int x_stage() const { return what & 15; }
   __device__ int y_stage() const { return what >> 4 & 15; }
   __device__ bool has_column(int block) const { return what >> (8 + block) & 1; }
   __device__ bool multiply() const { return what & kMultiplyBit; }
-  __device__ bool last() const { return what & kLastBit; }
+  __device__ bool ends() const { return what & kEndsBit; }   // a chain
   __device__ bool wide() const { return what & kWideBit; }
 };
 
 struct ConsumedKBlock {
-  int what;   // the flags and, from bit 16 on, the stage of X: one register
-  __device__ int stage() const { return what >> 16; }
+  int what;   // the flags and, from bit 17 on, the stage of X: one register
+  __device__ int stage() const { return what >> 17; }
+  __device__ int round() const { return what / kRound % (2 * kQueued); }
 };
 
 // The shared memory as a warp of consumers sees it, by addresses and not by pointers.
@@ -3580,7 +3653,7 @@ struct ConsumerView {
     const int y_stage = pipeline.stage;
     pipeline.advance();
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what |= pipeline.stage << 16;
+    k_block.what |= pipeline.stage << 17;
     first = column_half(k_block, 0, y_stage);
     pipeline.advance();
   }
@@ -3597,7 +3670,7 @@ struct ConsumerView {
     const int columns = k_block.what / kHasY >> 2 * half & 3;
     ColumnHalf h = {k_block.stage() | y_stage << 4 | columns << 8};
     if (columns && k_block.what & kHasX << group) h.what |= ColumnHalf::kMultiplyBit;
-    if (k_block.what & kLast) h.what |= ColumnHalf::kLastBit;
+    if (k_block.what & kEnds) h.what |= ColumnHalf::kEndsBit;
     if (k_block.what & (kWideX << group | kWideY << half)) h.what |= ColumnHalf::kWideBit;
     return h;
   }
@@ -3715,7 +3788,7 @@ struct Pairs {
     constexpr int kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    int flags = k_block_flags<kContraction>(h, first_row, first_col, k, k_block.last);
+    int flags = k_block_flags<kContraction, kLo>(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
@@ -3765,28 +3838,31 @@ struct Pairs {
     at.advance();
   }
 
-  // The tile is read anew at its end, from its place in the queue, and which place this is from the last k-block's flags: meanwhile both
+  // The tile is read anew behind each chain, from its place in the queue, and which place this is from a k-block's flags: meanwhile both
   // would take registers that sums need.
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
     ConsumerView<Pairs> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
     keep(view.base);
     ConsumedKBlock k_block;
-    ColumnHalf first, second = {0};
+    ColumnHalf first, second;
     auto wait_for_first = [&] {
-      if (!second.last()) view.next_k_block(pipeline, k_block, first);
+      if (!second.ends()) view.next_k_block(pipeline, k_block, first);
     };
     auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
-    float total[2][64];
-#pragma unroll
-    for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
-    wait_for_first();
     do {
-      consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
-      consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
-      view.release(second.x_stage());
-    } while (!second.last());
-    round = k_block.what / kRound % (2 * kQueued);
-    write_sums(h, shared.next[(round + kQueued - 1) % kQueued], view.group, total);
+      view.next_k_block(pipeline, k_block, first);
+      float total[2][64];
+#pragma unroll
+      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
+      do {
+        consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
+        consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
+        view.release(second.x_stage());
+      } while (!second.ends());
+      write_sums<kLo>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
+      keep(k_block.what);   // one register instead of what is found out from it
+    } while (kLo && !(k_block.what & kLast));
+    round = k_block.round();
   }
 };
 """
