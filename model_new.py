@@ -1010,6 +1010,19 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
   small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
 }
 
+// ---- Element types: long sums.
+//
+// To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. A total of many promotions
+// is off by as many roundings; and they do not cancel where all that is added is the same, of operands with a period, say. So a total, a
+// chain, ends after so many, and the totals of the chains are added.
+[[maybe_unused]] constexpr int kChain = 32;
+
+template <int kCount>
+__device__ inline void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
+}
+
 // Whether all sums are finite, in all threads.
 template <int kCount, typename Acc>
 __device__ inline bool all_finite(const Acc (&sum)[kCount]) {
@@ -1564,13 +1577,13 @@ struct ExactLoader {
 // ---- Exact path: sums.
 
 // Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds, in chains of kChain k-blocks:
+// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds, in chains of four k-blocks:
 // errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
                                    ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
   using Acc = AccumulatorOf<T>;
-  constexpr int kBlockK = ExactMemory<T>::kBlockK, kChain = 4;
+  constexpr int kBlockK = ExactMemory<T>::kBlockK, kInChain = 4;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
   auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
@@ -1609,7 +1622,7 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
         multiply(std::false_type());
       else
         multiply(std::true_type());
-      if ((k0 - k_begin) / kBlockK % kChain == kChain - 1 || k0 + kBlockK >= k_end)
+      if ((k0 - k_begin) / kBlockK % kInChain == kInChain - 1 || k0 + kBlockK >= k_end)
 #pragma unroll
         for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
     }
@@ -2263,6 +2276,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   const auto view_x = view_of_x(p, work), view_y = view_of_y(p, work);
   BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
+  Tf32Sums total = {};   // of chains
 #pragma unroll
   for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
@@ -2295,7 +2309,9 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
     tf32_multiply(large, small, y_large, y_small, part);
 #pragma unroll
     for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (kTf32Scale * kTf32Scale), sum[u]);
+    if (number % kChain == kChain - 1) end_chain(sum, total);
   }
+  end_chain(total, sum);
 }
 
 // ---- tf32 kernel: the kernel.
@@ -2454,13 +2470,14 @@ struct MmaShape {
   using Acc = AccumulatorOf<T>;
   static constexpr int kBlockMN = 64;              // of a tile
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kStepsToPromote = 2, kChainBlocks = 16;   // k-blocks that go into one sum: 32 promotions
+  static constexpr int kStepsToPromote = 2;
   static constexpr int kBlockK = kLineBytes / sizeof(T), kSteps = 4, kStages = 3;
   static constexpr int kWarpMN = kBlockMN / 2;   // of C, four warps
   static constexpr int kThreads = kTileThreads;
   static constexpr int kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8, kSums = kTilesM * kTilesN * 4;
   static constexpr int kCtasPerSm = kSplit ? 2 : 3;
   static constexpr int kStageBytes = 2 * kStageOperandBytes;
+  static constexpr int kChainBlocks = kChain * kStepsToPromote / kSteps;   // of split operands
   static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
   static_assert(kSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
 };
@@ -2665,11 +2682,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
     if (multiply) mma_multiply_step<T>(fragments[1], S::kSteps - 1, part, sum);
     stage = next;
   };
-  MmaSums<T> total;   // of split operands, whose sums end after kChainBlocks
-  if constexpr (S::kSplit) {
-#pragma unroll
-    for (int u = 0; u < S::kSums; ++u) total[u] = 0;
-  }
+  MmaSums<T> total = {};   // of chains, which split operands have
   // The usual k-block has terms, and what is copied meanwhile exists wholly. Without branches ptxas finds a better order for it. Warps come
   // to the barrier by either way.
 #pragma unroll 1
@@ -2679,16 +2692,10 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
       iterate(std::true_type());
     else
       iterate(std::false_type());
-    if constexpr (S::kSplit) {
-      if ((k0 - k_begin) / S::kBlockK % S::kChainBlocks < S::kChainBlocks - 1 && k0 + S::kBlockK < k_end) continue;
-#pragma unroll
-      for (int u = 0; u < S::kSums; ++u) total[u] += sum[u], sum[u] = 0;
-    }
+    if constexpr (S::kSplit)
+      if ((k0 - k_begin) / S::kBlockK % S::kChainBlocks == S::kChainBlocks - 1) end_chain(sum, total);
   }
-  if constexpr (S::kSplit) {
-#pragma unroll
-    for (int u = 0; u < S::kSums; ++u) sum[u] = total[u];
-  }
+  if constexpr (S::kSplit) end_chain(total, sum);
 }
 
 // ---- mma kernel: the kernel.
@@ -3428,7 +3435,6 @@ struct Half {
         store(0, box / 2, total);
       }
     }
-    if (h.p.mirrored) named_barrier_sync<128>(kConsumerTeam + group);   // calls may be odd in number: the next has the last one's place
     if (threadIdx.x % 128 == 0) {
       const uint32_t first = (static_cast<uint32_t>(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
       for (; again; again &= again - 1) h.non_finite.add(first + __ffs(again) - 1);
@@ -3547,9 +3553,9 @@ struct PairsProduct {
   float* chain_sums;         // of each CTA: of its tile's chains so far
 };
 
-// Float32 totals take as many rounded sums as a tile has k-blocks. Equal ones, say of inputs with a period, are rounded the same way each
-// time. So a total ends after this many k-blocks, a chain; those of a tile are added in memory.
-constexpr int kChainBlocks = 48;
+// So many k-blocks are a chain: see "Element types: long sums". No longer at N = 4096, where splits are no longer either: the chains of a
+// tile are added in memory.
+constexpr int kTileChain = 48;
 
 // What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: the chain is not the tile's first. kHasX, kWideX << row
 // block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
@@ -3701,8 +3707,8 @@ template <Contraction kContraction, bool kChains>
 __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
   const int k = k_block.k;
   int flags = k_block.last ? kLast | kEnds : 0;
-  if (kChains && k_block.place % kChainBlocks == kChainBlocks - 1) flags |= kEnds;
-  if (kChains && k_block.place >= kChainBlocks) flags |= kAgain;
+  if (kChains && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
+  if (kChains && k_block.place >= kTileChain) flags |= kAgain;
 #pragma unroll
   for (int u = 0; u < 2; ++u)
     if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
@@ -4139,7 +4145,7 @@ struct Workspace {
     if (!gradients && !packs_y) y = x;
     const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
     for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
-    const bool chains = tiles.longest > kChainBlocks && !p.tf32;   // sums of a cluster's tile
+    const bool chains = tiles.longest > kTileChain && !p.tf32;   // sums of a cluster's tile
     chain_sums = reinterpret_cast<float*>(take(chains ? clusters * int64_t(kTileEdge) * kTileEdge * sizeof(float) : 0));
   }
 };

@@ -93,6 +93,13 @@ def test_rectangles(run, dtype, contraction):
         run(dtype, contraction, DENSE, sizes, late=late)
 
 
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
+def test_long_sums_of_one_sign(run, contraction):
+    """One total would be off by more than the bound: a rounding for each 16 of k. A chain ends, or does not, with the last k-block."""
+    for splits, k in ((1, 4096), (2, 4000)):
+        run(FLOAT32, contraction, DENSE, (64, 64, k), kind=5, splits=splits)
+
+
 @pytest.mark.parametrize("kind", [1, 2, 3, 4], ids=["large", "large and small", "denormals", "infinity"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_what_is_summed_again_of_float32(run, contraction, structure, kind):

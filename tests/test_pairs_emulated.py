@@ -174,8 +174,7 @@ int main(int, char** arguments) {
 """
 
 
-@pytest.fixture(scope="module")
-def program(model, tmp_path_factory):
+def build(model, folder, types):
     launch, packing = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING
     parts = [
         emulation.PRELUDE,
@@ -190,7 +189,7 @@ def program(model, tmp_path_factory):
         CUDA,
         BULK,
         skeleton(model),
-        model._CUDA_PAIRS_TYPES,
+        types,
         model._CUDA_PAIRS,
         cut(launch, "// The longest range of k, in k-blocks", "// A batch whose packed operands take more"),
         cut(launch, "// ---- Hopper kernel, launching: the workspace.", "// ---- Hopper kernel, launching: one kernel each."),
@@ -198,18 +197,30 @@ def program(model, tmp_path_factory):
         emulation.PRODUCT,
         MAIN,
     ]
-    return host_program(tmp_path_factory.mktemp("pairs"), "pairs_kernel", parts)
+    return host_program(folder, "pairs_kernel", parts)
 
 
-@pytest.fixture
-def run(program):
+def caller(program):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
 
-    def run(contraction, structure, sizes, *, batches=1, late=0, rows=(1, 1), pad=0, **options):
+    def run(contraction, structure, sizes, *, batches=1, late=0, rows=(1, 1), pad=0, kind=0, **options):
         numbers = {"clusters": 1, "tf32": 0, "wide": 0, "scales": 1, "two": 0, "fallback": 0} | options
-        return program(contraction, structure, *sizes, batches, late, *rows, pad, pad, 0, *numbers.values())
+        return program(contraction, structure, *sizes, batches, late, *rows, pad, pad, kind, *numbers.values())
 
     return run
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    return caller(build(model, tmp_path_factory.mktemp("pairs"), model._CUDA_PAIRS_TYPES))
+
+
+@pytest.fixture(scope="module")
+def run_with_short_chains(model, tmp_path_factory):
+    """Chains of two k-blocks, so that small products have several."""
+    long = "constexpr int kTileChain = 48;"
+    assert long in model._CUDA_PAIRS_TYPES
+    return caller(build(model, tmp_path_factory.mktemp("pairs"), model._CUDA_PAIRS_TYPES.replace(long, "constexpr int kTileChain = 2;")))
 
 
 LATE = pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
@@ -246,6 +257,34 @@ def test_wide_blocks(run, contraction, structure, late):
 def test_masks_of_several_words(run, contraction):
     """More than 32 k-blocks, which are gone through from the middle on."""
     run(contraction, DENSE, (64, 70, 2200), wide=1)
+
+
+@pytest.mark.parametrize("k", [2112, 4160, 8192])
+def test_long_sums_of_one_sign(run, k):
+    """Two chains, three and four. One total would be off by more than the bound at k = 8192: a rounding for each of 128 k-blocks."""
+    run((NN, NT, TN)[k // 2000 % 3], DENSE, (64, 70, k), kind=5, late=k // 4096 % 2)
+
+
+@LATE
+@EVERY_MEMBER
+def test_chains(run_with_short_chains, contraction, structure, late):
+    """Rows and columns of C, aligned and not, with edges and without; tiles of one k-block more than chains have; wide blocks."""
+    for N, pad, wide in ((512, 0, 0), (321 + 64 * late, 1, 1)):
+        run_with_short_chains(contraction, structure, (N,) * 3, late=late, pad=pad, wide=wide, clusters=1 + late)
+
+
+@LATE
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
+def test_chains_of_splits(run_with_short_chains, contraction, late):
+    """Splits of four to six k-blocks leave the sums of a chain in the workspace, the last of a tile in C."""
+    assert "4 tiles, 1 places" in run_with_short_chains(contraction, LOWER, (512,) * 3, late=late, clusters=4)
+    assert "4 tiles, 2 places" in run_with_short_chains(contraction, DENSE, (70, 257, 641), late=late, clusters=4)
+    assert "6 tiles, 1 places" in run_with_short_chains(contraction, DENSE, (70, 70, 513), batches=3, late=late, clusters=5)
+
+
+@GRADIENTS
+def test_chains_of_two_products(run_with_short_chains, contraction):
+    run_with_short_chains(contraction, LOWER, (330,) * 3, clusters=3, two=1)
 
 
 @EVERY_MEMBER

@@ -88,6 +88,13 @@ def test_rectangles(run, contraction):
             run(contraction, DENSE, sizes, late=late)
 
 
+@pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
+def test_long_sums_of_one_sign(run, contraction):
+    """One total would be off by more than the bound: a rounding for each 32 of k."""
+    run(contraction, DENSE, (64, 64, 8192), kind=5, at_once=1)
+    run(contraction, DENSE, (64, 64, 8100), kind=5, late=1)
+
+
 @pytest.mark.parametrize("kind", [1, 2, 3, 4], ids=["large", "large and small", "denormals", "infinity"])
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_what_is_summed_again(run, contraction, structure, kind):
