@@ -205,3 +205,76 @@ def test_a_plot_says_beforehand_what_it_cannot_draw(plot, tmp_path, capsys, monk
         with pytest.raises(SystemExit):
             plot.main([str(tmp_path / name)])
         assert says in capsys.readouterr().err
+
+
+# ---- muon.py. --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def muon(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the example puts its folders there
+    return helpers.module("muon", "examples")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(48, 48), (80, 32), (32, 80)])
+def test_an_update_is_orthogonalised(muon, shape, device):
+    """Singular values come near 1 and the singular vectors stay, by gram as by the dense products."""
+    G = helpers.normal(*shape, seed=1, device=device)
+    mine, dense = muon.orthogonalised(G), muon.orthogonalised(G, muon.by_dense_products)
+    assert mine.shape == G.shape and mine.dtype == G.dtype
+    tolerance = 2e-2 if device == "cuda" else 1e-6  # bfloat16 there
+    assert muon.largest_difference(mine, dense) < tolerance
+    U, S, Vt = torch.linalg.svd(G.double(), full_matrices=False)
+    polynomial = S / S.norm()
+    for _ in range(muon.ITERATIONS):
+        polynomial = muon.A1 * polynomial + muon.A3 * polynomial**3 + muon.A5 * polynomial**5
+    assert muon.largest_difference(mine.double(), U * polynomial @ Vt) < tolerance
+    assert polynomial.median() == pytest.approx(1, abs=0.3)
+
+
+def test_muon_prints_its_table(muon, capsys):
+    assert muon.main(["--sizes", "24x24", "40x16", "--device", "cpu"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["24", "x", "24"], ["40", "x", "16"]]
+    assert all(float(row[6]) < 1e-6 for row in rows)
+    with pytest.raises(SystemExit):
+        muon.main(["--sizes", "24"])
+    assert "'24' is no shape such as 4096x1024" in capsys.readouterr().err
+
+
+# ---- gaussian.py. ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gaussian(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return helpers.module("gaussian", "examples")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_normal_distribution_is_that_of_torch(gaussian, device, monkeypatch):
+    """What both make of the same normal numbers, moments, and the gradient by which a factor is fitted."""
+    L = gaussian.make_factors(3, 40, device).double().requires_grad_()
+    mean, Z = (helpers.normal(3, *shape, seed=2, dtype=torch.float64, device=device) for shape in ((40,), (40, 7)))
+    expected = torch.distributions.MultivariateNormal(mean, scale_tril=L)
+    drawn = gaussian.samples(mean, L, Z)
+    monkeypatch.setattr(torch.distributions.multivariate_normal, "_standard_normal", lambda *_, **__: Z.movedim(-1, 0))
+    torch.testing.assert_close(drawn, expected.rsample(torch.Size([7])).movedim(0, -1))
+    torch.testing.assert_close(gaussian.covariance(L), expected.covariance_matrix)
+    torch.testing.assert_close(gaussian.precision(L), expected.precision_matrix)
+    white = gaussian.precision_factor(L) @ (drawn - mean[..., None])
+    torch.testing.assert_close(white, Z)
+    of_samples = [torch.autograd.grad(of.square().sum(), L)[0] for of in (drawn, mean[..., None] + L.tril() @ Z)]
+    torch.testing.assert_close(*of_samples)
+
+
+def test_gaussian_prints_its_table(gaussian, capsys, monkeypatch):
+    options = ["--batch", "2", "--size", "12", "--samples", "5", "--device", "cpu"]
+    assert gaussian.main(options) == 0
+    out = capsys.readouterr().out
+    for name in ("samples ", "covariance ", "precision's factor", "precision ", "MultivariateNormal.rsample"):
+        assert name in out
+    monkeypatch.setattr(gaussian, "LARGEST_COPY", 0)
+    monkeypatch.setattr(gaussian, "LARGEST_DIFFERENCE", -1.0)
+    assert gaussian.main(options) == 1 and "rsample" not in capsys.readouterr().out

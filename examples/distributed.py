@@ -1,0 +1,326 @@
+"""Several GPUs: batches of products as DTensors, and the columns of one product spread over the ranks.
+
+    torchrun --nproc-per-node 2 examples/distributed.py                      nccl on GPUs, gloo on a CPU
+    torchrun --nproc-per-node 2 examples/distributed.py --size 32768
+    python examples/distributed.py                                           one process, to compare with
+
+register() tells torch.distributed.tensor how the operators of model_new.py are divided. Then its functions take DTensors.
+column_parallel() computes one product: A is on every rank, and each has some columns of B and the same columns of C.
+The script compares both, and their gradients, with float64, and prints what they take beside the same on one device.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import local_map, register_sharding
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]  # model_new.py and timing.py lie there
+
+from timing import milliseconds, name_of, relative_error  # noqa: E402
+
+import model_new  # noqa: E402
+from model_new import triangular_matmul, tril_matmul  # noqa: E402
+
+NN, NT, TN = model_new._NN, model_new._NT, model_new._TN  # X Y, X Y^T, X^T Y, as the operator takes them
+ALL, LOWER = model_new._FULL, model_new._TRIL  # what of a matrix there is
+
+LARGEST_ERROR = 1e-6  # |C - exact| / |exact| in float32
+
+# ---- (a) DTensors: what may be divided. ------------------------------------------------------------------------------
+
+
+def product_placements(X, Y, contraction, structure):
+    """How C, X and Y of C[i, j] = sum over k of X[i, k] Y[k, j] may lie along one dimension of a mesh.
+
+    A leading dimension may always be divided. So may i, j and k where neither of the two matrices that have the index is triangular or
+    symmetric: the columns of X in triangular_matmul(A, X), or those of X in gram(X), where each rank then has a term of the sum (Partial).
+    """
+    x, y, c = model_new._masks(structure)
+    rows, columns = X.ndim - 2, X.ndim - 1
+    i, x_k = (columns, rows) if contraction == TN else (rows, columns)
+    y_k, j = (columns, rows) if contraction == NT else (rows, columns)
+    ways = [(Shard(d), Shard(d), Shard(d)) for d in range(rows)]
+    ways += [(Shard(rows), Shard(i), Replicate())] if x == c == ALL else []
+    ways += [(Shard(columns), Replicate(), Shard(j))] if y == c == ALL else []
+    ways += [(Partial(), Shard(x_k), Shard(y_k))] if x == y == ALL else []
+    warn_of_gathering("product", ("X", X, {way[1] for way in ways}), ("Y", Y, {way[2] for way in ways}))
+    return [([C], [X, Y, None, None]) for C, X, Y in ((Replicate(), Replicate(), Replicate()), *ways)]
+
+
+def inverse_placements(L, unitriangular):
+    """Inverses are divided over leading dimensions."""
+    ways = [Shard(d) for d in range(L.ndim - 2)]
+    warn_of_gathering("inverse", ("L", L, set(ways)))
+    return [([way], [way, None]) for way in (Replicate(), *ways)]
+
+
+def warn_of_gathering(operator, *operands):
+    """DTensor itself gathers what cannot stay divided, as it does for its own operators, and remembers that: it is said once a shape."""
+    for name, T, known in operands:
+        wrong = [place for place in T.placements if place.is_shard() and place not in known]
+        if wrong:
+            warnings.warn(
+                f"tril_matmul: {operator} cannot be divided along dimension {wrong[0].dim} of {name}, of shape {tuple(T.shape)}, where a"
+                " triangle or a symmetric result lies: torch gathers it whole on every rank (leading dimensions can be divided; for"
+                " columns of one product see column_parallel)",
+                stacklevel=2,
+            )
+
+
+def register():
+    """Make the functions of model_new.py, and their gradients, take DTensors.
+
+    Sharded over leading dimensions, or replicated, they are multiplied where they lie. One operand may be replicated where the other one
+    is sharded: of that its own part is taken, and the gradient is summed by an all-reduce. A dimension shorter than the mesh, or no
+    multiple of it, is gathered first, and so is what product_placements leaves out, with a warning; partial sums are added first.
+    Again after model_new.py was executed again, which defines the operators anew.
+    """
+    register_sharding(torch.ops.tril_matmul.product.default)(product_placements)
+    register_sharding(torch.ops.tril_matmul.inverse.default)(inverse_placements)
+
+
+# ---- (b) One product: the order of its columns. ----------------------------------------------------------------------
+#
+# A column j of tril(A) tril(B) takes (N - j)^2 / 2 multiply-adds: of contiguous halves the first would have 7/8 of the work. So there are
+# 2 * world * folds blocks of equal width. A fold is 2 * world of them in a row, and goes to the ranks 0, 1, .., world - 1 and back,
+# world - 1, .., 1, 0; every other fold to the ranks in reverse. The first evens out what falls linearly, the second most of what is left:
+# of two ranks and two folds each has the same work. In the folded order the blocks of rank 0 come first, then those of rank 1, ..
+
+
+def blocks_of(rank, world, folds):
+    """The numbers of a rank's blocks, ascending."""
+    there_and_back = [*range(world), *reversed(range(world))]
+    owners = [world - 1 - owner if fold % 2 else owner for fold in range(folds) for owner in there_and_back]
+    return [block for block, owner in enumerate(owners) if owner == rank]
+
+
+def folded_order(N, world, folds):
+    """For each column of the folded order, which one of the matrix it is. N must be a multiple of 2 * world * folds."""
+    if world < 1 or folds < 1 or N % (2 * world * folds):
+        raise ValueError(f"column_parallel: {N} columns cannot be cut into 2 * {world} * {folds} blocks (ranks, folds) of equal width")
+    blocks = torch.arange(N).view(2 * world * folds, N // (2 * world * folds))
+    return blocks[[block for rank in range(world) for block in blocks_of(rank, world, folds)]].flatten()
+
+
+def fold(T, world, folds):
+    """The columns of a matrix (N, N) in the folded order; distribute_tensor(.., mesh, [Shard(1)]) then gives each rank its blocks."""
+    return T[:, folded_order(T.shape[1], world, folds).to(T.device)]
+
+
+def unfold(T, world, folds):
+    """The inverse of fold."""
+    return T[:, folded_order(T.shape[1], world, folds).argsort().to(T.device)]
+
+
+def multiply_adds(N, world, folds):
+    """What each rank computes: sum of (N - j) (N - j + 1) / 2 over its columns j."""
+    left = N - folded_order(N, world, folds)
+    return (left * (left + 1) // 2).view(world, -1).sum(1).tolist()
+
+
+# ---- (b) One product: a rank's columns. ------------------------------------------------------------------------------
+
+
+class ColumnBlocks(torch.autograd.Function):
+    """C = tril(A) tril(B) in the columns that a rank has: A (N, N), B and C (N, width * number of blocks).
+
+    Of a block of columns, above its diagonal block there are zeros; from there on, with 1 for its rows and 2 for those below,
+
+        C1 = tril(A11) tril(B1),    C2 = A21 tril(B1) + tril(A22) B2
+
+    which leaves out every product with a zero. (One triangular_matmul(A, tril(B)) from the diagonal block on would have a fifth more to do
+    where there are eight blocks.) Results are written where they belong: autograd's own way, of slices put together, copies C twice.
+    """
+
+    @staticmethod
+    def parts(N, starts, columns):
+        """For each block: its place in B and C, the rows of its diagonal block, and the rows below."""
+        width = columns // len(starts)
+        for number, start in enumerate(starts):
+            yield slice(number * width, (number + 1) * width), slice(start, start + width), slice(start + width, N)
+
+    @staticmethod
+    def forward(ctx, A, B, starts):
+        ctx.save_for_backward(A, B)
+        ctx.starts = starts
+        C = torch.zeros_like(B)
+        for block, own, below in ColumnBlocks.parts(A.shape[0], starts, B.shape[1]):
+            C[own, block] = tril_matmul(A[own, own], B[own, block])
+            first = triangular_matmul(B[own, block], A[below, own], left=False)
+            torch.add(first, triangular_matmul(A[below, below], B[below, block]), out=C[below, block])
+        return C
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, G):
+        """Each gradient is one more masked product of the same family."""
+        A, B = ctx.saved_tensors
+        dA, dB = torch.zeros_like(A), torch.zeros_like(B)
+
+        def product(X, Y, contraction, x, y, c):
+            return torch.ops.tril_matmul.product(X, Y, contraction, model_new._masked(x, y, c))
+
+        for block, own, below in ColumnBlocks.parts(A.shape[0], ctx.starts, B.shape[1]):
+            dA[own, own] += product(G[own, block], B[own, block], NT, LOWER, LOWER, LOWER)
+            dA[below, own] += product(G[below, block], B[own, block], NT, ALL, LOWER, ALL)
+            dA[below, below] += product(G[below, block], B[below, block], NT, ALL, ALL, LOWER)
+            dB[own, block] = product(A[own, own], G[own, block], TN, LOWER, LOWER, LOWER)
+            dB[own, block] += product(A[below, own], G[below, block], TN, ALL, ALL, LOWER)
+            dB[below, block] = product(A[below, below], G[below, block], TN, LOWER, ALL, ALL)
+        return dA, dB, None
+
+
+def column_parallel(A, B, mesh, folds=2):
+    """C = tril(A) tril(B), each rank computing its own columns.
+
+    Args:
+        A: DTensor (N, N); replicated, else it is gathered.
+        B: DTensor (N, N) whose columns are in the folded order (see fold), sharded over them: [Shard(1)].
+        mesh: a DeviceMesh of one dimension.
+        folds: N must be a multiple of 2 * mesh.size() * folds. More folds spread the work more evenly, in smaller products.
+
+    Returns:
+        C, a DTensor laid out as B is: in the folded order, [Shard(1)].
+
+    Forward there is no communication. Backward dB stays where B is; of dA each rank has the sum over its own columns, and these are added
+    by one all-reduce (torch.distributed.all_reduce, of all N * N elements). Differentiable once.
+    """
+    if mesh.ndim != 1:
+        raise ValueError(f"column_parallel: mesh must have one dimension, but has shape {tuple(mesh.shape)}")
+    for name, T in (("A", A), ("B", B)):
+        if not isinstance(T, DTensor):
+            raise TypeError(f"column_parallel: {name} must be a DTensor (see distribute_tensor), but is {type(T).__name__}")
+        if T.ndim != 2 or T.shape[0] != T.shape[1] or T.shape != A.shape:
+            shapes = f"{tuple(A.shape)} and {tuple(B.shape)}"
+            raise ValueError(f"column_parallel: A and B must be (N, N), but are {shapes}; for batches see register")
+    if tuple(B.placements) != (Shard(1),):
+        raise ValueError(f"column_parallel: B must be sharded over its columns, [Shard(1)], but is placed {list(B.placements)}")
+    N, world = A.shape[0], mesh.size()
+    starts = folded_order(N, world, folds).view(world, 2 * folds, -1)[mesh.get_local_rank(), :, 0].tolist() if N else [0]
+    local = local_map(
+        lambda A, B: ColumnBlocks.apply(A, B, starts),
+        out_placements=[Shard(1)],
+        in_placements=([Replicate()], [Shard(1)]),
+        in_grad_placements=([Partial()], [Shard(1)]),
+        device_mesh=mesh,
+    )
+    return local(A.redistribute(mesh, [Replicate()]), B)  # redistribute, for its gradient: Partial to Replicate, the all-reduce
+
+
+# ---- The script. -----------------------------------------------------------------------------------------------------
+
+
+def normal(*shape, seed, device):
+    """The same values on every rank."""
+    return torch.randn(*shape, generator=torch.Generator(device).manual_seed(seed), device=device)
+
+
+def with_gradients(function, *operands, G):
+    """The result of a function, and its gradients where that of the result is G."""
+    operands = [T.detach().requires_grad_() for T in operands]
+    C = function(*operands)
+    return C.detach(), *torch.autograd.grad(C, operands, G)
+
+
+def exact(A, B, G):
+    """C, dA and dB in float64."""
+    A, B, G = (T.double().tril() for T in (A, B, G))
+    return A @ B, (G @ B.mT).tril(), (A.mT @ G).tril()
+
+
+def slowest(call, device):
+    """The time of a call where it takes longest."""
+    time = torch.tensor(milliseconds(call, device), device=device)
+    dist.all_reduce(time, op=dist.ReduceOp.MAX)
+    return time.item()
+
+
+def largest_error(results, expected):
+    return max(relative_error(result, one) for result, one in zip(results, expected, strict=True))
+
+
+def print_rows(what, alone, together, error, device):
+    """Two rows of the table, forward, and forward and backward: the calls on one device beside those on all."""
+    for name, *calls in zip(("forward", "forward + backward"), alone, together, strict=True):
+        one, all_ = (slowest(call, device) for call in calls)
+        if dist.get_rank() == 0:
+            print(f"{f'{what}, {name}':<40} {one:>10.3f} {all_:>10.3f} {one / all_:>6.2f}x {error:>9.1e}")
+
+
+def batches(mesh, shape, device):
+    """A batch of products, sharded over its first dimension."""
+    A, B, G = (normal(*shape, seed=seed, device=device) for seed in range(3))
+    a, b, g = (distribute_tensor(T, mesh, [Shard(0)], src_data_rank=None) for T in (A, B, G))
+    alone = lambda: tril_matmul(A, B), lambda: with_gradients(tril_matmul, A, B, G=G)
+    together = lambda: tril_matmul(a, b), lambda: with_gradients(tril_matmul, a, b, G=g)
+    error = largest_error([T.full_tensor() for T in together[1]()], exact(A, B, G))
+    print_rows(f"{' x '.join(map(str, shape))}, batch", alone, together, error, device)
+    return error
+
+
+def columns(mesh, N, folds, device):
+    """One product, sharded over its columns."""
+    world = mesh.size()
+    A, B, G = (normal(N, N, seed=seed, device=device).tril_() for seed in range(3))
+    a = distribute_tensor(A, mesh, [Replicate()], src_data_rank=None)
+    b, g = (distribute_tensor(fold(T, world, folds), mesh, [Shard(1)], src_data_rank=None) for T in (B, G))
+
+    def product(a, b):
+        return column_parallel(a, b, mesh, folds)
+
+    alone = lambda: tril_matmul(A, B), lambda: with_gradients(tril_matmul, A, B, G=G)
+    together = lambda: product(a, b), lambda: with_gradients(product, a, b, G=g)
+    C, dA, dB = together[1]()
+    results = unfold(C.full_tensor(), world, folds), dA.full_tensor(), unfold(dB.full_tensor(), world, folds)
+    error = largest_error(results, exact(A, B, G))
+    del C, dA, dB, results  # of 32768 x 32768 each has 4.3 GB
+    print_rows(f"{N} x {N}, columns", alone, together, error, device)
+    of_dA = torch.zeros_like(A)
+    reduce = slowest(lambda: dist.all_reduce(of_dA), device)
+    work = multiply_adds(N, world, folds)
+    if dist.get_rank() == 0:
+        print(f"of which the all-reduce of dA, {of_dA.nbytes / 1e6:.1f} MB: {reduce:.3f} ms;", end=" ")
+        print(f"the busiest rank has {max(work) * world / sum(work):.3f} of the mean work")
+    return error
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, metavar="N", help="of one product (default 8192, on a CPU 1024)")
+    parser.add_argument("--folds", type=int, default=2, help="blocks of columns a rank: twice as many (default 2)")
+    parser.add_argument("--batch", type=int, nargs=2, metavar=("BATCH", "N"), help="default 512 512, on a CPU 16 64")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    given = parse_arguments(arguments)
+    cuda = given.device == "cuda"
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast: not every host lends it
+    backend, alone = "nccl" if cuda else "gloo", "RANK" not in os.environ  # torchrun sets it
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    dist.init_process_group(backend, **({"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {}))
+    try:
+        mesh, (batch, n) = init_device_mesh(given.device, (dist.get_world_size(),)), given.batch or ((512, 512) if cuda else (16, 64))
+        register()
+        if dist.get_rank() == 0:
+            print(f"{mesh.size()} ranks on {name_of(given.device)}, {backend}, torch {torch.__version__}, float32; times in ms")
+            print(f"{'':<40} {'one':>10} {'together':>10} {'ratio':>7} {'error':>9}")
+        error = batches(mesh, (batch, n, n), given.device)
+        error = max(error, columns(mesh, given.size or (8192 if cuda else 1024), given.folds, given.device))
+    finally:
+        dist.destroy_process_group()
+    return int(not error <= LARGEST_ERROR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Normal distributions given by the Cholesky factors of their covariances: what their triangles are multiplied for.
+
+    python examples/gaussian.py                                    on the GPU where there is one
+    python examples/gaussian.py --batch 64 --size 256 --samples 1000
+
+torch.distributions.MultivariateNormal(mean, scale_tril=L) multiplies L by its samples, by itself and by its inverse as a dense matrix. Here
+the same by triangular_matmul, gram and triangular_inverse: each is compared with torch's, and timed beside it.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from torch.distributions import MultivariateNormal
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]  # model_new.py and timing.py lie there
+
+from timing import default_device, milliseconds, name_of, relative_error  # noqa: E402
+
+from model_new import gram, triangular_inverse, triangular_matmul  # noqa: E402
+
+LARGEST_COPY = 5 * 10**9  # bytes: rsample is left out where it would need more
+LARGEST_DIFFERENCE = 1e-5  # of ours and torch's, both float32, relative to the norm
+
+
+def make_factors(batch, size, device="cpu", seed=0):
+    """Well conditioned Cholesky factors (batch, size, size)."""
+    noise = torch.randn(batch, size, size, generator=torch.Generator().manual_seed(seed)) / (2 * size**0.5)
+    return (torch.eye(size) + noise.tril(-1)).to(device)
+
+
+def samples(mean, L, Z):
+    """mean + L z of standard normal Z (..., size, number), a sample a column; differentiable in mean, L and Z."""
+    return mean[..., None] + triangular_matmul(L, Z)
+
+
+def covariance(L):
+    """L L^T."""
+    return gram(L, structure="lower")
+
+
+def precision_factor(L):
+    """W = L^-1, lower triangular: the precision, which is the covariance's inverse, is W^T W, and W (x - mean) is white."""
+    return triangular_inverse(L)
+
+
+def precision(L):
+    return gram(precision_factor(L), transpose=True, structure="lower")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cuda = torch.cuda.is_available()
+    parser.add_argument("--batch", type=int, default=64 if cuda else 8, help="distributions (default 64, without a GPU 8)")
+    parser.add_argument("--size", type=int, default=256 if cuda else 64, metavar="N", help="variables (default 256, without a GPU 64)")
+    parser.add_argument("--samples", type=int, default=256 if cuda else 64, help="of each (default 256, without a GPU 64)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=default_device())
+    given = parser.parse_args(arguments)
+    L = make_factors(given.batch, given.size, given.device)
+    mean, Z = L.new_zeros(given.batch, given.size), torch.randn(given.batch, given.size, given.samples, device=given.device)
+    one = torch.eye(given.size, device=given.device).expand(L.shape)
+
+    def of_torch():
+        """A new one each time, as it keeps what it has computed."""
+        return MultivariateNormal(mean, scale_tril=L, validate_args=False)
+
+    print(f"{given.batch} distributions of {given.size} variables, {given.samples} samples each, float32")
+    print(f"on {name_of(given.device)}, torch {torch.__version__}; median of 20, in ms")
+    print(f"{'':<18} {'ours':>10} {'torch':>10} {'ratio':>8} {'difference':>11}")
+    different = 0.0
+    for name, ours, its in (
+        ("samples", lambda: samples(mean, L, Z), lambda: mean[..., None] + L @ Z),
+        ("covariance", lambda: covariance(L), lambda: of_torch().covariance_matrix),
+        ("precision's factor", lambda: precision_factor(L), lambda: torch.linalg.solve_triangular(L, one, upper=False)),
+        ("precision", lambda: precision(L), lambda: of_torch().precision_matrix),
+    ):
+        difference = relative_error(ours(), its())
+        mine, its = (milliseconds(call, given.device) for call in (ours, its))
+        print(f"{name:<18} {mine:>10.3f} {its:>10.3f} {its / mine:>7.2f}x {difference:>11.1e}")
+        different = max(different, difference)
+    # Of several distributions rsample copies L for each sample, to multiply it by one column: it does not stand in the table.
+    copies, shape = given.samples * L.nbytes, torch.Size([given.samples])
+    if copies <= LARGEST_COPY:
+        drawn, rsample = (
+            milliseconds(call, given.device) for call in (lambda: samples(mean, L, torch.randn_like(Z)), lambda: of_torch().rsample(shape))
+        )
+        print(
+            f"with the normal numbers drawn: {drawn:.3f}; MultivariateNormal.rsample, with {copies / 1e6:.0f} MB of copies: {rsample:.3f}"
+        )
+    return int(not different <= LARGEST_DIFFERENCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

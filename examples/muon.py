@@ -1,0 +1,85 @@
+"""The Newton-Schulz orthogonalisation of the Muon optimiser, with gram() in place of the dense X X^T.
+
+    python examples/muon.py                               a few sizes, bfloat16 on the GPU, float32 without one
+    python examples/muon.py --sizes 4096x4096 1024x4096
+
+Muon (Keller Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024, https://kellerjordan.github.io/posts/muon) replaces
+the update X of a matrix by a polynomial of it that has the same singular vectors and singular values near 1. Of each iteration's three
+products two are symmetric: X X^T and, as A = X X^T is symmetric, A A = A A^T. gram() computes one half of those.
+
+The times are of one orthogonalisation, which is what one step of the optimiser asks for one matrix: five iterations.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]  # model_new.py and timing.py lie there
+
+from timing import default_device, milliseconds, name_of  # noqa: E402
+
+from model_new import gram  # noqa: E402
+
+A1, A3, A5 = 3.4445, -4.7750, 2.0315  # x -> A1 x + A3 x^3 + A5 x^5, steep at zero, as given there
+ITERATIONS = 5
+EPSILON = 1e-7  # for an update that is zero
+
+
+def by_gram(X):
+    """A = X X^T and A3 A + A5 A A, of which the last is divided by A5: that factor costs nothing in the product that comes next."""
+    A = gram(X)
+    return torch.add(gram(A), A, alpha=A3 / A5)
+
+
+def by_dense_products(X):
+    """The same by torch's own products."""
+    A = X @ X.mT
+    return torch.addmm(A, A, A, beta=A3 / A5)
+
+
+def orthogonalised(G, polynomial=by_gram, iterations=ITERATIONS):
+    """An update G (M, N), orthogonalised: of G = U S V^T nearly U V^T, in G's dtype; the products are bfloat16 on a GPU."""
+    X = G.to(torch.bfloat16 if G.is_cuda else G.dtype)
+    tall = G.shape[0] > G.shape[1]
+    X = X.mT if tall else X  # X X^T is then of the smaller side
+    X = X / (X.norm() + EPSILON)  # no singular value is above 1
+    for _ in range(iterations):
+        X = torch.addmm(X, polynomial(X), X, beta=A1, alpha=A5)
+    return (X.mT if tall else X).to(G.dtype)
+
+
+def largest_difference(X, expected):
+    """The largest difference of two elements, relative to the norm of the matrix."""
+    return ((X - expected).abs().max() / expected.norm()).item()
+
+
+def shape(text):
+    sides = text.split("x")
+    if len(sides) != 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise argparse.ArgumentTypeError(f"'{text}' is no shape such as 4096x1024")
+    return tuple(map(int, sides))
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=shape, nargs="+", metavar="MxN", help="default: 512x512 to 8192x8192, on a CPU 64x64 to 256x128")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=default_device())
+    given = parser.parse_args(arguments)
+    of_gpu = [(512, 512), (1024, 1024), (2048, 2048), (4096, 1024), (1024, 4096), (4096, 4096), (8192, 8192)]
+    sizes = given.sizes or (of_gpu if given.device == "cuda" else [(64, 64), (128, 128), (256, 128)])
+    dtype = "bfloat16" if given.device == "cuda" else "float32"
+    print(f"{ITERATIONS} iterations in {dtype} on {name_of(given.device)}, torch {torch.__version__}; median of 20, in ms")
+    print(f"{'':<14} {'gram':>10} {'dense':>10} {'ratio':>7}  largest difference / norm")
+    for size in sizes:
+        G = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(given.device)
+        ours, dense = (milliseconds(lambda: orthogonalised(G, way), given.device) for way in (by_gram, by_dense_products))  # noqa: B023
+        difference = largest_difference(orthogonalised(G), orthogonalised(G, by_dense_products))
+        print(f"{size[0]:>5} x {size[1]:<6} {ours:>10.3f} {dense:>10.3f} {dense / ours:>6.2f}x  {difference:.1e}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

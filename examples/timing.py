@@ -1,0 +1,41 @@
+"""What the examples measure with: the device that there is, and the time of a call on it."""
+
+import statistics
+import time
+
+import torch
+
+CALLS = 20
+
+
+def default_device():
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def name_of(device):
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "the CPU"
+
+
+def milliseconds(call, device, calls=CALLS):
+    """The median of `calls` calls, between events of the current stream on a GPU; after one call that is not counted."""
+    call()
+    times = []
+    for _ in range(calls):
+        if torch.device(device).type == "cuda":
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            call()
+            last.record()
+            last.synchronize()
+            times.append(first.elapsed_time(last))
+        else:
+            start = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def relative_error(result, expected):
+    """|result - expected| / |expected| (Frobenius), in float64."""
+    expected = expected.double()
+    return ((result.double() - expected).norm() / expected.norm()).item()
