@@ -3669,31 +3669,29 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
 // the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
-  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
-  const bool ends = !kChains || flags & kLast, leaves = !ends || tile.split < tile.splits - 1;
-  float4* at = reinterpret_cast<float4*>(h.chain_sums + (blockIdx.x * 2 + group) * int64_t(kPart)) + thread;
-  if (kChains) add_sums<128, kPart>(total[0], at, flags & kAgain ? 1 : 0);
-  int* done = nullptr;
-  if (ends && tile.splits > 1) {
-    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
-    done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
-    at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
-    if (leaves) {
-      at += static_cast<int64_t>(tile.split) * kPart;
-    } else {
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
+  float4* at = reinterpret_cast<float4*>(h.chain_sums) + (blockIdx.x * 2 + group) * (kPart / 4) + thread;
+  int parts = kChains && flags & kAgain ? 1 : 0;
+#pragma unroll 1
+  for (int turn = kChains ? 0 : 1; turn < 2; ++turn) {
+    if (turn == 1) {
+      if (kChains && !(flags & kLast)) return leave_sums<128>(total[0], at);
+      if (tile.splits == 1) break;
+      at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
+      int* const done = h.splits_done + (static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line) * h.tiles.cols + tile.col / kLines;
+      if (tile.split < tile.splits - 1) {
+        leave_sums<128>(total[0], at + static_cast<int64_t>(tile.split) * kPart);
+        named_barrier_sync<128>(group);
+        if (thread == 0) add_release(done, 1);
+        return;
+      }
       if (thread == 0)
         while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
       named_barrier_sync<128>(group);
-      add_sums<128, kPart>(total[0], at, tile.splits - 1);
+      parts = tile.splits - 1;
     }
-  }
-  if (leaves) {
-    leave_sums<128>(total[0], at);
-    if (!ends) return;
-    named_barrier_sync<128>(group);
-    if (thread == 0) add_release(done, 1);
-    return;
+    add_sums<128, kPart>(total[0], at, parts);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
