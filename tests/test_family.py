@@ -217,8 +217,10 @@ def test_every_class_of_sizes(model, contraction, structure, dtype):
     x, y, c = masks(structure)
     for number, (N, R) in enumerate(class_sizes(dtype)):
         M, cols, K = sizes_for(structure, N, R)
-        X = poison(normal(*((K, M) if contraction == TN else (M, K)), seed=N, dtype=dtype, device="cuda"), x)
-        Y = poison(normal(*((cols, K) if contraction == NT else (K, cols)), seed=N + 1, dtype=dtype, device="cuda"), y)
+        shapes = (K, M) if contraction == TN else (M, K), (cols, K) if contraction == NT else (K, cols)
+        random = torch.Generator("cuda").manual_seed(N)
+        X, Y = (torch.rand(*shape, generator=random, device="cuda").sub_(0.5).to(dtype) for shape in shapes)
+        X, Y = poison(X, x), poison(Y, y)
         X, Y = (T.mT.contiguous().mT if number >> at & 1 else T for at, T in enumerate((X, Y)))
         Y = X if c == SYMMETRIC else Y
         C = product(X, Y, contraction, structure)
@@ -315,7 +317,7 @@ def test_gradients_against_the_reference(model, call, dtype, device):
         G = normal(*C.shape, seed=9, dtype=dtype, device=device)
         wide = [T.detach().double().nan_to_num(0.0).requires_grad_() for T in given]
         expected = torch.autograd.grad(call.reference(*wide), wide, G.double())
-        rest = {torch.float64: 1e-12, torch.float32: 2e-6}.get(dtype, 1e-2 if dtype == torch.bfloat16 else 2e-3)
+        rest = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 1e-2 if dtype == torch.bfloat16 else 2e-3)
         for gradient, exact, mask in zip(torch.autograd.grad(C, given, G), expected, call.masks, strict=True):
             assert gradient.dtype == dtype
             torch.testing.assert_close(gradient.double(), exact, rtol=rest, atol=rest * exact.abs().max().item())
