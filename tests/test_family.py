@@ -1,0 +1,550 @@
+"""triangular_matmul, gram, lu_matmul and triangular_inverse, and the operator under other masks than theirs: values, what is not read,
+layouts, batches, sizes, bits, NaN and Inf, gradients, what torch builds on an operator, and errors."""
+
+import functools
+import importlib.util
+import itertools
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from helpers import (
+    DEVICES,
+    DTYPES,
+    FULL,
+    MASKED,
+    NN,
+    NT,
+    SYMMETRIC,
+    TN,
+    TRIL,
+    TRIU,
+    assert_bitwise,
+    assert_product,
+    assert_same_specials,
+    assert_within,
+    bits,
+    bound_for,
+    constant,
+    every_mask,
+    expected_with_specials,
+    masked,
+    masks,
+    needs_cuda,
+    normal,
+    plain_operands,
+    poison,
+    product,
+    read_part,
+    sizes_for,
+    truth,
+)
+from test_product import LAYOUTS
+from test_sizes import classes, cuts
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils.flop_counter import FlopCounterMode
+
+# ---- The calls. ------------------------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """One way to call a public function. Its arguments are an A that has a triangle and an X, in this order; or X alone; or L and U."""
+
+    function: str
+    options: dict
+    masks: tuple  # of the arguments
+    member: tuple  # contraction and structure
+    swapped: bool = False  # X comes first in the product
+
+    def shapes(self, N, R):
+        """Of its arguments."""
+        if self.function == "gram":
+            M, K = (R, N) if self.options["transpose"] else (N, R)
+            return [(N, N) if self.masks[0] else (M, K)]
+        if self.function == "lu_matmul":
+            return [(N, N)] * 2
+        return [(N, N), (R, N) if self.swapped else (N, R)]
+
+    def arguments(self, N, R, batches=((), ()), seed=1, dtype=torch.float32, device="cpu"):
+        """Normal values; NaN in what is not read."""
+        drawn = enumerate(zip(self.shapes(N, R), self.masks, batches, strict=False))
+        given = [poison(normal(*batch, *shape, seed=seed + s, dtype=dtype, device=device), mask) for s, (shape, mask, batch) in drawn]
+        if self.unit:
+            given[0].diagonal(dim1=-2, dim2=-1).fill_(math.nan)
+        return given
+
+    @property
+    def unit(self):
+        return self.options.get("unitriangular", False)
+
+    def of(self, model):
+        return functools.partial(getattr(model, self.function), **self.options)
+
+    def operands(self, *given):
+        """The product's X and Y."""
+        if self.function == "gram":
+            return given * 2
+        first, second = given
+        if self.unit:
+            first = first.diagonal_scatter(torch.ones_like(first.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+        return (second, first) if self.swapped else (first, second)
+
+    def reference(self, *given):
+        """By torch's own operators."""
+        contraction, structure = self.member
+        return torch.matmul(*plain_operands(*self.operands(*given), contraction, structure))
+
+
+def calls():
+    found = {}
+    for upper, left, unit in itertools.product((False, True), (True, False), (False, True)):
+        mask = TRIU if upper else TRIL
+        member = NN, masked(mask, FULL, FULL) if left else masked(FULL, mask, FULL)
+        options = {"upper": upper, "left": left, "unitriangular": unit}
+        triangle = ("1" if unit else "") + ("U" if upper else "L")
+        found[f"{triangle} X" if left else f"X {triangle}"] = Call("triangular_matmul", options, (mask, FULL), member, not left)
+    for transpose, (structure, mask) in itertools.product((False, True), (("dense", FULL), ("lower", TRIL), ("upper", TRIU))):
+        X, member = " LU"[mask].strip() or "X", (TN if transpose else NT, masked(mask, mask, SYMMETRIC))
+        options = {"transpose": transpose, "structure": structure}
+        found[f"{X}^T {X}" if transpose else f"{X} {X}^T"] = Call("gram", options, (mask,), member)
+    return found | {"L U": Call("lu_matmul", {}, (TRIL, TRIU), (NN, masked(TRIL, TRIU, FULL)))}
+
+
+CALLS = calls()
+every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+FEW = {name: CALLS[name] for name in ("L X", "X 1U", "X X^T", "L^T L", "L U")}
+some_calls = pytest.mark.parametrize("call", FEW.values(), ids=FEW)
+every_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def assert_call(model, call, given, what=""):
+    before = [bits(T).clone() for T in given]
+    C = call.of(model)(*given)
+    assert_product(C, *(T.detach() for T in call.operands(*given)), *call.member, what or "C")
+    assert all(torch.equal(bits(T), bit) for T, bit in zip(given, before, strict=True)), "an argument was modified"
+    return C
+
+
+# ---- Values. ---------------------------------------------------------------------------------------------------------
+
+
+@every_device
+@pytest.mark.parametrize("dtype", DTYPES)
+@every_call
+def test_any_size(model, call, dtype, device):
+    sizes = [(1, 1), (2, 70), (65, 1), (130, 64), (200, 333), (300, 129)]
+    for N, R in sizes if device == "cuda" or dtype == torch.float32 else sizes[:4]:
+        assert_call(model, call, call.arguments(N, R, dtype=dtype, device=device), f"{dtype}, {N}, {R}")
+
+
+@every_device
+@pytest.mark.parametrize("dtype", DTYPES)
+@every_mask
+def test_any_size_of_every_mask(model, contraction, structure, dtype, device):
+    """The operator itself, among whose masks are those of the gradients."""
+    x, y, c = masks(structure)
+    for N, R in ((0, 3), (3, 0), (1, 1), (65, 7), (190, 130)):
+        M, cols, K = sizes_for(structure, N, R)
+        X = poison(normal(*((K, M) if contraction == TN else (M, K)), seed=1, dtype=dtype, device=device), x)
+        Y = X if c == SYMMETRIC else poison(normal(*((cols, K) if contraction == NT else (K, cols)), seed=2, dtype=dtype, device=device), y)
+        assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{N}, {R}")
+
+
+@every_device
+@every_call
+def test_nothing(model, call, device):
+    for N, R in ((0, 0), (0, 5), (5, 0)):
+        given = [T.requires_grad_() for T in call.arguments(N, R, ((2,), ()), device=device)]
+        C = assert_call(model, call, given)
+        gradients = torch.autograd.grad(C.sum(), given)
+        assert [g.shape for g in gradients] == [T.shape for T in given]
+
+
+@every_device
+@pytest.mark.parametrize("batches", [((2,), (2,)), ((), (3,)), ((2, 1), (3,)), ((4,), ()), ((0,), (1,))], ids=str)
+@every_call
+def test_batches(model, call, batches, device):
+    for dtype in (torch.float32, torch.bfloat16):
+        assert_call(model, call, call.arguments(66, 33, batches, dtype=dtype, device=device))
+
+
+@every_device
+@pytest.mark.parametrize("layout", LAYOUTS)
+@every_call
+def test_layouts(model, call, layout, device):
+    for dtype, batch in ((torch.float32, (2,)), (torch.float16, ()))[: 2 if device == "cuda" else 1]:
+        given = call.arguments(130 if device == "cuda" else 34, 67, (batch, batch), dtype=dtype, device=device)
+        if layout in ("equal rows", "equal columns", "one value"):  # whose elements are elements of what is not read, too
+            given = [T.nan_to_num(0.5) for T in given]
+        for at in range(len(given)):
+            assert_call(model, call, [LAYOUTS[layout](T) if at in (i, 1) else T for i, T in enumerate(given)])
+
+
+@every_device
+@every_call
+def test_what_is_not_read_changes_no_bit(model, call, device):
+    for N in (130, 700) if device == "cuda" else (130,):
+        given = call.arguments(N, 70, device=device)
+        expected = call.of(model)(*given)
+        for value in (math.inf, 3e38, 0.0):
+            assert_bitwise(call.of(model)(*(T.nan_to_num(value) for T in given)), expected)
+
+
+# ---- Every class of sizes, on a GPU. ---------------------------------------------------------------------------------
+
+
+def class_sizes(dtype):
+    """(N, R): every class of sizes of the kernels that a dtype has, small and large, beside a side that is longer and shorter by turns."""
+    cut = cuts()
+    names = {
+        torch.float32: (("tf32", 0), ("tf32", 8), ("hopper", 1), ("hopper", 5)),
+        torch.float64: (("mma, float64", 0), ("mma, float64", 5)),
+    }.get(dtype, (("mma, 16 bits", 0), ("half, small tiles", 4), ("half, large tiles", 5), ("half, large tiles", 11)))
+    for name, base in names:
+        rest = classes(cut[name])
+        turned = rest[len(rest) // 3 :] + rest[: len(rest) // 3]
+        for number, (n, r) in enumerate(zip(rest, turned, strict=True)):
+            yield base * cut[name].edge + n, (r, 2 * cut[name].edge + r, (base + 3) * cut[name].edge + r)[number % 3]
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", DTYPES)
+@every_mask
+def test_every_class_of_sizes(model, contraction, structure, dtype):
+    """Right, and the same bits three times, by rows and by columns."""
+    x, y, c = masks(structure)
+    for number, (N, R) in enumerate(class_sizes(dtype)):
+        M, cols, K = sizes_for(structure, N, R)
+        shapes = (K, M) if contraction == TN else (M, K), (cols, K) if contraction == NT else (K, cols)
+        random = torch.Generator("cuda").manual_seed(N)
+        X, Y = (torch.rand(*shape, generator=random, device="cuda").sub_(0.5).to(dtype) for shape in shapes)
+        X, Y = poison(X, x), poison(Y, y)
+        X, Y = (T.mT.contiguous().mT if number >> at & 1 else T for at, T in enumerate((X, Y)))
+        Y = X if c == SYMMETRIC else Y
+        C = product(X, Y, contraction, structure)
+        assert_product(C, X, Y, contraction, structure, f"{dtype}, {N}, {R}")
+        for _ in range(2):
+            assert_bitwise(product(X, Y, contraction, structure), C, f"{dtype}, {N}, {R}, again")
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", DTYPES)
+@every_call
+def test_batches_of_small_and_large_products(model, call, dtype):
+    tile = constant("_CUDA_SCHEDULE", "kTileEdge")
+    for batch, N, R in ((1000, 64, 64), (40, 2 * tile + 1, tile), (5, 4 * tile + 65, tile // 2)):
+        given = call.arguments(N, R, ((batch,), (batch,)), dtype=dtype, device="cuda")
+        C = assert_call(model, call, given, f"{batch} of {N}, {R}")
+        assert_bitwise(call.of(model)(*given), C)
+
+
+# ---- NaN and Inf. ----------------------------------------------------------------------------------------------------
+
+
+@every_device
+@pytest.mark.parametrize("dtype", DTYPES)
+@every_mask
+def test_nan_and_inf_come_where_the_sum_puts_them(model, contraction, structure, dtype, device):
+    x, y, c = masks(structure)
+    for N, R, (i, k), value in (
+        (70, 65, (0.5, 0.3), math.nan),
+        (70, 64, (0.99, 0.0), math.inf),
+        (67, 100, (0.0, 0.99), -math.inf),
+        *(((130, 64, (0.99, 0.0), math.inf), (131, 200, (0.0, 0.99), -math.inf)) if device == "cuda" else ()),
+        *(((1300, 500, (0.7, 0.6), math.inf), (1500, 1300, (0.3, 0.8), math.nan)) if device == "cuda" else ()),
+    ):
+        M, cols, K = sizes_for(structure, N, R)
+        X = normal(*((K, M) if contraction == TN else (M, K)), seed=1, dtype=dtype, device=device)
+        Y = normal(*((cols, K) if contraction == NT else (K, cols)), seed=2, dtype=dtype, device=device)
+        for in_y in (0,) if c == SYMMETRIC else (0, 1):
+            given = [T.clone() for T in (X, Y)]
+            given[in_y][int(i * given[in_y].shape[0]), int(k * given[in_y].shape[1])] = value
+            P, Q = (poison(T, mask) for T, mask in zip(given, (x, y), strict=True))
+            Q = P if c == SYMMETRIC else Q
+            exact, _ = expected_with_specials(P, Q, contraction, structure)
+            C = product(P, Q, contraction, structure)
+            what = f"{value} in {'XY'[in_y]}, {N}, {R}"
+            assert_same_specials(C, exact, what)
+            finite = exact.isfinite()
+            _, magnitude = truth(P.nan_to_num(0, 0, 0), Q.nan_to_num(0, 0, 0), contraction, structure)
+            bound = bound_for(P.nan_to_num(0, 0, 0), Q.nan_to_num(0, 0, 0), contraction, structure, exact.where(finite, 0.0), magnitude)
+            assert_within(C.double().where(finite, 0.0), exact.where(finite, 0.0), bound.where(finite, 1.0), what)
+
+
+# ---- Gradients. ------------------------------------------------------------------------------------------------------
+
+
+def leaves(call, N, R, device, batches=((), ())):
+    """Arguments that need gradients, in float64; all finite, since finite differences move what is not read, too."""
+    return [T.nan_to_num(0.7).requires_grad_() for T in call.arguments(N, R, batches, dtype=torch.float64, device=device)]
+
+
+@every_device
+@every_call
+def test_gradcheck(model, call, device):
+    thorough = call in FEW.values()
+    given = leaves(call, 3, 2, device, ((2, 1), (2,)) if thorough else ((), ()))
+    assert gradcheck(call.of(model), given, check_forward_ad=True, check_batched_grad=thorough, check_batched_forward_grad=thorough)
+    given = leaves(call, 3, 2, device)
+    assert gradgradcheck(call.of(model), given, check_batched_grad=thorough, check_fwd_over_rev=thorough)
+
+
+@every_device
+@every_mask
+def test_gradcheck_of_every_mask(model, contraction, structure, device):
+    M, cols, K = sizes_for(structure, 3, 2)
+    X = normal(*((K, M) if contraction == TN else (M, K)), seed=1, dtype=torch.float64, device=device).requires_grad_()
+    Y = normal(*((cols, K) if contraction == NT else (K, cols)), seed=2, dtype=torch.float64, device=device).requires_grad_()
+    for operator in (product, model._Product.apply):
+        if masks(structure)[2] == SYMMETRIC:  # of one matrix
+            of, given = (lambda X, operator=operator: operator(X, X, contraction, structure)), (X,)
+        else:
+            of, given = (lambda X, Y, operator=operator: operator(X, Y, contraction, structure)), (X, Y)
+        assert gradcheck(of, given, check_batched_grad=True)
+        assert gradgradcheck(of, given, check_batched_grad=True)
+
+
+@every_device
+@pytest.mark.parametrize("dtype", DTYPES)
+@every_call
+def test_gradients_against_the_reference(model, call, dtype, device):
+    """What is not read has a gradient of zero, and holds NaN."""
+    for N, R in ((150, 70), *(((1300, 700),) if device == "cuda" else ())):
+        given = [T.requires_grad_() for T in call.arguments(N, R, dtype=dtype, device=device)]
+        C = call.of(model)(*given)
+        G = normal(*C.shape, seed=9, dtype=dtype, device=device)
+        wide = [T.detach().double().nan_to_num(0.0).requires_grad_() for T in given]
+        expected = torch.autograd.grad(call.reference(*wide), wide, G.double())
+        rest = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 1e-2 if dtype == torch.bfloat16 else 2e-3)
+        for gradient, exact, mask in zip(torch.autograd.grad(C, given, G), expected, call.masks, strict=True):
+            assert gradient.dtype == dtype
+            torch.testing.assert_close(gradient.double(), exact, rtol=rest, atol=rest * exact.abs().max().item())
+            assert torch.equal(read_part(gradient, mask), gradient), "what is not read has a gradient"
+
+
+@every_device
+@some_calls
+def test_forward_mode(model, call, device):
+    given = [T.detach() for T in leaves(call, 7, 5, device)]
+    tangents = [torch.ones_like(T) for T in given]
+    expected = torch.func.jvp(call.reference, tuple(given), tuple(tangents))
+    with forward_ad.dual_level():
+        dual = [forward_ad.make_dual(T, t) for T, t in zip(given, tangents, strict=True)]
+        torch.testing.assert_close(tuple(forward_ad.unpack_dual(call.of(model)(*dual))), expected)
+
+
+@every_device
+@some_calls
+def test_vmap_and_hessians(model, call, device):
+    given = [T.detach() for T in leaves(call, 5, 3, device, ((4,), (4,)))]
+    each = torch.stack([call.of(model)(*one) for one in zip(*given, strict=True)])
+    torch.testing.assert_close(torch.vmap(call.of(model))(*given), each)
+    torch.testing.assert_close(torch.vmap(call.of(model), in_dims=-1)(*(T.movedim(0, -1) for T in given)), each)
+
+    def loss(of, *given):
+        return (of(*given) ** 3).sum()
+
+    for transform in (torch.func.grad, torch.func.hessian):
+        mine, its = (torch.vmap(transform(functools.partial(loss, of)))(*given) for of in (call.of(model), call.reference))
+        torch.testing.assert_close(mine, its)
+
+
+# ---- What torch builds on an operator. -------------------------------------------------------------------------------
+
+
+@every_device
+@pytest.mark.usefixtures("forget_compiled")
+@some_calls
+def test_compile(model, call, device):
+    compiled = torch.compile(call.of(model), fullgraph=True, backend="aot_eager")
+    for N, R in ((40, 9), (33, 70), (70, 33)):
+        given = leaves(call, N, R, device)
+        results = []
+        for of in (compiled, call.of(model)):
+            C = of(*given)
+            results.append((C, *torch.autograd.grad((C * C).sum(), given)))
+        for mine, its in zip(*results, strict=True):
+            torch.testing.assert_close(mine, its)
+            assert mine.stride() == its.stride()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("expecttest") is None, reason="torch.library.opcheck needs the package expecttest")
+@every_device
+@pytest.mark.parametrize("name", ["L X", "X U", "L U", "X^T X", "tril(X Y^T)"])
+def test_opcheck(model, name, device):
+    contraction, structure = MASKED[name]
+    M, cols, K = sizes_for(structure, 5, 3)
+    X = normal(*((K, M) if contraction == TN else (M, K)), seed=1, device=device).requires_grad_()
+    Y = normal(*((cols, K) if contraction == NT else (K, cols)), seed=2, device=device).requires_grad_()
+    Y = X if masks(structure)[2] == SYMMETRIC else Y
+    assert set(torch.library.opcheck(torch.ops.tril_matmul.product.default, (X, Y, contraction, structure)).values()) == {"SUCCESS"}
+
+
+@every_device
+@some_calls
+def test_autocast(model, call, device):
+    given = [T.requires_grad_() for T in call.arguments(66, 33, device=device)]
+    with torch.autocast(device, torch.bfloat16):
+        C = call.of(model)(*given)
+    rounded = [T.detach().bfloat16() for T in given]
+    assert C.dtype == torch.bfloat16
+    assert_bitwise(C, call.of(model)(*rounded))
+    assert all(g.dtype == torch.float32 for g in torch.autograd.grad(C.float().sum(), given))
+
+
+@every_mask
+def test_flops_are_counted(model, contraction, structure):
+    """Two for each multiply-add that there is; of a symmetric C those of its lower half."""
+    for N, R, batch in ((5, 3, ()), (6, 9, (2, 3)), (1, 4, ()), (0, 3, ())):
+        M, cols, K = sizes_for(structure, N, R)
+        X = torch.ones(*batch, *((K, M) if contraction == TN else (M, K)), dtype=torch.float64)
+        Y = torch.ones(*batch, *((cols, K) if contraction == NT else (K, cols)), dtype=torch.float64)
+        terms = torch.matmul(*plain_operands(X, Y, contraction, structure))
+        terms = read_part(terms, masks(structure)[2] if masks(structure)[2] != SYMMETRIC else TRIL)
+        with FlopCounterMode(display=False) as counter:
+            product(X, Y, contraction, structure)
+        assert counter.get_total_flops() == 2 * int(terms.sum())
+
+
+@every_call
+def test_meta(model, call):
+    given = [torch.empty(T.shape, device="meta", dtype=torch.bfloat16) for T in call.arguments(6, 4, ((2, 1), (3,)))]
+    C = call.of(model)(*given)
+    assert C.is_meta and C.dtype == torch.bfloat16 and C.is_contiguous()
+    assert C.shape == call.reference(*(torch.ones(T.shape) for T in given)).shape
+
+
+def test_the_fake_result_is_like_the_real_one(model):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for call in CALLS.values():
+        given = [T.mT.contiguous().mT for T in call.arguments(6, 4, ((3,), (3,)))]
+        X, Y = call.operands(*given)
+        real = product(X, Y, *call.member)
+        with FakeTensorMode() as mode:
+            fake = product(mode.from_tensor(X), mode.from_tensor(Y), *call.member)
+        assert (fake.shape, fake.dtype, fake.device, fake.stride()) == (real.shape, real.dtype, real.device, real.stride())
+
+
+# ---- The inverse. ----------------------------------------------------------------------------------------------------
+
+
+def factor(*batch, N, seed, dtype=torch.float64, device="cpu"):
+    """Lower triangular and well conditioned; NaN above the diagonal."""
+    L = normal(*batch, N, N, seed=seed, dtype=torch.float64, device=device) / max(1, N) ** 0.5
+    return poison(L + 2 * torch.eye(N, dtype=torch.float64, device=device), TRIL).to(dtype)
+
+
+@every_device
+@pytest.mark.parametrize("unit", [False, True], ids=["", "unitriangular"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_inverse(model, dtype, unit, device):
+    for batch, N in itertools.product(((), (2, 3)), (0, 1, 63, 64, 65, 129, 200, 256) if device == "cuda" else (0, 1, 65)):
+        L = factor(*batch, N=N, seed=N, dtype=dtype, device=device)
+        if unit:
+            L.diagonal(dim1=-2, dim2=-1).fill_(math.nan)
+        for given in (L, L.mT.contiguous().mT):
+            X = model.triangular_inverse(given, unitriangular=unit)
+            assert X.shape == L.shape and X.dtype == dtype and X.is_contiguous() and torch.equal(X, X.tril())
+            wide = L.double().tril()
+            one = torch.eye(N, dtype=torch.float64, device=device).expand_as(wide)
+            exact = torch.linalg.solve_triangular(wide, one, upper=False, unitriangular=unit)
+            rest = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}[dtype]
+            wide = wide.tril(-1) + one if unit else wide
+            assert_within(X, exact, rest * (exact.abs() @ wide.abs() @ exact.abs()) + 2.0**-24 * (dtype == torch.float16))
+
+
+@every_device
+@pytest.mark.parametrize("unit", [False, True], ids=["", "unitriangular"])
+def test_gradcheck_of_the_inverse(model, unit, device):
+    for L in (factor(N=4, seed=1, device=device), factor(2, N=3, seed=2, device=device)):
+        L = L.nan_to_num(0.7).requires_grad_()
+        call = functools.partial(model.triangular_inverse, unitriangular=unit)
+        assert gradcheck(call, (L,), check_forward_ad=True, check_batched_grad=True)
+        assert gradgradcheck(call, (L,))
+    torch.testing.assert_close(torch.vmap(call)(L), call(L))
+
+
+@every_device
+@pytest.mark.usefixtures("forget_compiled")
+def test_compile_of_the_inverse(model, device):
+    L = factor(2, N=70, seed=1, device=device).nan_to_num(0.0).requires_grad_()
+    results = []
+    for call in (torch.compile(model.triangular_inverse, fullgraph=True, backend="aot_eager"), model.triangular_inverse):
+        X = call(L)
+        results.append((X, *torch.autograd.grad((X * X).sum(), L)))
+    torch.testing.assert_close(*results)
+
+
+# ---- Errors. ---------------------------------------------------------------------------------------------------------
+
+
+def refusal(error, call, *arguments, **options):
+    with pytest.raises(error) as caught:
+        call(*arguments, **options)
+    assert type(caught.value) is error
+    return str(caught.value)
+
+
+@every_call
+def test_what_is_no_tensor(model, call):
+    names = {"gram": "X", "lu_matmul": "LU", "triangular_matmul": "AX"}[call.function]
+    good = torch.ones(2, 2)
+    for at, name in enumerate(names):
+        given = [3.0 if i == at else good for i in range(len(names))]
+        assert refusal(TypeError, call.of(model), *given) == f"{call.function}: {name} must be a torch.Tensor, but is float"
+        given = [good.int() if i == at else good for i in range(len(names))]
+        accepted = "float32, float64, float16 or bfloat16"
+        assert refusal(TypeError, call.of(model), *given) == f"{call.function}: {name} must be {accepted}, but is int32"
+        given = [good[0] if i == at else good for i in range(len(names))]
+        shape = "(..., N, N)" if call.masks[at] else "(..., rows, columns)"
+        assert refusal(ValueError, call.of(model), *given) == (
+            f"{call.function}: {name} must have at least 2 dimensions, {shape}, but has shape (2,)"
+        )
+        if call.masks[at]:
+            given = [torch.ones(2, 3) if i == at else good for i in range(len(names))]
+            assert refusal(ValueError, call.of(model), *given) == (
+                f"{call.function}: {name} must be square in its last two dimensions, but has shape (2, 3)"
+            )
+
+
+def test_sizes_that_differ(model):
+    three, four = torch.ones(3, 3), torch.ones(2, 4, 4)
+    for left, first, second in ((True, "A", "X"), (False, "X", "A")):
+        operands = (three, four) if left else (four, three)
+        assert refusal(ValueError, model.triangular_matmul, *operands, left=left) == (
+            f"triangular_matmul: {first} must have as many columns as {second} has rows, but {first} has shape (3, 3) and {second} has"
+            " shape (2, 4, 4)"
+        )
+        assert refusal(ValueError, model.triangular_matmul, *operands, left=left, unitriangular=True) == (
+            f"triangular_matmul: {first} must have as many columns as {second} has rows, but {first} has shape (3, 3) and {second} has"
+            " shape (2, 4, 4)"
+        )
+    assert refusal(ValueError, model.lu_matmul, three, four) == (
+        "lu_matmul: L must have as many columns as U has rows, but L has shape (3, 3) and U has shape (2, 4, 4)"
+    )
+    assert refusal(ValueError, model.lu_matmul, three.expand(5, 3, 3), three.expand(4, 3, 3)) == (
+        "lu_matmul: the leading dimensions of L and U must broadcast, but are (5,) and (4,)"
+    )
+    assert refusal(RuntimeError, model.lu_matmul, three, three.double()) == (
+        "lu_matmul: L and U must have the same dtype, but L is float32 and U is float64"
+    )
+    assert refusal(RuntimeError, model.triangular_matmul, three, three.to("meta")) == (
+        "triangular_matmul: A and X must be on the same device, but A is on cpu and X is on meta"
+    )
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "Lower", "", None, 1])
+def test_a_structure_that_gram_does_not_know(model, structure):
+    assert refusal(ValueError, model.gram, torch.ones(3, 3), structure=structure) == (
+        f"gram: structure must be one of 'dense', 'lower', 'upper', but is {structure!r}"
+    )
+
+
+def test_an_inverse_of_what_is_not_square(model):
+    assert refusal(ValueError, model.triangular_inverse, torch.ones(2, 3)) == (
+        "triangular_inverse: L must be square in its last two dimensions, but has shape (2, 3)"
+    )
+    assert refusal(TypeError, model.triangular_inverse, 3.0) == "triangular_inverse: L must be a torch.Tensor, but is float"
