@@ -300,7 +300,8 @@ struct TileOrder {
            : both_masked() ? 2 * group + 1
                            : (by_rows() ? cols : rows);
   }
-  __host__ __device__ int length_of(int group, int depth, int edge) const {   // of its tiles: at most depth, edge: of a tile, in the same unit
+  // Of a group's tiles: at most depth. edge: of a tile, in the same unit.
+  __host__ __device__ int length_of(int group, int depth, int edge) const {
     return masked() ? min(depth, (groups() - group) * edge) : depth;
   }
 
@@ -1727,7 +1728,8 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
 
 cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream) {
   const Launch launch(ceil_div(p.n, kBlock) * p.batches, kBlock, 0, 1, false, stream);
-  return type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, int(unit)) : launch_kernel<invert_blocks<float>>(launch, p, int(unit));
+  const int ones = unit;
+  return type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, ones) : launch_kernel<invert_blocks<float>>(launch, p, ones);
 }
 
 cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
@@ -3550,12 +3552,12 @@ struct PairsProduct {
   int* progress;             // see Progress
   int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
   float* partial_sums;       // of all splits but each tile's last
+  bool chains_in_c;          // whether C has room for the sums of the chains of a tile, where that has no splits
   float* chain_sums;         // of each CTA: of its tile's chains so far
 };
 
-// So many k-blocks are a chain: see "Element types: long sums". No longer at N = 4096, where splits are no longer either: the chains of a
-// tile are added in memory.
-constexpr int kTileChain = 48;
+// So many k-blocks are a chain: see "Element types: long sums". Those of a tile are added in memory.
+constexpr int kTileChain = 32;
 
 // What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: the chain is not the tile's first. kHasX, kWideX << row
 // block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
@@ -3591,30 +3593,33 @@ __device__ inline uint32_t wide_blocks(const PairsProduct& h, int matrix, int li
 _CUDA_PAIRS = r"""
 // ---- Pairs: split-K through memory.
 
-// The splits of a tile leave their sums in memory, kCount of each thread of a warpgroup, all but the last one, which adds them to its own.
+// The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
+// next one. kCount of each thread of a warpgroup, four at a time, `step` float4 from each other.
 template <int kCount>
-__device__ inline void leave_sums(const float* sum, float4* at) {
+__device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
 #pragma unroll
-  for (int u = 0; u < kCount; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+  for (int u = 0; u < kCount; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds those of `splits` splits, kStride float4 from each other, in their order. splits: by reference, so that one that lies in shared
+// Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
 // memory takes no register.
 template <int kCount, int kStride>
-__device__ inline void add_sums(float* sum, const float4* at, const int& splits) {
+__device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
 #pragma unroll 1
-  for (int split = 0; split < splits; ++split, at += kStride)
+  for (int number = 0; number < parts; ++number) {
+    const float4* from = at + static_cast<int64_t>(number) * kStride;
 #pragma unroll
     for (int part = 0; part < kCount / 32; ++part) {
       float4 other[8];   // all read before the first is added: the reads then wait for memory together
 #pragma unroll
-      for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
+      for (int u = 0; u < 8; ++u, from = next_address(from, step)) other[u] = __ldcg(from);
 #pragma unroll
       for (int u = 0; u < 8; ++u) {
         float* const four = sum + part * 32 + 4 * u;
         four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
       }
     }
+  }
 }
 
 // ---- Pairs: writing a tile, or leaving its sums.
@@ -3662,8 +3667,24 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   }
 }
 
-// Behind a chain, by the flags of its last k-block: its sums are left in the workspace, and those of the chain before added to them. Behind the
-// tile's last one they go to C.
+// Where a warpgroup leaves the sums of a tile's chains for the next one: in the tile's own part of C, where that takes 16 bytes at a time,
+// line by line; else in the workspace. step: from four of a thread to its next.
+__device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& tile, int line, int group, int thread, int64_t& step) {
+  const Product& p = h.p;
+  const bool by_rows = p.c_col == 1;
+  if (h.chains_in_c && tile.splits == 1) {
+    const int chunks = by_rows ? kTileEdge / 4 : kBlock / 4;   // of a line
+    const int64_t pitch = by_rows ? p.c_row : p.c_col;
+    step = 128 / chunks * pitch / 4;
+    float* const c = static_cast<float*>(p.c) + static_cast<uint32_t>(tile.batch) * h.c_batch;
+    return reinterpret_cast<float4*>(c + line * kBlock * p.c_row + tile.col * kBlock * p.c_col + thread / chunks * pitch) + thread % chunks;
+  }
+  step = 128;
+  return reinterpret_cast<float4*>(h.chain_sums) + (blockIdx.x * 2 + group) * (kBlock * kTileEdge / 4) + thread;
+}
+
+// Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
+// or, behind the tile's last chain, go to C.
 //
 // A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
 // the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
@@ -3671,15 +3692,18 @@ template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
-  float4* at = reinterpret_cast<float4*>(h.chain_sums) + (blockIdx.x * 2 + group) * (kPart / 4) + thread;
+  int64_t step;
+  float4* at = chain_place(h, tile, line, group, thread, step);
   int parts = kChains && flags & kAgain ? 1 : 0;
 #pragma unroll 1
   for (int turn = kChains ? 0 : 1; turn < 2; ++turn) {
     if (turn == 1) {
-      if (kChains && !(flags & kLast)) return leave_sums<128>(total[0], at);
+      if (kChains && !(flags & kLast)) return leave_sums<128>(total[0], at, step);
       if (tile.splits == 1) break;
+      step = 128;
       at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
-      int* const done = h.splits_done + (static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line) * h.tiles.cols + tile.col / kLines;
+      const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+      int* const done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
       if (tile.split < tile.splits - 1) {
         leave_sums<128>(total[0], at + static_cast<int64_t>(tile.split) * kPart);
         named_barrier_sync<128>(group);
@@ -3691,7 +3715,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
       named_barrier_sync<128>(group);
       parts = tile.splits - 1;
     }
-    add_sums<128, kPart>(total[0], at, parts);
+    add_sums<128, kPart>(total[0], at, parts, step);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
@@ -3948,7 +3972,7 @@ struct Pairs {
     at.advance();
   }
 
-  // The tile is read anew behind each chain, from its place in the queue, and which place this is from the flags of a k-block: meanwhile both
+  // The tile is read anew behind each chain, from its place in the queue, and which place this is from a k-block's flags: meanwhile both
   // would take registers that sums need.
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
     ConsumerView<Pairs> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
@@ -3993,9 +4017,11 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   grid_dependency_wait();
 #endif
+#pragma unroll
   for (int e = threadIdx.x; e < kBlock * kBlock; e += kMirrorThreads)
     if (const int m = row + e / kBlock, n = col + e % kBlock; m < p.m && n < m) block[m - row][n - col] = c[m * p.c_row + n * p.c_col];
   __syncthreads();
+#pragma unroll
   for (int e = threadIdx.x; e < kBlock * kBlock; e += kMirrorThreads)
     if (const int m = row + e % kBlock, n = col + e / kBlock; m < p.m && n < m) c[n * p.c_row + m * p.c_col] = block[m - row][n - col];
 }
@@ -4038,7 +4064,8 @@ static Packed to_pack(const Product& p, Operand operand) {
   packed.rows = k_in_rows ? p.k : lines, packed.cols = k_in_rows ? lines : p.k;
   packed.triangular = operand == kX ? p.x_triangular : p.y_triangular, packed.block_cols = blocks_in(packed.cols);
   packed.matrices = common ? 1 : static_cast<int>(p.batches);
-  packed.blocks_each = static_cast<int>(packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols);
+  const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols;
+  packed.blocks_each = static_cast<int>(blocks);
   return packed;
 }
 static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
@@ -4091,7 +4118,8 @@ struct Workspace {
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
-  float* chain_sums;     // see PairsProduct; both gradients' clusters have places in it
+  bool chains_in_c;      // see PairsProduct
+  float* chain_sums;     // both gradients' clusters have places in it
   int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
   int words;             // how many there are
   int64_t numbers;       // of tiles, which has to be an int
@@ -4143,7 +4171,11 @@ struct Workspace {
     if (!gradients && !packs_y) y = x;
     const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
     for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
-    const bool chains = tiles.longest > kTileChain && !p.tf32;   // sums of a cluster's tile
+    const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
+    chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
+    bool chains = false;   // whether some are left in the workspace: sums of a cluster's tile
+    for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
+      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(chains_in_c && tiles.splits_of(group) == 1);
     chain_sums = reinterpret_cast<float*>(take(chains ? clusters * int64_t(kTileEdge) * kTileEdge * sizeof(float) : 0));
   }
 };
@@ -4216,6 +4248,7 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
           at.progress,
           words + kSplitsDone,
           at.partial_sums[which],
+          at.chains_in_c,
           at.chain_sums};
 }
 
@@ -4519,7 +4552,8 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
   return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() &&
          element_type(x.scalar_type()) < 4 && x.dim() >= 2 && y.dim() == x.dim() &&
          x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, y.dim() - 2) && contraction >= kNN && contraction <= kTN &&
-         x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) && fit(x, y, contraction, Structure(structure, contraction));
+         x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) &&
+         fit(x, y, contraction, Structure(structure, contraction));
 }
 
 // Whether the operands fit, and none of torch's modes and transforms looks on. Autograd may.
@@ -4841,12 +4875,19 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B")):
         raise ValueError(f"{function}: {first} must have as many columns as {second} has rows, but {shapes}")
     for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
         if a[d] != b[d] and 1 not in (a[d], b[d]):
-            raise ValueError(f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {tuple(a[:-2])} and {tuple(b[:-2])}")
+            raise ValueError(
+                f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {tuple(a[:-2])} and {tuple(b[:-2])}"
+            )
     if A.device != B.device:
-        raise RuntimeError(f"{function}: {first} and {second} must be on the same device, but {first} is on {A.device} and {second} is on {B.device}")
+        raise RuntimeError(
+            f"{function}: {first} and {second} must be on the same device, but {first} is on {A.device} and {second} is on {B.device}"
+        )
     cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
     if A.dtype != B.dtype and not cast:
-        raise RuntimeError(f"{function}: {first} and {second} must have the same dtype, but {first} is {_DTYPES[A.dtype]} and {second} is {_DTYPES[B.dtype]}")
+        raise RuntimeError(
+            f"{function}: {first} and {second} must have the same dtype, but {first} is {_DTYPES[A.dtype]}"
+            f" and {second} is {_DTYPES[B.dtype]}"
+        )
     if device not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{function}: {first} and {second} must be on a CPU or a CUDA device, but are on {A.device}")
     if cast:
@@ -5168,7 +5209,9 @@ def _save_inverse(ctx, inputs, output):
 _inverse_definition.register_autograd(
     lambda ctx, G: (_gradient_of_inverse(_product_op, *ctx.saved_tensors, G, ctx.unitriangular), None), setup_context=_save_inverse
 )
-_inverse_definition.register_vmap(lambda info, in_dims, L, unitriangular: (torch.ops.tril_matmul.inverse(L.movedim(in_dims[0], 0), unitriangular), 0))
+_inverse_definition.register_vmap(
+    lambda info, in_dims, L, unitriangular: (torch.ops.tril_matmul.inverse(L.movedim(in_dims[0], 0), unitriangular), 0)
+)
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
@@ -5259,11 +5302,14 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
         A @ X, or X @ A. Dtypes, strides, gradients and errors as in tril_matmul.
     """
     mask = _TRIU if upper else _TRIL
-    operands, names, structure = ((A, X), ("A", "X"), _masked(mask, _FULL, _FULL)) if left else ((X, A), ("X", "A"), _masked(_FULL, mask, _FULL))
+    operands, names, structure = (
+        ((A, X), ("A", "X"), _masked(mask, _FULL, _FULL)) if left else ((X, A), ("X", "A"), _masked(_FULL, mask, _FULL))
+    )
     if unitriangular:
         operands = list(_prepared("triangular_matmul", *operands, _NN, structure, names))
-        A = operands[not left]
-        operands[not left] = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+        at = 0 if left else 1
+        A = operands[at]
+        operands[at] = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
     return _call("triangular_matmul", *operands, _NN, structure, names)
 
 
@@ -5278,7 +5324,7 @@ def gram(X, *, transpose=False, structure="dense"):
         (..., M, M), or (..., K, K), if `transpose`; contiguous. Dtypes, strides, gradients and errors as in tril_matmul; of the gradient
         G both triangles count: dX = (G + G^T) @ X, or X @ (G + G^T).
     """
-    if structure not in _STRUCTURES:
+    if structure not in tuple(_STRUCTURES):
         raise ValueError(f"gram: structure must be one of {', '.join(map(repr, _STRUCTURES))}, but is {structure!r}")
     mask = _STRUCTURES[structure]
     return _call("gram", X, X, _TN if transpose else _NT, _masked(mask, mask, _SYMMETRIC), ("X", "X"))

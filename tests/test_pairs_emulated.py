@@ -218,7 +218,7 @@ def run(model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def run_with_short_chains(model, tmp_path_factory):
     """Chains of two k-blocks, so that small products have several."""
-    long = "constexpr int kTileChain = 48;"
+    long = "constexpr int kTileChain = 32;"
     assert long in model._CUDA_PAIRS_TYPES
     return caller(build(model, tmp_path_factory.mktemp("pairs"), model._CUDA_PAIRS_TYPES.replace(long, "constexpr int kTileChain = 2;")))
 
