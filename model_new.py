@@ -3717,6 +3717,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
     }
     add_sums<128, kPart>(total[0], at, parts, step);
   }
+  if (kChains && flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
