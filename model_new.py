@@ -3594,32 +3594,37 @@ _CUDA_PAIRS = r"""
 // ---- Pairs: split-K through memory.
 
 // The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
-// next one. kCount of each thread of a warpgroup, four at a time, `step` float4 from each other.
-template <int kCount>
+// next one. kCount of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
+template <int kCount, bool kFar = false>
 __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
 #pragma unroll
-  for (int u = 0; u < kCount; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+  for (int u = 0; u < kCount; u += 4) {
+    float4* const to = kFar ? at : at + u * 32;
+    *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+    if (kFar) at = next_address(at, step);
+  }
 }
 
 // Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
 // memory takes no register.
-template <int kCount, int kStride>
+template <int kCount, int kStride, bool kFar = false>
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
 #pragma unroll 1
-  for (int number = 0; number < parts; ++number) {
-    const float4* from = at + static_cast<int64_t>(number) * kStride;
+  for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
 #pragma unroll
     for (int part = 0; part < kCount / 32; ++part) {
       float4 other[8];   // all read before the first is added: the reads then wait for memory together
 #pragma unroll
-      for (int u = 0; u < 8; ++u, from = next_address(from, step)) other[u] = __ldcg(from);
+      for (int u = 0; u < 8; ++u) {
+        other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
+        if (kFar) at = next_address(at, step);
+      }
 #pragma unroll
       for (int u = 0; u < 8; ++u) {
         float* const four = sum + part * 32 + 4 * u;
         four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
       }
     }
-  }
 }
 
 // ---- Pairs: writing a tile, or leaving its sums.
@@ -3692,30 +3697,31 @@ template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
-  int64_t step;
-  float4* at = chain_place(h, tile, line, group, thread, step);
+  int64_t step = 128;
+  float4* at = nullptr;
+  if (kChains) at = chain_place(h, tile, line, group, thread, step);
   int parts = kChains && flags & kAgain ? 1 : 0;
-#pragma unroll 1
-  for (int turn = kChains ? 0 : 1; turn < 2; ++turn) {
-    if (turn == 1) {
-      if (kChains && !(flags & kLast)) return leave_sums<128>(total[0], at, step);
-      if (tile.splits == 1) break;
-      step = 128;
-      at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
-      const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
-      int* const done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
-      if (tile.split < tile.splits - 1) {
-        leave_sums<128>(total[0], at + static_cast<int64_t>(tile.split) * kPart);
-        named_barrier_sync<128>(group);
-        if (thread == 0) add_release(done, 1);
-        return;
-      }
+  if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
+  if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
+  if (tile.splits > 1) {
+    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+    int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
+    at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
+    const bool leaves = tile.split < tile.splits - 1;
+    if (leaves) {
+      at += static_cast<int64_t>(tile.split) * kPart;
+    } else {
       if (thread == 0)
         while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
       named_barrier_sync<128>(group);
-      parts = tile.splits - 1;
     }
-    add_sums<128, kPart>(total[0], at, parts, step);
+    add_sums<128, kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
+    if (leaves) {
+      leave_sums<128>(total[0], at);
+      named_barrier_sync<128>(group);
+      if (thread == 0) add_release(done, 1);
+      return;
+    }
   }
   if (kChains && flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
   const int row = line * kBlock, col = tile.col * kBlock;

@@ -14,6 +14,7 @@ PRELUDE = r"""
 #define __ffs __builtin_ffs
 #define __device__
 #define __host__
+#define __noinline__
 using std::max;
 using std::min;
 """
