@@ -108,6 +108,8 @@ NAMED = (
     "behind",
     "pack",
     "reset",
+    "mirror",
+    "invert",
 )  # what the names of our kernels hold; torch's are not looked at
 
 
