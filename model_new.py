@@ -3,6 +3,7 @@
     C = tril_matmul(A, B)            C = tril(A) @ tril(B), lower triangular as well
     C = triu_matmul(A, B)            the same for upper triangles
     C = transposed_a_matmul(A, B)    C = A^T @ B, dense
+    C = triangular_matmul(A, X)      A @ X, or X @ A, of one triangle; triangular_inverse(L), lu_matmul(L, U) and gram(X), X @ X^T
     ModelNew()(A, B)                 tril_matmul, as KernelBench calls it (level 1, problem 15); UpperModelNew is problem 14 and
                                      TransposedAModelNew problem 16
 
@@ -34,9 +35,10 @@ Map, top to bottom:
                        element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
                        any strides; sums that are not finite, once more), tiles of 64 x 64 and the two kernels that share them: tf32
                        (small float32 products) and mma (Ampere on), what runs behind the Hopper kernel, the skeleton of Hopper's
-                       kernels and its policies (half precision; Pairs, float32, which is the Hopper kernel), which kernel computes
+                       kernels and its policies (half precision; Pairs, float32, which is the Hopper kernel), symmetric results, which
+                       kernel computes
     2  binding, build  tensors as a Product; nvcc at import
-    3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, the public functions
+    3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
     4  KernelBench     ModelNew and its siblings
 
 tril_matmul 1.0, MIT licence (see LICENSE).
