@@ -2044,11 +2044,12 @@ constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
 
+// Whether all three matrices are triangles.
+__host__ __device__ inline bool tf32_has_table(const Product& p) { return p.x_triangular && p.y_triangular && p.c_lower; }
+
 // Which CTA sums what. CTAs that share a tile follow each other in a cluster. Where all three matrices are triangles, of at most 29 tile
 // rows, it stands in a table, the same for all products of a batch, which take turns; the tiles of others come as they are numbered, shared
 // by equally many.
-__host__ __device__ inline bool tf32_has_table(const Product& p) { return p.x_triangular && p.y_triangular && p.c_lower; }
-
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
   int clusters, cluster_size;   // of one product
@@ -4976,11 +4977,11 @@ def _product_by_torch(X, Y, contraction, structure):
         parts = zip(*(T.flatten(0, -3).split(max(1, _CACHED // (N * N))) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
     X, Y, cut = _CUTS[masks[0]](X), _CUTS[masks[1]](Y), _CUTS[masks[2]]
+    factors = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     if not lower_or_upper:
-        x, y = _multiplied(masks[0], contraction == _TN), _multiplied(masks[1], contraction == _NT)
-        return cut(_product_of_masked(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y, x, y))
+        return cut(_product_of_masked(*factors, _multiplied(masks[0], contraction == _TN), _multiplied(masks[1], contraction == _NT)))
     if N <= _LARGEST_DENSE:
-        C = torch.matmul(X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y)
+        C = torch.matmul(*factors)
         if _is_finite(C):
             return C if contraction == _NN else cut(C, out=C)
     C = X.new_zeros(X.shape)
@@ -5175,17 +5176,28 @@ _inverse_definition = torch.library.custom_op(
 _inverse_definition.register_fake(lambda L, unitriangular: L.new_empty(L.shape))
 
 
+def _inverse_op(L, unitriangular):
+    """The operator as it was defined last; see _product_op."""
+    return torch.ops.tril_matmul.inverse(L, unitriangular)
+
+
+def _save_inverse(ctx, inputs, output):
+    ctx.unitriangular = inputs[1]
+    ctx.save_for_backward(output)
+
+
+def _map_inverse(inverse, info, in_dims, L, unitriangular):
+    return inverse(L.movedim(in_dims[0], 0), unitriangular), 0
+
+
 class _Inverse(torch.autograd.Function):
     """X = L^-1, by any number of derivatives: dX = -X dL X."""
 
-    @staticmethod
-    def forward(L, unitriangular):
-        return torch.ops.tril_matmul.inverse(L, unitriangular)
+    forward = staticmethod(_inverse_op)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.unitriangular = inputs[1]
-        ctx.save_for_backward(output)
+        _save_inverse(ctx, inputs, output)
         ctx.save_for_forward(output)
 
     @staticmethod
@@ -5200,8 +5212,8 @@ class _Inverse(torch.autograd.Function):
         return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
 
     @staticmethod
-    def vmap(info, in_dims, L, unitriangular):
-        return _Inverse.apply(L.movedim(in_dims[0], 0), unitriangular), 0
+    def vmap(info, in_dims, *inputs):
+        return _map_inverse(_Inverse.apply, info, in_dims, *inputs)
 
 
 def _gradient_of_inverse(product, X, G, unitriangular):
@@ -5210,17 +5222,10 @@ def _gradient_of_inverse(product, X, G, unitriangular):
     return G.tril(-1) if unitriangular else G
 
 
-def _save_inverse(ctx, inputs, output):
-    ctx.unitriangular = inputs[1]
-    ctx.save_for_backward(output)
-
-
 _inverse_definition.register_autograd(
     lambda ctx, G: (_gradient_of_inverse(_product_op, *ctx.saved_tensors, G, ctx.unitriangular), None), setup_context=_save_inverse
 )
-_inverse_definition.register_vmap(
-    lambda info, in_dims, L, unitriangular: (torch.ops.tril_matmul.inverse(L.movedim(in_dims[0], 0), unitriangular), 0)
-)
+_inverse_definition.register_vmap(functools.partial(_map_inverse, _inverse_op))
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
@@ -5359,7 +5364,7 @@ def triangular_inverse(L, *, unitriangular=False):
     """
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"))
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return (torch.ops.tril_matmul.inverse if traced else _Inverse.apply)(L, unitriangular)
+    return (_inverse_op if traced else _Inverse.apply)(L, unitriangular)
 
 
 _STRUCTURES = {"dense": _FULL, "lower": _TRIL, "upper": _TRIU}
