@@ -149,6 +149,10 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 // Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product (gradients = 0), or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
+// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: all of its tiles are at work at
+// once, so that this takes no longer. What stands opposite is summed in the same order.
+bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
+
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
 int64_t products_at_once(const Product& product);
 
@@ -4017,23 +4021,53 @@ _CUDA_MIRROR = r"""
 
 constexpr int kMirrorThreads = 256;
 
-// A CTA for each block on or below the diagonal: what is below the diagonal also stands opposite. Word: as large as an element of C.
+// What a block of C has below the diagonal also stands opposite, kNear neighbours at a time; more than one: all of it is below, and aligned.
+template <int kNear, typename Word, int kPitch>
+__device__ inline void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
+  struct alignas(kNear * sizeof(Word)) Vector {
+    Word v[kNear];
+  };
+  constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;   // of a thread
+  auto line = [](int u) { return (u * kMirrorThreads + static_cast<int>(threadIdx.x)) / kInLine; };
+  auto near = [](int u) { return (u * kMirrorThreads + static_cast<int>(threadIdx.x)) % kInLine * kNear; };
+  auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
+  Vector held[kCount] = {};   // all are read before the first is written anywhere: else each would wait for the one before
+#pragma unroll
+  for (int u = 0; u < kCount; ++u)
+    if (is_below(line(u), near(u))) held[u] = *reinterpret_cast<const Vector*>(c + (row + line(u)) * p.c_row + (col + near(u)) * p.c_col);
+#pragma unroll
+  for (int u = 0; u < kCount; ++u)
+#pragma unroll
+    for (int e = 0; e < kNear; ++e) block[line(u)][near(u) + e] = held[u].v[e];
+  __syncthreads();
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+#pragma unroll
+    for (int e = 0; e < kNear; ++e) held[u].v[e] = block[near(u) + e][line(u)];
+    if (is_below(near(u), line(u))) *reinterpret_cast<Vector*>(c + (col + line(u)) * p.c_row + (row + near(u)) * p.c_col) = held[u];
+  }
+}
+
+// A CTA for each block on or below the diagonal. Word: as large as an element of C.
 template <typename Word>
 __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
-  __shared__ Word block[kBlock][kBlock + 4 / sizeof(Word) + 1];
+  constexpr int kNear = 16 / sizeof(Word);
+  __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
   const int batches = static_cast<int>(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = static_cast<int>(number - triangle(i)) * kBlock;
   Word* const c = static_cast<Word*>(p.c) + batch_offset(p, p.c_batch, blockIdx.x % batches);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   grid_dependency_wait();
 #endif
-#pragma unroll
-  for (int e = threadIdx.x; e < kBlock * kBlock; e += kMirrorThreads)
-    if (const int m = row + e / kBlock, n = col + e % kBlock; m < p.m && n < m) block[m - row][n - col] = c[m * p.c_row + n * p.c_col];
-  __syncthreads();
-#pragma unroll
-  for (int e = threadIdx.x; e < kBlock * kBlock; e += kMirrorThreads)
-    if (const int m = row + e % kBlock, n = col + e / kBlock; m < p.m && n < m) c[n * p.c_row + m * p.c_col] = block[m - row][n - col];
+  if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0)
+    mirror_block<kNear>(p, c, row, col, block);
+  else
+    mirror_block<1>(p, c, row, col, block);
+}
+
+bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
+  const int64_t small = ceil_div(p.m, 128), large = ceil_div(p.m, 256);
+  return (type == kFloat16 || type == kBFloat16) && (p.batches * small * small <= gpu.sms || p.batches * large * large <= gpu.sms / 2);
 }
 
 cudaError_t launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
@@ -4519,6 +4553,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   const Structure masks(structure, contraction);
   p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
+  if (p.symmetric && is_computed_whole(p, static_cast<ElementType>(element_type(x.scalar_type())), gpu_of(x))) p.c_lower = p.symmetric = 0;
   const bool transposed = masks.c == kUpper;
   if (transposed) transpose(p);
   const int of_x = transposed ? Structure::flipped(masks.y) : masks.x, of_y = transposed ? Structure::flipped(masks.x) : masks.y;
