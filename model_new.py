@@ -413,52 +413,92 @@ constexpr int kBandBlocks = 16;   // rows of C, in blocks, that the tiles of a d
 
 // A tile of C, as a cluster computes it. row = -1: there are no more.
 struct alignas(16) ClusterTile {
-  int row, col, rows;   // its first block, and how many rows of blocks; its columns are Tiles::edge
-  int batch;            // which product of the batch
-  int split, splits;    // of SplitTiles: which split of its k-blocks, and of how many
-  int place;            // of the partial sums of its first split
+  int row, col;        // its first block
+  int batch;           // which product of the batch
+  int split, splits;   // which split of its k-blocks, and of how many
+  int place;           // of the sums of its first split
 };
 
 struct KRange {
   int begin, end;   // half-open, in k-blocks
 };
 
-// The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
+// The tiles of a batch by number, the longest first; the products of the batch take turns. A tile whose k-blocks are cut has a number for
+// each split, one after the other: of triangular operands a tile of more than `longest` k-blocks; of dense ones, whose tiles are equally
+// long, the first `cut`.
 struct Tiles : TileOrder {
-  int edge;              // of a tile
+  int edge;             // of a tile
   int m_blocks, k_blocks;
   int batches;
-  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows, and for the lower one
-  int count;             // of numbers
-  int splits;            // CTAs of a cluster, which share the k-blocks of a tile
+  int cluster_splits;   // CTAs of a cluster, which share the k-blocks of a tile
+  int longest;          // k-blocks of a split
+  int cut;
+  int count;            // of numbers
+  int places;           // for the sums of one product's splits
 
-  // Those of a product, whole, of which no CTAs share k. Neither halved nor count is set.
+  // Those of a product, of which none is cut. `numbers`, of which `count` are to be given out, has to be an int.
   __host__ static Tiles of(const Product& p, int edge) {
     Tiles tiles = {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
-    tiles.batches = static_cast<int>(p.batches), tiles.splits = 1;
+    tiles.batches = static_cast<int>(p.batches), tiles.cluster_splits = 1, tiles.longest = max(1, tiles.k_blocks);
     return tiles;
   }
-  // k-blocks of a group's tiles; of all tiles of one C.
-  __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
-  __host__ int64_t work() const {
-    int64_t sum = 0;
-    for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length(group);
-    return sum;
+
+  // Groups of one length and one number of splits.
+  __host__ __device__ int groups() const { return masked() ? TileOrder::groups() : 2; }
+  __host__ __device__ int64_t tiles_of(int group) const {
+    return masked() ? TileOrder::tiles_of(group) : group == 0 ? cut : TileOrder::count() - cut;
+  }
+  __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }   // k-blocks
+  __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
+
+  // Cuts tiles so that all of `clusters` have equally much to do. of_split: what a split costs besides, in k-blocks; measured, on an H200,
+  // as is all of this. products: so many of this size share the clusters. Returns the time of the longest, in k-blocks, of dense ones.
+  __host__ int split(int clusters, int products, int of_split) {
+    int64_t work = 0;
+    for (int group = 0; group < groups(); ++group) work += batches * tiles_of(group) * length(group);
+    if (masked()) {
+      int64_t average = work * products / clusters;
+      if (average < 40) average += average / (products == 2 && average < 20 ? 2 : 4);   // few splits count for more than an even share
+      longest = static_cast<int>(std::min<int64_t>(k_blocks, std::max<int64_t>(4, average)));
+      return longest;
+    }
+    const int64_t all = batches * TileOrder::count(), rounds = all / clusters, left = all % clusters;
+    int best = k_blocks;   // for those left
+    for (int splits = 2; left && ceil_div(k_blocks, splits) >= 4; ++splits) {
+      const int length = ceil_div(k_blocks, splits), time = ceil_div(static_cast<int>(left) * splits, clusters) * length;
+      if (time + of_split * splits < best) best = time + of_split * splits, longest = length;
+    }
+    cut = longest < k_blocks ? static_cast<int>(rounds ? left / batches : TileOrder::count()) : 0;
+    return static_cast<int>(rounds) * k_blocks + (left ? best : 0);
+  }
+  __host__ int64_t number() {   // behind `split`
+    int64_t numbers = 0, sums = 0;
+    for (int group = 0; group < groups(); ++group) {
+      const int64_t splits = tiles_of(group) * splits_of(group);
+      numbers += batches * splits, sums += splits_of(group) > 1 ? splits : 0;
+    }
+    count = static_cast<int>(numbers), places = static_cast<int>(sums);
+    return numbers;
   }
 
   __device__ ClusterTile at(int number) const {
-    const bool half = number < 2 * halved;
-    const int tile = half ? number / 2 : number - halved, blocks = half ? edge / 2 : edge;
-    const Place place = TileOrder::at(tile / batches, kBandBlocks / edge);
-    return {place.i * edge + (half ? number % 2 * blocks : 0), place.j * edge, blocks, tile % batches};
+    const int batch = batches == 1 ? 0 : number % batches;
+    int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
+    for (; (parts = splits_of(group)) > 1 && rest >= static_cast<int>(tiles_of(group)) * parts; ++group) {
+      const int of_group = static_cast<int>(tiles_of(group));
+      rest -= of_group * parts;
+      first += of_group, place += of_group * parts;
+    }
+    const Place at = TileOrder::at(first + rest / parts, kBandBlocks / edge);
+    return {at.i * edge, at.j * edge, batch, rest % parts, parts, batch * places + place + rest / parts * parts};
   }
 
-  // The k-blocks that a CTA sums of a tile. No tile has none: of a lower half that lies below the last row it is one.
+  // The k-blocks that a CTA sums of a tile.
   __device__ KRange k_range(const ClusterTile& tile, int rank) const {
-    const int begin = min(first_k(x, y, tile.row, tile.col), k_blocks - 1);
-    const int end = tile.row < m_blocks ? end_of_k(x, y, tile.row + tile.rows, tile.col + edge, k_blocks) : begin + 1;
-    if (splits == 1) return {begin, end};
-    return {begin + (end - begin) * rank / splits, begin + (end - begin) * (rank + 1) / splits};
+    const int begin = first_k(x, y, tile.row, tile.col), length = end_of_k(x, y, tile.row + edge, tile.col + edge, k_blocks) - begin;
+    const int parts = tile.splits * cluster_splits, part = cluster_splits > 1 ? rank : tile.split;   // of one of the two alone
+    if (parts == 1) return {begin, begin + length};
+    return {begin + length * part / parts, begin + length * (part + 1) / parts};
   }
 
   // The k-block that comes at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
@@ -469,49 +509,7 @@ struct Tiles : TileOrder {
 
   // Whether a block on a diagonal is among a k-block's.
   __device__ bool is_masked(const ClusterTile& tile, int k) const {
-    return on_diagonal(x, tile.row, tile.rows, k) || on_diagonal(y, tile.col, edge, k);
-  }
-};
-
-// The tiles of 256 x 256 of a batch by number, the longest first. Those of more than `longest` k-blocks have a number for each split, one
-// after the other: so the splits before one have been handed out before it. The products of the batch take turns.
-struct SplitTiles : Tiles {
-  int longest;
-  int places;   // for the partial sums of one product: of all splits but each tile's last
-
-  __host__ __device__ int splits_of(int group) const { return ceil_div(length(group), longest); }   // a tile of the group has
-
-  // longest: k-blocks. numbers: `count`, which has to be an int.
-  __host__ static SplitTiles of(const Product& p, int longest, int64_t& numbers) {
-    SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock), longest};
-    numbers = 0;
-    for (int group = 0; group < tiles.groups(); ++group) {
-      const int64_t of_group = tiles.tiles_of(group);
-      numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += static_cast<int>(of_group) * (tiles.splits_of(group) - 1);
-    }
-    tiles.count = static_cast<int>(numbers);
-    return tiles;
-  }
-
-  __device__ ClusterTile at(int number) const {
-    const int batch = number % batches;
-    int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= static_cast<int>(tiles_of(group)) * parts; ++group) {
-      const int of_group = static_cast<int>(tiles_of(group));
-      rest -= of_group * parts;
-      first += of_group, place += of_group * (parts - 1);
-    }
-    ClusterTile tile = Tiles::at((first + rest / parts) * batches + batch);
-    tile.split = rest % parts, tile.splits = parts;
-    tile.place = batch * places + place + rest / parts * (parts - 1);
-    return tile;
-  }
-
-  __device__ KRange k_range(const ClusterTile& tile) const {
-    const KRange all = Tiles::k_range(tile, 0);
-    if (tile.splits == 1) return all;
-    const int length = all.end - all.begin;
-    return {all.begin + length * tile.split / tile.splits, all.begin + length * (tile.split + 1) / tile.splits};
+    return on_diagonal(x, tile.row, edge, k) || on_diagonal(y, tile.col, edge, k);
   }
 };
 
@@ -525,26 +523,17 @@ struct Plan {
   int64_t count;        // tiles.count, which has to be an int
 
   Plan(const Product& p, const Gpu& gpu) {
-    const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
-    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), left = large % pairs;
+    const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock), small = p.batches * tile_count(p, 128);
     const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 8 ? 2 : 1;
-    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 22 where all SMs want the L2
-    const int64_t time_of_large = 20 * (large / pairs) + (left == 0 ? 0 : 2 * left <= pairs ? 12 : 20);
+    tiles = Tiles::of(p, kTileEdge / kBlock);
+    const int64_t time_of_large = tiles.split(static_cast<int>(pairs), 1, 2);
+    // Dense: in twentieths of a large tile's time. A small one takes 12, or 22 where all SMs want the L2
     const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 22 * small / sms);
-    const bool wide = splits == 1 && (is_masked(p) ? 4 * small > 7 * sms : time_of_large < time_of_small);
-    tiles = Tiles::of(p, wide ? 4 : 2);
-    tiles.splits = splits, ctas = wide ? 2 : splits;
-    int64_t halved = 0;
-    if (wide && is_masked(p)) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
-      const int64_t work = p.batches * tiles.work();
-      for (int group = 0; group < tiles.groups() && 5 * pairs * tiles.length(group) > 6 * work; ++group)
-        halved += p.batches * tiles.tiles_of(group);
-    } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
-      halved = left;
-    }
-    count = (wide ? large : small) + halved;
+    const bool wide = splits == 1 && (is_masked(p) ? 4 * small > 7 * sms : 20 * time_of_large < time_of_small * k_blocks);
+    if (!wide) tiles = Tiles::of(p, 2), tiles.cluster_splits = splits;
+    ctas = wide ? 2 : splits;
+    count = tiles.number();
     clusters = static_cast<int>(std::min(sms / ctas, count));
-    tiles.halved = static_cast<int>(halved), tiles.count = static_cast<int>(count);
   }
 };
 
@@ -2720,6 +2709,9 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
     int place = number >> log_splits, batch = 0;
     if (batches > 1) batch = place % batches, place /= batches;
     memory.work = WorkTile<T>(p, batch, tile_at(p, kBlockMN, place), splits, split, S::kBlockK);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (splits > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
+#endif
   }
   __syncthreads();
 
@@ -2732,10 +2724,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if (S::kSplit || is_masked(p)) sum_non_finite<MmaLanes<T>, S::kBlockK>(p, memory.work, sum, exact);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (splits > 1) {   // the stages have been read
-    if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
-    cluster_arrive();
-  }
+  if (splits > 1) cluster_arrive();   // the stages have been read
 #endif
   write_tile<MmaLanes<T>>(p, memory.work, sum, sums, memory.sums_are_here);
 }
@@ -2980,7 +2969,6 @@ struct TileQueue {
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
 //   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
-//   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
 //   prepare, has_work, is_left_out, operands_of, k_range, load, compute, own_role, result
 template <typename Policy>
 struct SharedMemory {
@@ -3005,15 +2993,15 @@ struct OperandsAt {
 
 // ---- Skeleton: tiles.
 
-// Whether clusters ask for any tile.
+// Whether clusters ask for any tile. The first one of each has the cluster's number.
 template <typename Policy>
 __device__ inline bool has_queue(const typename Policy::Product& h) {
-  return Policy::kTakesFirst || h.clusters < h.tiles.count;
+  return h.clusters < h.tiles.count;
 }
 
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
 // place that is written anew. The producer that asks is at most kDepth k-blocks ahead of all consumers; those wait for the mask warps once
-// in each tile of a triangle, but for a lower half that is empty.
+// in each tile of a triangle.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -3029,9 +3017,8 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
-  const int given = Policy::kTakesFirst ? 0 : h.clusters;   // tiles that come by the cluster's number
   int number;
-  do number = given + h.queue.take(h.tiles.count - given + h.clusters);
+  do number = h.clusters + h.queue.take(h.tiles.count);
   while (number < h.tiles.count && Policy::is_left_out(h, number));
   ClusterTile tile = {-1};
   if (number < h.tiles.count) tile = h.tiles.at(number);
@@ -3046,6 +3033,70 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
 #pragma unroll
     for (int u = 0; u < static_cast<int>(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
+}
+
+// ---- Skeleton: the splits of a tile.
+
+// Four sums at a time of each thread of a warpgroup to memory: 128 float4 from each other, or, kFar, as many as `step` says.
+template <int kCount, bool kFar = false>
+__device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
+#pragma unroll
+  for (int u = 0; u < kCount; u += 4) {
+    float4* const to = kFar ? at : at + u * 32;
+    *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+    if (kFar) at = next_address(at, step);
+  }
+}
+
+// Adds what was left so `parts` times, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
+// memory takes no register.
+template <int kCount, int kStride, bool kFar = false>
+__device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
+#pragma unroll 1
+  for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
+#pragma unroll
+    for (int part = 0; part < kCount / 32; ++part) {
+      float4 other[8];   // all read before the first is added: the reads then wait for memory together
+#pragma unroll
+      for (int u = 0; u < 8; ++u) {
+        other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
+        if (kFar) at = next_address(at, step);
+      }
+#pragma unroll
+      for (int u = 0; u < 8; ++u) {
+        float* const four = sum + part * 32 + 4 * u;
+        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
+      }
+    }
+}
+
+// Where the splits of tiles meet, in memory.
+struct Meeting {
+  float* sums;                // of each split of a tile that is cut: 256 x 256
+  unsigned long long* came;   // for each 64 x 256 of each C: how many of its splits have, as a TileQueue counts
+};
+
+// Each split of a tile leaves the sums of its warpgroups, those of block `line` of rows of C; whoever is the last one adds up all of them, in
+// their order. So nobody waits, and the result is the same every time. Returns whether this is the last one.
+template <typename Product>
+__device__ inline bool meet_splits(const Product& h, const ClusterTile& tile, int line, int team, float* sum) {
+  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge / 4;   // of a tile; float4 of one warpgroup
+  const int thread = fresh_thread_index() % 128;
+  float4* const at = reinterpret_cast<float4*>(h.meeting.sums) + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart + thread;
+  leave_sums<128>(sum, at + static_cast<int64_t>(tile.split) * kLines * kPart);
+  named_barrier_sync<128>(team);
+  bool last = false;
+  if (thread == 0) {
+    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+    __threadfence();
+    last = TileQueue{h.meeting.came + of_tile * h.tiles.cols + tile.col / kLines, h.queue.launch}.take(tile.splits) + 1 == tile.splits;
+    __threadfence();
+  }
+  if (!named_barrier_or<128>(team, last)) return false;
+#pragma unroll
+  for (int u = 0; u < 128; ++u) sum[u] = 0.0f;
+  add_sums<128, kLines * kPart>(sum, at, tile.splits);
+  return true;
 }
 
 // ---- Skeleton: what all policies share: multiplying, roles.
@@ -3064,7 +3115,8 @@ template <typename Policy>
 __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
   const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
-  for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
+  shared.next[kQueued - 1] = tile;         // behind the last place is the first
+  for (int round = 0; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
     const KRange range = Policy::k_range(h, tile, rank);
     const int count = range.end - range.begin;
     const OperandsAt operands = Policy::operands_of(h, shared, tile);
@@ -3098,27 +3150,24 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
 
 // ---- Skeleton: the kernel.
 
-// What the warps of a CTA do, each in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
+// What the warps of a CTA do, each in its role. first: the cluster's first tile. number: the cluster's.
 template <typename Policy>
 __device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
-  if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile<Policy>(h, shared, 0, rank);
-  __syncwarp();
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), rank = block_rank_in_cluster();
   grid_dependency_wait();   // the kernel before may still read what is C now, or write what is an operand
   fence_proxy_async_global();
   const bool has_work = Policy::has_work(h);
-  if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
   if (!has_work) first.row = -1;
 
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<Policy::kConsumerRegisters>();
     Pipeline<Policy::kStages> at;
     ClusterTile tile = first;
-    for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
+    for (int round = 0; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
       Policy::compute(h, shared, tile, round, at);
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
-    if (h.tiles.splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
+    if (h.tiles.cluster_splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
     if (warp == kProducerWarp) {
       if (elect_one()) produce<Policy>(h, shared, first);
     } else if (warp == kProducerWarp + 1) {
@@ -3127,7 +3176,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
       Policy::own_role(h, shared, first, warp);
     }
     __syncwarp();
-    if (h.tiles.splits > 1) cluster_wait();
+    if (h.tiles.cluster_splits > 1) cluster_wait();
   }
 }
 
@@ -3158,10 +3207,12 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   __syncwarp();
   launch_dependent_grids();
   cluster_arrive_relaxed();
-  ClusterTile first = {};
-  if (!Policy::kTakesFirst) first = products.of[0].tiles.at(number);
+  const bool is_first = kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0;
+  const Tiles& tiles = products.of[is_first ? 0 : kCount - 1].tiles;
+  ClusterTile first = {-1};
+  if (number < tiles.count) first = tiles.at(number);
   cluster_wait();
-  if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
+  if (is_first)
     take_part<Policy>(products.of[0], shared, first, number);
   else
     take_part<Second>(products.of[kCount - 1], *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
@@ -3201,6 +3252,7 @@ struct HalfProduct {
   TileQueue queue;
   int clusters;
   NonFinite non_finite;
+  Meeting meeting;
 };
 
 // ---- Half precision: storing C.
@@ -3297,7 +3349,7 @@ struct Half {
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
   static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
   static constexpr int kConsumerRegisters = 216, kAskedAhead = 3;
-  static constexpr bool kTakesFirst = false, kStreaming = false;
+  static constexpr bool kStreaming = false;
 
   struct Memory {
     uint8_t stage[kStages][kBlocks][kOperandBytes];
@@ -3323,17 +3375,16 @@ struct Half {
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
                               const KBlock& k_block, const OperandsAt& operands) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int k = k_block.k, rows = tile.rows / kCtas, row = tile.row + (kWide ? rank * rows : 0);
+    const int k = k_block.k, row = tile.row + (kWide ? rank * kBlocksM : 0);
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.own.landed : shared.full)[at.stage];
     barrier_wait(&shared.empty[at.stage], at.parity);
-    barrier_arrive_expect_tx(barrier, (rows + kBlocksN) * kOperandBytes);
+    barrier_arrive_expect_tx(barrier, kBlocks * kOperandBytes);
 #pragma unroll
-    for (int u = 0; u < kBlocksM; ++u)
-      if (u < rows) {
-        const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
-        tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
-      }
+    for (int u = 0; u < kBlocksM; ++u) {
+      const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
+      tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
+    }
 #pragma unroll
     for (int u = 0; u < kBlocksN; u += kCtas) {
       const int block = u + (kWide ? rank : 0);
@@ -3372,29 +3423,20 @@ struct Half {
   static __device__ void mask(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], const ClusterTile& tile, int rank, int k,
                               int row) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
-    if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
+    const int x = k - tile.row - (kWide ? rank * kBlocksM : 0), y = k - tile.col;
+    if (on_diagonal(x_side, 0, kBlocksM, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
     if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
   }
 
-  // A consumer warpgroup multiplies and stores its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
+  // A consumer warpgroup multiplies and stores its part of a CTA's tile, 64 rows.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
-    if constexpr (kWide)
-      if (tile.rows == kBlocksM) return compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
-    compute_part<kBlocksN>(h, shared, tile, at, group, group, 0);
-  }
-
-  // x, y: the first of its blocks of X, and of Y, in a stage. kCols: how many of Y.
-  template <int kCols>
-  static __device__ void compute_part(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at, int group,
-                                      int x, int y) {
     const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     const uint32_t base = shared_address(&shared);
     const KRange range = h.tiles.k_range(tile, rank);
-    float sum[32 * kCols] = {};
+    float sum[32 * kBlocksN] = {};
 #pragma unroll
-    for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
+    for (int u = 0; u < 32 * kBlocksN; ++u) keep(sum[u]);   // zero while the first k-block is on its way
     auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
@@ -3404,9 +3446,9 @@ struct Half {
 #pragma unroll 1
     for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-      const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
+      const uint64_t of_x = block(group), of_y = block(kBlocksM);
       warpgroup_arrive();
-      issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
+      issue_wgmma<T, 64 * kBlocksN, kMajorX, kMajorY>(of_x, of_y, sum, true);
       warpgroup_commit_batch();
       warpgroup_wait<1>();
       if (reading >= 0) release(reading);
@@ -3415,28 +3457,30 @@ struct Half {
     warpgroup_wait<0>();
     if (reading >= 0) release(reading);
 
-    const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
+    const int row = tile.row + (kWide ? rank * kBlocksM : 0) + group, col = tile.col;
+    if constexpr (kWide)
+      if (tile.splits > 1 && !meet_splits(h, tile, row, kConsumerTeam + group, sum)) return;
     uint16_t* const c = result(h, tile.batch);
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
     auto store = [&](int place, int u, float* sum) {
       if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
     };
-    if (kWide || h.tiles.splits == 1) {
+    if (kWide || h.tiles.cluster_splits == 1) {
 #pragma unroll
-      for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
+      for (int u = 0; u < kBlocksN; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* const sums = reinterpret_cast<float*>(shared.own.stage);
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
 #pragma unroll
-      for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
+      for (int u = 0; u < 32 * kBlocksN; ++u) sums[u * 256 + threadIdx.x] = sum[u];
       cluster_sync();
 #pragma unroll 1
-      for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
+      for (int box = 2 * rank + group; box < kBlocksM * kBlocksN; box += 2 * h.tiles.cluster_splits) {
         float total[32] = {};
 #pragma unroll 1
-        for (int from = 0; from < h.tiles.splits; ++from) {
+        for (int from = 0; from < h.tiles.cluster_splits; ++from) {
           const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
 #pragma unroll
           for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
@@ -3504,20 +3548,37 @@ static uint64_t number_of_launch() {
   return next += 2ull << 32;
 }
 
-// The workspace: TileQueue's word; of products with masks NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes.
-static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
-int64_t workspace_bytes(const Product& p) { return 8 + (is_masked(p) ? 16 + 4 * box_count(p) : 0); }
+// The workspace: TileQueue's word; of products with masks NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes; and
+// where splits meet.
+struct Workspace {
+  TileQueue queue;
+  NonFinite non_finite = {};
+  Meeting meeting = {};
+  int64_t bytes = 8;
+  Workspace(const Product& p, const Tiles& tiles, void* base) : queue{static_cast<unsigned long long*>(base), number_of_launch()} {
+    auto take = [&](int64_t count, auto*& at) {
+      at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(static_cast<char*>(base) + bytes);
+      bytes += (count * sizeof(*at) + 15) / 16 * 16;
+    };
+    if (is_masked(p)) {
+      const int64_t boxes = p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock);
+      take(1, non_finite.word), take(1, non_finite.taken), take(boxes, non_finite.boxes);
+      non_finite.tag = static_cast<uint32_t>(queue.launch >> 32), non_finite.room = static_cast<uint32_t>(boxes);
+    }
+    bytes = (bytes + 15) / 16 * 16;
+    if (!tiles.places) return;
+    take(p.batches * tiles.places * kTileEdge * kTileEdge, meeting.sums);
+    take(kTileEdge / kBlock * p.batches * tiles.rows * tiles.cols, meeting.came);
+  }
+};
 
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const Plan plan(p, gpu);
   if (plan.count > kMaxSize) return cudaErrorInvalidConfiguration;
+  const Workspace at(p, plan.tiles, workspace);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
-  auto* const words = static_cast<unsigned long long*>(workspace);
-  h.queue = {words, number_of_launch()};
-  if (is_masked(p))
-    h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), reinterpret_cast<uint32_t*>(words + 2), reinterpret_cast<uint32_t*>(words + 3),
-                    static_cast<uint32_t>(h.queue.launch >> 32), static_cast<uint32_t>(box_count(p))};
+  h.queue = at.queue, h.non_finite = at.non_finite, h.meeting = at.meeting;
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
@@ -3551,14 +3612,13 @@ _CUDA_PAIRS_TYPES = r"""
 struct PairsProduct {
   Product p;
   Packed x, y;               // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
-  SplitTiles tiles;
+  Tiles tiles;
   TileQueue queue;
   int clusters;
   int64_t c_batch;           // from the C of one product to the next one's
   const Control* controls;   // of each product
   int* progress;             // see Progress
-  int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
-  float* partial_sums;       // of all splits but each tile's last
+  Meeting meeting;
   bool chains_in_c;          // whether C has room for the sums of the chains of a tile, where that has no splits
   float* chain_sums;         // of each CTA: of its tile's chains so far
 };
@@ -3598,43 +3658,7 @@ __device__ inline uint32_t wide_blocks(const PairsProduct& h, int matrix, int li
 """
 
 _CUDA_PAIRS = r"""
-// ---- Pairs: split-K through memory.
-
-// The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
-// next one. kCount of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
-template <int kCount, bool kFar = false>
-__device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
-#pragma unroll
-  for (int u = 0; u < kCount; u += 4) {
-    float4* const to = kFar ? at : at + u * 32;
-    *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
-    if (kFar) at = next_address(at, step);
-  }
-}
-
-// Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
-// memory takes no register.
-template <int kCount, int kStride, bool kFar = false>
-__device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
-#pragma unroll 1
-  for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
-#pragma unroll
-    for (int part = 0; part < kCount / 32; ++part) {
-      float4 other[8];   // all read before the first is added: the reads then wait for memory together
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
-        other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
-        if (kFar) at = next_address(at, step);
-      }
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
-        float* const four = sum + part * 32 + 4 * u;
-        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
-      }
-    }
-}
-
-// ---- Pairs: writing a tile, or leaving its sums.
+// ---- Pairs: writing a tile.
 
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
 // fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
@@ -3696,40 +3720,18 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
 }
 
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
-// or, behind the tile's last chain, go to C.
-//
-// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
-// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
+// or, behind the last chain of the tile, or of a split, go to C.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
-  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
-  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
-  int64_t step = 128;
-  float4* at = nullptr;
-  if (kChains) at = chain_place(h, tile, line, group, thread, step);
-  int parts = kChains && flags & kAgain ? 1 : 0;
-  if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
-  if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
-  if (tile.splits > 1) {
-    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
-    int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
-    at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
-    const bool leaves = tile.split < tile.splits - 1;
-    if (leaves) {
-      at += static_cast<int64_t>(tile.split) * kPart;
-    } else {
-      if (thread == 0)
-        while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
-      named_barrier_sync<128>(group);
-    }
-    add_sums<128, kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
-    if (leaves) {
-      leave_sums<128>(total[0], at);
-      named_barrier_sync<128>(group);
-      if (thread == 0) add_release(done, 1);
-      return;
-    }
+  const int line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
+  if (kChains) {
+    int64_t step = 128;
+    float4* const at = chain_place(h, tile, line, group, fresh_thread_index() % 128, step);
+    const int parts = flags & kAgain ? 1 : 0;
+    add_sums<128, 0, true>(total[0], at, parts, step);
+    if (!(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
   }
+  if (tile.splits > 1 && !meet_splits(h, tile, line, group, total[0])) return;
   if (kChains && flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
@@ -3900,7 +3902,6 @@ struct Pairs {
   static constexpr bool kLo = kProducts == 3;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = kLo ? kBlockBytes : kOperandBytes, kStageBytes = 2 * kPartBytes;
   static constexpr int kDepth = (kStages + 2) / 3, kConsumerRegisters = 216, kAskedAhead = 2;
-  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
   static constexpr bool kStreaming = true;
 
   struct Memory {
@@ -3926,7 +3927,7 @@ struct Pairs {
     shared.own.first = {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
     return {};
   }
-  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
+  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
   static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
@@ -4083,17 +4084,7 @@ cudaError_t launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cu
 # Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product, and product_behind, which does nothing but for outliers
 # or as the fallback. Each starts before the one ahead of it has ended, and waits for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
-// ---- Hopper kernel, launching: how long the splits are, and what is to be packed.
-
-// The longest range of k, in k-blocks, that one cluster sums at a time. Longer tiles are cut into splits; measured, on an H200, for one
-// product and for two in one launch, which share the clusters.
-static int longest_split(const Product& p, int clusters, int products) {
-  const int64_t k_blocks = blocks_in(p.k);
-  int64_t longest = Tiles::of(p, kTileEdge / kBlock).work() * p.batches * products / clusters;   // what each cluster has to do on average
-  if (longest < 40) longest += longest / (products == 2 && longest < 20 ? 2 : 4);   // few splits count for more than an even share
-  if (longest < 4) longest = 4;
-  return static_cast<int>(k_blocks < longest ? k_blocks : longest);
-}
+// ---- Hopper kernel, launching: what is to be packed.
 
 // The matrices that are to be packed, as they are stored; the Workspace says where they go. Those that the whole batch has in common once.
 static Packed to_pack(const Product& p, Operand operand) {
@@ -4151,8 +4142,8 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
-enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
+// The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and Meeting::came.
+enum QueueWord : int { kNextTile, kNextBehind = 2, kCame = 4 };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
 // the Controls, the progress, the masks of wide blocks and the counters.
@@ -4161,22 +4152,23 @@ struct Workspace {
   int* progress;
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
-  float* partial_sums[2];
+  float* sums[2];        // of splits
   bool chains_in_c;      // see PairsProduct
   float* chain_sums;     // both gradients' clusters have places in it
   int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
   int words;             // how many there are
   int64_t numbers;       // of tiles, which has to be an int
-  SplitTiles tiles;
+  Tiles tiles;
   int64_t bytes;
 
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
   // have their words elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, longest_split(p, clusters, gradients == 2 ? 2 : 1), numbers)) {
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(Tiles::of(p, kTileEdge / kBlock)) {
     const int products = gradients == 2 ? 2 : 1;
+    tiles.split(clusters, products, 1), numbers = tiles.number();
     const int64_t progress_words = p.batches * (sizeof(Control) / sizeof(int)) + 1;
-    const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
+    const int64_t queue_words = kCame + 2 * kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
     int64_t at = 0;   // in words
     auto even = [](int64_t count) { return (count + 1) / 2 * 2; };   // a TileQueue's word has eight bytes
@@ -4214,7 +4206,7 @@ struct Workspace {
     if (packs_y) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
     if (!gradients && !packs_y) y = x;
     const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
-    for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
+    for (int product = 0; product < products; ++product) this->sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether some are left in the workspace: sums of a cluster's tile
@@ -4279,7 +4271,7 @@ cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cud
 
 PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
   int* const words = at.queue[which];
-  SplitTiles tiles = at.tiles;
+  Tiles tiles = at.tiles;
   static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
   return {p,
           x,
@@ -4290,8 +4282,7 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
           p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0,
           at.controls,
           at.progress,
-          words + kSplitsDone,
-          at.partial_sums[which],
+          {at.sums[which], reinterpret_cast<unsigned long long*>(words + kCame)},
           at.chains_in_c,
           at.chain_sums};
 }
@@ -4363,7 +4354,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p);
+  if (kernel == kHalfKernel) return half_precision::Workspace(p, half_precision::Plan(p, gpu).tiles, nullptr).bytes;
   int64_t bytes = 0;
   if (kernel == kHopperKernel)
     for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
@@ -4553,7 +4544,6 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   const Structure masks(structure, contraction);
   p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
-  if (p.symmetric && is_computed_whole(p, static_cast<ElementType>(element_type(x.scalar_type())), gpu_of(x))) p.c_lower = p.symmetric = 0;
   const bool transposed = masks.c == kUpper;
   if (transposed) transpose(p);
   const int of_x = transposed ? Structure::flipped(masks.y) : masks.x, of_y = transposed ? Structure::flipped(masks.x) : masks.y;
@@ -4629,9 +4619,14 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
-  Product p = describe(x, y, c, contraction, structure);
   const Gpu& gpu = gpu_of(x);
   const auto type = static_cast<ElementType>(element_type(x.scalar_type()));
+  auto described = [&](const Tensor& c) {
+    Product p = describe(x, y, c, contraction, structure);
+    if (p.symmetric && is_computed_whole(p, type, gpu)) p.c_lower = p.symmetric = 0;
+    return p;
+  };
+  Product p = described(c);
   const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
   Tensor written = c;
   if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see transpose
@@ -4639,7 +4634,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
     if (copies & (transposed ? 2 : 1)) x = padded_copy(x);
     if (copies & (transposed ? 1 : 2)) y = padded_copy(y);
     if (copies & 4) written = empty_padded(c);
-    p = describe(x, y, written, contraction, structure);
+    p = described(written);
   }
   Maybe workspace, controls;   // freed at the end, they go to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
