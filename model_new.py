@@ -413,92 +413,52 @@ constexpr int kBandBlocks = 16;   // rows of C, in blocks, that the tiles of a d
 
 // A tile of C, as a cluster computes it. row = -1: there are no more.
 struct alignas(16) ClusterTile {
-  int row, col;        // its first block
-  int batch;           // which product of the batch
-  int split, splits;   // which split of its k-blocks, and of how many
-  int place;           // of the sums of its first split
+  int row, col, rows;   // its first block, and how many rows of blocks; its columns are Tiles::edge
+  int batch;            // which product of the batch
+  int split, splits;    // of SplitTiles: which split of its k-blocks, and of how many
+  int place;            // of the sums of its first split
 };
 
 struct KRange {
   int begin, end;   // half-open, in k-blocks
 };
 
-// The tiles of a batch by number, the longest first; the products of the batch take turns. A tile whose k-blocks are cut has a number for
-// each split, one after the other: of triangular operands a tile of more than `longest` k-blocks; of dense ones, whose tiles are equally
-// long, the first `cut`.
+// The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
 struct Tiles : TileOrder {
-  int edge;             // of a tile
+  int edge;              // of a tile
   int m_blocks, k_blocks;
   int batches;
-  int cluster_splits;   // CTAs of a cluster, which share the k-blocks of a tile
-  int longest;          // k-blocks of a split
-  int cut;
-  int count;            // of numbers
-  int places;           // for the sums of one product's splits
+  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows, and for the lower one
+  int count;             // of numbers
+  int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
-  // Those of a product, of which none is cut. `numbers`, of which `count` are to be given out, has to be an int.
+  // Those of a product, whole, of which no CTAs share k. Neither halved nor count is set.
   __host__ static Tiles of(const Product& p, int edge) {
     Tiles tiles = {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
-    tiles.batches = static_cast<int>(p.batches), tiles.cluster_splits = 1, tiles.longest = max(1, tiles.k_blocks);
+    tiles.batches = static_cast<int>(p.batches), tiles.splits = 1;
     return tiles;
   }
-
-  // Groups of one length and one number of splits.
-  __host__ __device__ int groups() const { return masked() ? TileOrder::groups() : 2; }
-  __host__ __device__ int64_t tiles_of(int group) const {
-    return masked() ? TileOrder::tiles_of(group) : group == 0 ? cut : TileOrder::count() - cut;
-  }
-  __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }   // k-blocks
-  __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
-
-  // Cuts tiles so that all of `clusters` have equally much to do. of_split: what a split costs besides, in k-blocks; measured, on an H200,
-  // as is all of this. products: so many of this size share the clusters. Returns the time of the longest, in k-blocks, of dense ones.
-  __host__ int split(int clusters, int products, int of_split) {
-    int64_t work = 0;
-    for (int group = 0; group < groups(); ++group) work += batches * tiles_of(group) * length(group);
-    if (masked()) {
-      int64_t average = work * products / clusters;
-      if (average < 40) average += average / (products == 2 && average < 20 ? 2 : 4);   // few splits count for more than an even share
-      longest = static_cast<int>(std::min<int64_t>(k_blocks, std::max<int64_t>(4, average)));
-      return longest;
-    }
-    const int64_t all = batches * TileOrder::count(), rounds = all / clusters, left = all % clusters;
-    int best = k_blocks;   // for those left
-    for (int splits = 2; left && ceil_div(k_blocks, splits) >= 4; ++splits) {
-      const int length = ceil_div(k_blocks, splits), time = ceil_div(static_cast<int>(left) * splits, clusters) * length;
-      if (time + of_split * splits < best) best = time + of_split * splits, longest = length;
-    }
-    cut = longest < k_blocks ? static_cast<int>(rounds ? left / batches : TileOrder::count()) : 0;
-    return static_cast<int>(rounds) * k_blocks + (left ? best : 0);
-  }
-  __host__ int64_t number() {   // behind `split`
-    int64_t numbers = 0, sums = 0;
-    for (int group = 0; group < groups(); ++group) {
-      const int64_t splits = tiles_of(group) * splits_of(group);
-      numbers += batches * splits, sums += splits_of(group) > 1 ? splits : 0;
-    }
-    count = static_cast<int>(numbers), places = static_cast<int>(sums);
-    return numbers;
+  // k-blocks of a group's tiles; of all tiles of one C.
+  __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
+  __host__ int64_t work() const {
+    int64_t sum = 0;
+    for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length(group);
+    return sum;
   }
 
   __device__ ClusterTile at(int number) const {
-    const int batch = batches == 1 ? 0 : number % batches;
-    int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= static_cast<int>(tiles_of(group)) * parts; ++group) {
-      const int of_group = static_cast<int>(tiles_of(group));
-      rest -= of_group * parts;
-      first += of_group, place += of_group * parts;
-    }
-    const Place at = TileOrder::at(first + rest / parts, kBandBlocks / edge);
-    return {at.i * edge, at.j * edge, batch, rest % parts, parts, batch * places + place + rest / parts * parts};
+    const bool half = number < 2 * halved;
+    const int tile = half ? number / 2 : number - halved, blocks = half ? edge / 2 : edge;
+    const Place place = TileOrder::at(tile / batches, kBandBlocks / edge);
+    return {place.i * edge + (half ? number % 2 * blocks : 0), place.j * edge, blocks, tile % batches};
   }
 
-  // The k-blocks that a CTA sums of a tile.
+  // The k-blocks that a CTA sums of a tile. No tile has none: of a lower half that lies below the last row it is one.
   __device__ KRange k_range(const ClusterTile& tile, int rank) const {
-    const int begin = first_k(x, y, tile.row, tile.col), length = end_of_k(x, y, tile.row + edge, tile.col + edge, k_blocks) - begin;
-    const int parts = tile.splits * cluster_splits, part = cluster_splits > 1 ? rank : tile.split;   // of one of the two alone
-    if (parts == 1) return {begin, begin + length};
-    return {begin + length * part / parts, begin + length * (part + 1) / parts};
+    const int begin = min(first_k(x, y, tile.row, tile.col), k_blocks - 1);
+    const int end = tile.row < m_blocks ? end_of_k(x, y, tile.row + tile.rows, tile.col + edge, k_blocks) : begin + 1;
+    if (splits == 1) return {begin, end};
+    return {begin + (end - begin) * rank / splits, begin + (end - begin) * (rank + 1) / splits};
   }
 
   // The k-block that comes at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
@@ -509,7 +469,76 @@ struct Tiles : TileOrder {
 
   // Whether a block on a diagonal is among a k-block's.
   __device__ bool is_masked(const ClusterTile& tile, int k) const {
-    return on_diagonal(x, tile.row, edge, k) || on_diagonal(y, tile.col, edge, k);
+    return on_diagonal(x, tile.row, tile.rows, k) || on_diagonal(y, tile.col, edge, k);
+  }
+};
+
+// The tiles of 256 x 256 of a batch by number, the longest first; the products of the batch take turns. A tile whose k-blocks are cut has a
+// number for each split, one after the other: of triangular operands a tile of more than `longest` k-blocks; of dense ones, whose tiles are
+// equally long, the first `cut`.
+struct SplitTiles : Tiles {
+  int longest;
+  int cut;
+  int places;   // for the sums of one product's splits
+
+  // Groups of one length and one number of splits.
+  __host__ __device__ int groups() const { return masked() ? Tiles::groups() : 2; }
+  __host__ __device__ int64_t tiles_of(int group) const {
+    return masked() ? Tiles::tiles_of(group) : group == 0 ? cut : TileOrder::count() - cut;
+  }
+  __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
+
+  // Cut so that all of `clusters`, which as many products as this share, have equally much to do; measured, on an H200. numbers: `count`,
+  // which has to be an int.
+  __host__ static SplitTiles of(const Product& p, int clusters, int products, int64_t& numbers) {
+    SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock)};
+    const int k_blocks = max(1, tiles.k_blocks);
+    if (tiles.masked()) {
+      int64_t average = tiles.work() * p.batches * products / clusters;
+      if (average < 40) average += average / (products == 2 && average < 20 ? 2 : 4);   // few splits count for more than an even share
+      tiles.longest = static_cast<int>(std::min<int64_t>(k_blocks, std::max<int64_t>(4, average)));
+    } else {
+      tiles.cut_left(k_blocks, clusters);
+    }
+    numbers = 0;
+    for (int group = 0; group < tiles.groups(); ++group) {
+      const int64_t splits = tiles.tiles_of(group) * tiles.splits_of(group);
+      numbers += p.batches * splits, tiles.places += tiles.splits_of(group) > 1 ? static_cast<int>(splits) : 0;
+    }
+    static_cast<Tiles&>(tiles).count = static_cast<int>(numbers);
+    return tiles;
+  }
+
+  // Of a dense product: those that are left when all clusters have had equally many.
+  __host__ void cut_left(int k_blocks, int clusters) {
+    const int64_t all = batches * TileOrder::count(), left = all % clusters;
+    int best = longest = k_blocks;   // what they take, in k-blocks; a split costs one besides
+    for (int splits = 2; left && ceil_div(k_blocks, splits) >= 4; ++splits) {
+      const int length = ceil_div(k_blocks, splits), time = ceil_div(static_cast<int>(left) * splits, clusters) * length + splits;
+      if (time < best) best = time, longest = length;
+    }
+    cut = longest == k_blocks ? 0 : static_cast<int>(all < clusters ? TileOrder::count() : left / batches);
+  }
+
+  __device__ ClusterTile at(int number) const {
+    const int batch = number % batches;
+    int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
+    for (; (parts = splits_of(group)) > 1 && rest >= static_cast<int>(tiles_of(group)) * parts; ++group) {
+      const int of_group = static_cast<int>(tiles_of(group));
+      rest -= of_group * parts;
+      first += of_group, place += of_group * parts;
+    }
+    ClusterTile tile = Tiles::at((first + rest / parts) * batches + batch);
+    tile.split = rest % parts, tile.splits = parts;
+    tile.place = batch * places + place + rest / parts * parts;
+    return tile;
+  }
+
+  __device__ KRange k_range(const ClusterTile& tile) const {
+    const KRange all = Tiles::k_range(tile, 0);
+    if (tile.splits == 1) return all;
+    const int length = all.end - all.begin;
+    return {all.begin + length * tile.split / tile.splits, all.begin + length * (tile.split + 1) / tile.splits};
   }
 };
 
@@ -523,17 +552,26 @@ struct Plan {
   int64_t count;        // tiles.count, which has to be an int
 
   Plan(const Product& p, const Gpu& gpu) {
-    const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock), small = p.batches * tile_count(p, 128);
+    const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
+    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), left = large % pairs;
     const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 8 ? 2 : 1;
-    tiles = Tiles::of(p, kTileEdge / kBlock);
-    const int64_t time_of_large = tiles.split(static_cast<int>(pairs), 1, 2);
-    // Dense: in twentieths of a large tile's time. A small one takes 12, or 22 where all SMs want the L2
+    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 22 where all SMs want the L2
+    const int64_t time_of_large = 20 * (large / pairs) + (left == 0 ? 0 : 2 * left <= pairs ? 12 : 20);
     const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 22 * small / sms);
-    const bool wide = splits == 1 && (is_masked(p) ? 4 * small > 7 * sms : 20 * time_of_large < time_of_small * k_blocks);
-    if (!wide) tiles = Tiles::of(p, 2), tiles.cluster_splits = splits;
-    ctas = wide ? 2 : splits;
-    count = tiles.number();
+    const bool wide = splits == 1 && (is_masked(p) ? 4 * small > 7 * sms : time_of_large < time_of_small);
+    tiles = Tiles::of(p, wide ? 4 : 2);
+    tiles.splits = splits, ctas = wide ? 2 : splits;
+    int64_t halved = 0;
+    if (wide && is_masked(p)) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
+      const int64_t work = p.batches * tiles.work();
+      for (int group = 0; group < tiles.groups() && 5 * pairs * tiles.length(group) > 6 * work; ++group)
+        halved += p.batches * tiles.tiles_of(group);
+    } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
+      halved = left;
+    }
+    count = (wide ? large : small) + halved;
     clusters = static_cast<int>(std::min(sms / ctas, count));
+    tiles.halved = static_cast<int>(halved), tiles.count = static_cast<int>(count);
   }
 };
 
@@ -3001,7 +3039,7 @@ __device__ inline bool has_queue(const typename Policy::Product& h) {
 
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
 // place that is written anew. The producer that asks is at most kDepth k-blocks ahead of all consumers; those wait for the mask warps once
-// in each tile of a triangle.
+// in each tile of a triangle, but for a lower half that is empty.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -3033,70 +3071,6 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
 #pragma unroll
     for (int u = 0; u < static_cast<int>(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
-}
-
-// ---- Skeleton: the splits of a tile.
-
-// Four sums at a time of each thread of a warpgroup to memory: 128 float4 from each other, or, kFar, as many as `step` says.
-template <int kCount, bool kFar = false>
-__device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
-#pragma unroll
-  for (int u = 0; u < kCount; u += 4) {
-    float4* const to = kFar ? at : at + u * 32;
-    *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
-    if (kFar) at = next_address(at, step);
-  }
-}
-
-// Adds what was left so `parts` times, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
-// memory takes no register.
-template <int kCount, int kStride, bool kFar = false>
-__device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
-#pragma unroll 1
-  for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
-#pragma unroll
-    for (int part = 0; part < kCount / 32; ++part) {
-      float4 other[8];   // all read before the first is added: the reads then wait for memory together
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
-        other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
-        if (kFar) at = next_address(at, step);
-      }
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
-        float* const four = sum + part * 32 + 4 * u;
-        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
-      }
-    }
-}
-
-// Where the splits of tiles meet, in memory.
-struct Meeting {
-  float* sums;                // of each split of a tile that is cut: 256 x 256
-  unsigned long long* came;   // for each 64 x 256 of each C: how many of its splits have, as a TileQueue counts
-};
-
-// Each split of a tile leaves the sums of its warpgroups, those of block `line` of rows of C; whoever is the last one adds up all of them, in
-// their order. So nobody waits, and the result is the same every time. Returns whether this is the last one.
-template <typename Product>
-__device__ inline bool meet_splits(const Product& h, const ClusterTile& tile, int line, int team, float* sum) {
-  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge / 4;   // of a tile; float4 of one warpgroup
-  const int thread = fresh_thread_index() % 128;
-  float4* const at = reinterpret_cast<float4*>(h.meeting.sums) + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart + thread;
-  leave_sums<128>(sum, at + static_cast<int64_t>(tile.split) * kLines * kPart);
-  named_barrier_sync<128>(team);
-  bool last = false;
-  if (thread == 0) {
-    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
-    __threadfence();
-    last = TileQueue{h.meeting.came + of_tile * h.tiles.cols + tile.col / kLines, h.queue.launch}.take(tile.splits) + 1 == tile.splits;
-    __threadfence();
-  }
-  if (!named_barrier_or<128>(team, last)) return false;
-#pragma unroll
-  for (int u = 0; u < 128; ++u) sum[u] = 0.0f;
-  add_sums<128, kLines * kPart>(sum, at, tile.splits);
-  return true;
 }
 
 // ---- Skeleton: what all policies share: multiplying, roles.
@@ -3167,7 +3141,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
       Policy::compute(h, shared, tile, round, at);
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
-    if (h.tiles.cluster_splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
+    if (h.tiles.splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
     if (warp == kProducerWarp) {
       if (elect_one()) produce<Policy>(h, shared, first);
     } else if (warp == kProducerWarp + 1) {
@@ -3176,7 +3150,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
       Policy::own_role(h, shared, first, warp);
     }
     __syncwarp();
-    if (h.tiles.cluster_splits > 1) cluster_wait();
+    if (h.tiles.splits > 1) cluster_wait();
   }
 }
 
@@ -3208,7 +3182,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   launch_dependent_grids();
   cluster_arrive_relaxed();
   const bool is_first = kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0;
-  const Tiles& tiles = products.of[is_first ? 0 : kCount - 1].tiles;
+  const auto& tiles = products.of[is_first ? 0 : kCount - 1].tiles;
   ClusterTile first = {-1};
   if (number < tiles.count) first = tiles.at(number);
   cluster_wait();
@@ -3252,7 +3226,6 @@ struct HalfProduct {
   TileQueue queue;
   int clusters;
   NonFinite non_finite;
-  Meeting meeting;
 };
 
 // ---- Half precision: storing C.
@@ -3375,16 +3348,17 @@ struct Half {
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
                               const KBlock& k_block, const OperandsAt& operands) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int k = k_block.k, row = tile.row + (kWide ? rank * kBlocksM : 0);
+    const int k = k_block.k, rows = tile.rows / kCtas, row = tile.row + (kWide ? rank * rows : 0);
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.own.landed : shared.full)[at.stage];
     barrier_wait(&shared.empty[at.stage], at.parity);
-    barrier_arrive_expect_tx(barrier, kBlocks * kOperandBytes);
+    barrier_arrive_expect_tx(barrier, (rows + kBlocksN) * kOperandBytes);
 #pragma unroll
-    for (int u = 0; u < kBlocksM; ++u) {
-      const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
-      tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
-    }
+    for (int u = 0; u < kBlocksM; ++u)
+      if (u < rows) {
+        const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
+        tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
+      }
 #pragma unroll
     for (int u = 0; u < kBlocksN; u += kCtas) {
       const int block = u + (kWide ? rank : 0);
@@ -3423,20 +3397,29 @@ struct Half {
   static __device__ void mask(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], const ClusterTile& tile, int rank, int k,
                               int row) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int x = k - tile.row - (kWide ? rank * kBlocksM : 0), y = k - tile.col;
-    if (on_diagonal(x_side, 0, kBlocksM, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
+    const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
+    if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
     if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
   }
 
-  // A consumer warpgroup multiplies and stores its part of a CTA's tile, 64 rows.
+  // A consumer warpgroup multiplies and stores its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+    if constexpr (kWide)
+      if (tile.rows == kBlocksM) return compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
+    compute_part<kBlocksN>(h, shared, tile, at, group, group, 0);
+  }
+
+  // x, y: the first of its blocks of X, and of Y, in a stage. kCols: how many of Y.
+  template <int kCols>
+  static __device__ void compute_part(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at, int group,
+                                      int x, int y) {
     const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     const uint32_t base = shared_address(&shared);
     const KRange range = h.tiles.k_range(tile, rank);
-    float sum[32 * kBlocksN] = {};
+    float sum[32 * kCols] = {};
 #pragma unroll
-    for (int u = 0; u < 32 * kBlocksN; ++u) keep(sum[u]);   // zero while the first k-block is on its way
+    for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
     auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
@@ -3446,9 +3429,9 @@ struct Half {
 #pragma unroll 1
     for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-      const uint64_t of_x = block(group), of_y = block(kBlocksM);
+      const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
       warpgroup_arrive();
-      issue_wgmma<T, 64 * kBlocksN, kMajorX, kMajorY>(of_x, of_y, sum, true);
+      issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
       warpgroup_commit_batch();
       warpgroup_wait<1>();
       if (reading >= 0) release(reading);
@@ -3457,30 +3440,28 @@ struct Half {
     warpgroup_wait<0>();
     if (reading >= 0) release(reading);
 
-    const int row = tile.row + (kWide ? rank * kBlocksM : 0) + group, col = tile.col;
-    if constexpr (kWide)
-      if (tile.splits > 1 && !meet_splits(h, tile, row, kConsumerTeam + group, sum)) return;
+    const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
     uint16_t* const c = result(h, tile.batch);
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
     auto store = [&](int place, int u, float* sum) {
       if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
     };
-    if (kWide || h.tiles.cluster_splits == 1) {
+    if (kWide || h.tiles.splits == 1) {
 #pragma unroll
-      for (int u = 0; u < kBlocksN; ++u) store(u % 2, u, sum + 32 * u);
+      for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* const sums = reinterpret_cast<float*>(shared.own.stage);
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
 #pragma unroll
-      for (int u = 0; u < 32 * kBlocksN; ++u) sums[u * 256 + threadIdx.x] = sum[u];
+      for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
       cluster_sync();
 #pragma unroll 1
-      for (int box = 2 * rank + group; box < kBlocksM * kBlocksN; box += 2 * h.tiles.cluster_splits) {
+      for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
 #pragma unroll 1
-        for (int from = 0; from < h.tiles.cluster_splits; ++from) {
+        for (int from = 0; from < h.tiles.splits; ++from) {
           const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
 #pragma unroll
           for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
@@ -3548,37 +3529,40 @@ static uint64_t number_of_launch() {
   return next += 2ull << 32;
 }
 
-// The workspace: TileQueue's word; of products with masks NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes; and
-// where splits meet.
-struct Workspace {
-  TileQueue queue;
-  NonFinite non_finite = {};
-  Meeting meeting = {};
-  int64_t bytes = 8;
-  Workspace(const Product& p, const Tiles& tiles, void* base) : queue{static_cast<unsigned long long*>(base), number_of_launch()} {
-    auto take = [&](int64_t count, auto*& at) {
-      at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(static_cast<char*>(base) + bytes);
-      bytes += (count * sizeof(*at) + 15) / 16 * 16;
-    };
-    if (is_masked(p)) {
-      const int64_t boxes = p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock);
-      take(1, non_finite.word), take(1, non_finite.taken), take(boxes, non_finite.boxes);
-      non_finite.tag = static_cast<uint32_t>(queue.launch >> 32), non_finite.room = static_cast<uint32_t>(boxes);
-    }
-    bytes = (bytes + 15) / 16 * 16;
-    if (!tiles.places) return;
-    take(p.batches * tiles.places * kTileEdge * kTileEdge, meeting.sums);
-    take(kTileEdge / kBlock * p.batches * tiles.rows * tiles.cols, meeting.came);
-  }
-};
+// The workspace: TileQueue's word; of products with masks NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes.
+static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
+int64_t workspace_bytes(const Product& p) { return 8 + (is_masked(p) ? 16 + 4 * box_count(p) : 0); }
+
+// Of a lower C whose operands are dense: how many large tiles are left when all clusters have had equally many, if so few that CTAs in fours
+// can share the k of their parts. They are the last on the diagonal.
+static int left_on_diagonal(const Product& p, const Gpu& gpu) {
+  const int64_t large = tile_count(p, kTileEdge), left = large % (gpu.sms / 2);
+  return p.c_lower && !is_masked(p) && p.batches == 1 && p.m % kTileEdge == 0 && p.k >= 4096 && left < large && 12 * left <= gpu.sms
+             ? static_cast<int>(left)
+             : 0;
+}
 
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
-  const Plan plan(p, gpu);
+  Plan plan(p, gpu);
   if (plan.count > kMaxSize) return cudaErrorInvalidConfiguration;
-  const Workspace at(p, plan.tiles, workspace);
+  if (const int left = plan.tiles.edge == 4 ? left_on_diagonal(p, gpu) : 0) {   // a batch of their own, before the others
+    Product q = p;
+    const int first = p.m - left * kTileEdge;
+    q.x = static_cast<const uint16_t*>(p.x) + first * p.x_row, q.y = static_cast<const uint16_t*>(p.y) + first * p.y_col;
+    q.c = static_cast<uint16_t*>(p.c) + first * (p.c_row + p.c_col);
+    q.m = q.n = kTileEdge, q.batch_dims = 1, q.batches = q.batch_size[0] = left;
+    q.x_batch[0] = kTileEdge * p.x_row, q.y_batch[0] = kTileEdge * p.y_col, q.c_batch[0] = kTileEdge * (p.c_row + p.c_col);
+    const cudaError_t error = launch(q, type, gpu, workspace, stream);
+    if (error != cudaSuccess) return error;
+    plan.tiles.halved = 0, plan.tiles.count = static_cast<int>(tile_count(p, kTileEdge)) - left;
+  }
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
-  h.queue = at.queue, h.non_finite = at.non_finite, h.meeting = at.meeting;
+  auto* const words = static_cast<unsigned long long*>(workspace);
+  h.queue = {words, number_of_launch()};
+  if (is_masked(p))
+    h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), reinterpret_cast<uint32_t*>(words + 2), reinterpret_cast<uint32_t*>(words + 3),
+                    static_cast<uint32_t>(h.queue.launch >> 32), static_cast<uint32_t>(box_count(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
@@ -3609,10 +3593,16 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
 _CUDA_PAIRS_TYPES = r"""
 // ---- Pairs: what its CTAs are given.
 
+// Where the splits of tiles meet, in memory.
+struct Meeting {
+  float* sums;                // of each split of a tile that is cut: 256 x 256
+  unsigned long long* came;   // for each 64 x 256 of each C: how many of its splits have, as a TileQueue counts
+};
+
 struct PairsProduct {
   Product p;
   Packed x, y;               // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
-  Tiles tiles;
+  SplitTiles tiles;
   TileQueue queue;
   int clusters;
   int64_t c_batch;           // from the C of one product to the next one's
@@ -3658,6 +3648,69 @@ __device__ inline uint32_t wide_blocks(const PairsProduct& h, int matrix, int li
 """
 
 _CUDA_PAIRS = r"""
+// ---- Pairs: the splits of a tile.
+
+// Four sums at a time of each thread of a warpgroup to memory: 128 float4 from each other, or, kFar, as many as `step` says.
+template <int kCount, bool kFar = false>
+__device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
+#pragma unroll
+  for (int u = 0; u < kCount; u += 4) {
+    float4* const to = kFar ? at : at + u * 32;
+    *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+    if (kFar) at = next_address(at, step);
+  }
+}
+
+// Adds what was left so `parts` times, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
+// memory takes no register.
+template <int kCount, int kStride, bool kFar = false>
+__device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
+#pragma unroll 1
+  for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
+#pragma unroll
+    for (int part = 0; part < kCount / 32; ++part) {
+      float4 other[8];   // all read before the first is added: the reads then wait for memory together
+#pragma unroll
+      for (int u = 0; u < 8; ++u) {
+        other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
+        if (kFar) at = next_address(at, step);
+      }
+#pragma unroll
+      for (int u = 0; u < 8; ++u) {
+        float* const four = sum + part * 32 + 4 * u;
+        four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
+      }
+    }
+}
+
+// Each split of a tile leaves the sums of its warpgroups, those of block `line` of rows of C; whoever is the last one adds up all of them, in
+// their order. So nobody waits, and the result is the same every time. Returns whether this is the last one.
+__device__ inline bool meet_splits(const PairsProduct& h, const ClusterTile& tile, int line, int team, float* sum) {
+  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge / 4;   // of a tile; float4 of one warpgroup
+  auto place_of = [&](int split) {
+    const int64_t part = static_cast<int64_t>(tile.place + split) * kLines + line % kLines;
+    return reinterpret_cast<float4*>(h.meeting.sums) + part * kPart + fresh_thread_index() % 128;
+  };
+  leave_sums<128>(sum, place_of(tile.split));
+  named_barrier_sync<128>(team);
+  bool last = false;
+  if (fresh_thread_index() % 128 == 0) {
+    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+    __threadfence();
+    last = TileQueue{h.meeting.came + of_tile * h.tiles.cols + tile.col / kLines, h.queue.launch}.take(tile.splits) + 1 == tile.splits;
+    __threadfence();
+  }
+  if (!named_barrier_or<128>(team, last)) return false;
+  int from = 1 - tile.split, parts = 1;   // of two the other one: their order makes no difference
+  if (tile.splits > 2) {
+    from = 0, parts = tile.splits;
+#pragma unroll
+    for (int u = 0; u < 128; ++u) sum[u] = 0.0f;
+  }
+  add_sums<128, kLines * kPart>(sum, place_of(from), parts);
+  return true;
+}
+
 // ---- Pairs: writing a tile.
 
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
@@ -3927,7 +3980,7 @@ struct Pairs {
     shared.own.first = {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
     return {};
   }
-  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
+  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
   static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
@@ -4158,15 +4211,14 @@ struct Workspace {
   int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
   int words;             // how many there are
   int64_t numbers;       // of tiles, which has to be an int
-  Tiles tiles;
+  SplitTiles tiles;
   int64_t bytes;
 
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
   // have their words elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(Tiles::of(p, kTileEdge / kBlock)) {
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, gradients == 2 ? 2 : 1, numbers)) {
     const int products = gradients == 2 ? 2 : 1;
-    tiles.split(clusters, products, 1), numbers = tiles.number();
     const int64_t progress_words = p.batches * (sizeof(Control) / sizeof(int)) + 1;
     const int64_t queue_words = kCame + 2 * kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
@@ -4271,7 +4323,7 @@ cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cud
 
 PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
   int* const words = at.queue[which];
-  Tiles tiles = at.tiles;
+  SplitTiles tiles = at.tiles;
   static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
   return {p,
           x,
@@ -4354,7 +4406,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  if (kernel == kHalfKernel) return half_precision::Workspace(p, half_precision::Plan(p, gpu).tiles, nullptr).bytes;
+  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p);
   int64_t bytes = 0;
   if (kernel == kHopperKernel)
     for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
