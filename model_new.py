@@ -416,7 +416,7 @@ struct alignas(16) ClusterTile {
   int row, col, rows;   // its first block, and how many rows of blocks; its columns are Tiles::edge
   int batch;            // which product of the batch
   int split, splits;    // of SplitTiles: which split of its k-blocks, and of how many
-  int place;            // of the sums of its first split
+  int place;            // of the partial sums of its first split
 };
 
 struct KRange {
@@ -474,12 +474,12 @@ struct Tiles : TileOrder {
 };
 
 // The tiles of 256 x 256 of a batch by number, the longest first; the products of the batch take turns. A tile whose k-blocks are cut has a
-// number for each split, one after the other: of triangular operands a tile of more than `longest` k-blocks; of dense ones, whose tiles are
-// equally long, the first `cut`.
+// number for each split, one after the other, so that the splits before one have been handed out before it: of triangular operands a tile of
+// more than `longest` k-blocks; of dense ones, whose tiles are equally long, the first `cut`.
 struct SplitTiles : Tiles {
   int longest;
   int cut;
-  int places;   // for the sums of one product's splits
+  int places;   // for the partial sums of one product: of all splits but each tile's last
 
   // Groups of one length and one number of splits.
   __host__ __device__ int groups() const { return masked() ? Tiles::groups() : 2; }
@@ -488,36 +488,36 @@ struct SplitTiles : Tiles {
   }
   __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
 
-  // Cut so that all of `clusters`, which as many products as this share, have equally much to do; measured, on an H200. numbers: `count`,
-  // which has to be an int.
+  // Of a product for so many clusters, which as many of its size share. numbers: `count`, which has to be an int.
   __host__ static SplitTiles of(const Product& p, int clusters, int products, int64_t& numbers) {
     SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock)};
-    const int k_blocks = max(1, tiles.k_blocks);
-    if (tiles.masked()) {
-      int64_t average = tiles.work() * p.batches * products / clusters;
-      if (average < 40) average += average / (products == 2 && average < 20 ? 2 : 4);   // few splits count for more than an even share
-      tiles.longest = static_cast<int>(std::min<int64_t>(k_blocks, std::max<int64_t>(4, average)));
-    } else {
-      tiles.cut_left(k_blocks, clusters);
-    }
+    tiles.longest = max(1, tiles.k_blocks);
+    tiles.masked() ? tiles.cut_long(clusters, products) : tiles.cut_left(clusters);
     numbers = 0;
     for (int group = 0; group < tiles.groups(); ++group) {
-      const int64_t splits = tiles.tiles_of(group) * tiles.splits_of(group);
-      numbers += p.batches * splits, tiles.places += tiles.splits_of(group) > 1 ? static_cast<int>(splits) : 0;
+      const int64_t of_group = tiles.tiles_of(group);
+      numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += static_cast<int>(of_group) * (tiles.splits_of(group) - 1);
     }
     static_cast<Tiles&>(tiles).count = static_cast<int>(numbers);
     return tiles;
   }
 
-  // Of a dense product: those that are left when all clusters have had equally many.
-  __host__ void cut_left(int k_blocks, int clusters) {
+  // Cuts tiles of triangular operands that are longer than what each cluster has to do on average; measured, on an H200.
+  __host__ void cut_long(int clusters, int products) {
+    int64_t most = work() * batches * products / clusters;
+    if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
+    longest = static_cast<int>(std::min<int64_t>(longest, std::max<int64_t>(4, most)));
+  }
+
+  // Cuts those dense tiles that are left when all clusters have had equally many, so that they end soonest, if a split costs one k-block.
+  __host__ void cut_left(int clusters) {
     const int64_t all = batches * TileOrder::count(), left = all % clusters;
-    int best = longest = k_blocks;   // what they take, in k-blocks; a split costs one besides
+    int best = longest;
     for (int splits = 2; left && ceil_div(k_blocks, splits) >= 4; ++splits) {
       const int length = ceil_div(k_blocks, splits), time = ceil_div(static_cast<int>(left) * splits, clusters) * length + splits;
       if (time < best) best = time, longest = length;
     }
-    cut = longest == k_blocks ? 0 : static_cast<int>(all < clusters ? TileOrder::count() : left / batches);
+    if (longest < k_blocks) cut = static_cast<int>(all < clusters ? TileOrder::count() : left / batches);
   }
 
   __device__ ClusterTile at(int number) const {
@@ -526,11 +526,11 @@ struct SplitTiles : Tiles {
     for (; (parts = splits_of(group)) > 1 && rest >= static_cast<int>(tiles_of(group)) * parts; ++group) {
       const int of_group = static_cast<int>(tiles_of(group));
       rest -= of_group * parts;
-      first += of_group, place += of_group * parts;
+      first += of_group, place += of_group * (parts - 1);
     }
     ClusterTile tile = Tiles::at((first + rest / parts) * batches + batch);
     tile.split = rest % parts, tile.splits = parts;
-    tile.place = batch * places + place + rest / parts * parts;
+    tile.place = batch * places + place + rest / parts * (parts - 1);
     return tile;
   }
 
@@ -3007,6 +3007,7 @@ struct TileQueue {
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
 //   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
+//   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
 //   prepare, has_work, is_left_out, operands_of, k_range, load, compute, own_role, result
 template <typename Policy>
 struct SharedMemory {
@@ -3031,10 +3032,10 @@ struct OperandsAt {
 
 // ---- Skeleton: tiles.
 
-// Whether clusters ask for any tile. The first one of each has the cluster's number.
+// Whether clusters ask for any tile.
 template <typename Policy>
 __device__ inline bool has_queue(const typename Policy::Product& h) {
-  return h.clusters < h.tiles.count;
+  return Policy::kTakesFirst || h.clusters < h.tiles.count;
 }
 
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
@@ -3055,8 +3056,9 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
+  const int given = Policy::kTakesFirst ? 0 : h.clusters;   // tiles that come by the cluster's number
   int number;
-  do number = h.clusters + h.queue.take(h.tiles.count);
+  do number = given + h.queue.take(h.tiles.count - given + h.clusters);
   while (number < h.tiles.count && Policy::is_left_out(h, number));
   ClusterTile tile = {-1};
   if (number < h.tiles.count) tile = h.tiles.at(number);
@@ -3089,8 +3091,7 @@ template <typename Policy>
 __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
   const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
-  shared.next[kQueued - 1] = tile;         // behind the last place is the first
-  for (int round = 0; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
+  for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
     const KRange range = Policy::k_range(h, tile, rank);
     const int count = range.end - range.begin;
     const OperandsAt operands = Policy::operands_of(h, shared, tile);
@@ -3124,20 +3125,23 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
 
 // ---- Skeleton: the kernel.
 
-// What the warps of a CTA do, each in its role. first: the cluster's first tile. number: the cluster's.
+// What the warps of a CTA do, each in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
 template <typename Policy>
 __device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), rank = block_rank_in_cluster();
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+  if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile<Policy>(h, shared, 0, rank);
+  __syncwarp();
   grid_dependency_wait();   // the kernel before may still read what is C now, or write what is an operand
   fence_proxy_async_global();
   const bool has_work = Policy::has_work(h);
+  if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
   if (!has_work) first.row = -1;
 
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<Policy::kConsumerRegisters>();
     Pipeline<Policy::kStages> at;
     ClusterTile tile = first;
-    for (int round = 0; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
+    for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
       Policy::compute(h, shared, tile, round, at);
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
@@ -3181,12 +3185,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   __syncwarp();
   launch_dependent_grids();
   cluster_arrive_relaxed();
-  const bool is_first = kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0;
-  const auto& tiles = products.of[is_first ? 0 : kCount - 1].tiles;
-  ClusterTile first = {-1};
-  if (number < tiles.count) first = tiles.at(number);
+  ClusterTile first = {};
+  if (!Policy::kTakesFirst) first = products.of[0].tiles.at(number);
   cluster_wait();
-  if (is_first)
+  if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
     take_part<Policy>(products.of[0], shared, first, number);
   else
     take_part<Second>(products.of[kCount - 1], *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
@@ -3322,7 +3324,7 @@ struct Half {
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
   static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
   static constexpr int kConsumerRegisters = 216, kAskedAhead = 3;
-  static constexpr bool kStreaming = false;
+  static constexpr bool kTakesFirst = false, kStreaming = false;
 
   struct Memory {
     uint8_t stage[kStages][kBlocks][kOperandBytes];
@@ -3593,12 +3595,6 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
 _CUDA_PAIRS_TYPES = r"""
 // ---- Pairs: what its CTAs are given.
 
-// Where the splits of tiles meet, in memory.
-struct Meeting {
-  float* sums;                // of each split of a tile that is cut: 256 x 256
-  unsigned long long* came;   // for each 64 x 256 of each C: how many of its splits have, as a TileQueue counts
-};
-
 struct PairsProduct {
   Product p;
   Packed x, y;               // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
@@ -3608,7 +3604,8 @@ struct PairsProduct {
   int64_t c_batch;           // from the C of one product to the next one's
   const Control* controls;   // of each product
   int* progress;             // see Progress
-  Meeting meeting;
+  int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
+  float* partial_sums;       // of all splits but each tile's last
   bool chains_in_c;          // whether C has room for the sums of the chains of a tile, where that has no splits
   float* chain_sums;         // of each CTA: of its tile's chains so far
 };
@@ -3648,9 +3645,10 @@ __device__ inline uint32_t wide_blocks(const PairsProduct& h, int matrix, int li
 """
 
 _CUDA_PAIRS = r"""
-// ---- Pairs: the splits of a tile.
+// ---- Pairs: split-K through memory.
 
-// Four sums at a time of each thread of a warpgroup to memory: 128 float4 from each other, or, kFar, as many as `step` says.
+// The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
+// next one. kCount of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
 template <int kCount, bool kFar = false>
 __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
 #pragma unroll
@@ -3661,7 +3659,7 @@ __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 1
   }
 }
 
-// Adds what was left so `parts` times, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
+// Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
 // memory takes no register.
 template <int kCount, int kStride, bool kFar = false>
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
@@ -3683,35 +3681,7 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& parts, 
     }
 }
 
-// Each split of a tile leaves the sums of its warpgroups, those of block `line` of rows of C; whoever is the last one adds up all of them, in
-// their order. So nobody waits, and the result is the same every time. Returns whether this is the last one.
-__device__ inline bool meet_splits(const PairsProduct& h, const ClusterTile& tile, int line, int team, float* sum) {
-  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge / 4;   // of a tile; float4 of one warpgroup
-  auto place_of = [&](int split) {
-    const int64_t part = static_cast<int64_t>(tile.place + split) * kLines + line % kLines;
-    return reinterpret_cast<float4*>(h.meeting.sums) + part * kPart + fresh_thread_index() % 128;
-  };
-  leave_sums<128>(sum, place_of(tile.split));
-  named_barrier_sync<128>(team);
-  bool last = false;
-  if (fresh_thread_index() % 128 == 0) {
-    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
-    __threadfence();
-    last = TileQueue{h.meeting.came + of_tile * h.tiles.cols + tile.col / kLines, h.queue.launch}.take(tile.splits) + 1 == tile.splits;
-    __threadfence();
-  }
-  if (!named_barrier_or<128>(team, last)) return false;
-  int from = 1 - tile.split, parts = 1;   // of two the other one: their order makes no difference
-  if (tile.splits > 2) {
-    from = 0, parts = tile.splits;
-#pragma unroll
-    for (int u = 0; u < 128; ++u) sum[u] = 0.0f;
-  }
-  add_sums<128, kLines * kPart>(sum, place_of(from), parts);
-  return true;
-}
-
-// ---- Pairs: writing a tile.
+// ---- Pairs: writing a tile, or leaving its sums.
 
 // Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
 // fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
@@ -3773,18 +3743,40 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
 }
 
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
-// or, behind the last chain of the tile, or of a split, go to C.
+// or, behind the tile's last chain, go to C.
+//
+// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
+// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
-  const int line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
-  if (kChains) {
-    int64_t step = 128;
-    float4* const at = chain_place(h, tile, line, group, fresh_thread_index() % 128, step);
-    const int parts = flags & kAgain ? 1 : 0;
-    add_sums<128, 0, true>(total[0], at, parts, step);
-    if (!(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
+  constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
+  int64_t step = 128;
+  float4* at = nullptr;
+  if (kChains) at = chain_place(h, tile, line, group, thread, step);
+  int parts = kChains && flags & kAgain ? 1 : 0;
+  if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
+  if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
+  if (tile.splits > 1) {
+    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+    int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
+    at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
+    const bool leaves = tile.split < tile.splits - 1;
+    if (leaves) {
+      at += static_cast<int64_t>(tile.split) * kPart;
+    } else {
+      if (thread == 0)
+        while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
+      named_barrier_sync<128>(group);
+    }
+    add_sums<128, kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
+    if (leaves) {
+      leave_sums<128>(total[0], at);
+      named_barrier_sync<128>(group);
+      if (thread == 0) add_release(done, 1);
+      return;
+    }
   }
-  if (tile.splits > 1 && !meet_splits(h, tile, line, group, total[0])) return;
   if (kChains && flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
@@ -3955,6 +3947,7 @@ struct Pairs {
   static constexpr bool kLo = kProducts == 3;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = kLo ? kBlockBytes : kOperandBytes, kStageBytes = 2 * kPartBytes;
   static constexpr int kDepth = (kStages + 2) / 3, kConsumerRegisters = 216, kAskedAhead = 2;
+  static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
   static constexpr bool kStreaming = true;
 
   struct Memory {
@@ -4195,8 +4188,8 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and Meeting::came.
-enum QueueWord : int { kNextTile, kNextBehind = 2, kCame = 4 };
+// The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
+enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
 
 // Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
 // the Controls, the progress, the masks of wide blocks and the counters.
@@ -4205,7 +4198,7 @@ struct Workspace {
   int* progress;
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
-  float* sums[2];        // of splits
+  float* partial_sums[2];
   bool chains_in_c;      // see PairsProduct
   float* chain_sums;     // both gradients' clusters have places in it
   int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
@@ -4220,7 +4213,7 @@ struct Workspace {
       : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, gradients == 2 ? 2 : 1, numbers)) {
     const int products = gradients == 2 ? 2 : 1;
     const int64_t progress_words = p.batches * (sizeof(Control) / sizeof(int)) + 1;
-    const int64_t queue_words = kCame + 2 * kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
+    const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
     int64_t at = 0;   // in words
     auto even = [](int64_t count) { return (count + 1) / 2 * 2; };   // a TileQueue's word has eight bytes
@@ -4258,7 +4251,7 @@ struct Workspace {
     if (packs_y) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
     if (!gradients && !packs_y) y = x;
     const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
-    for (int product = 0; product < products; ++product) this->sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
+    for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether some are left in the workspace: sums of a cluster's tile
@@ -4334,7 +4327,8 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
           p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0,
           at.controls,
           at.progress,
-          {at.sums[which], reinterpret_cast<unsigned long long*>(words + kCame)},
+          words + kSplitsDone,
+          at.partial_sums[which],
           at.chains_in_c,
           at.chain_sums};
 }
