@@ -544,12 +544,25 @@ struct SplitTiles : Tiles {
 
 namespace half_precision {
 
+// The last large tiles on the diagonal of C, as a batch of products. So few that four CTAs can share the k of each of its small tiles: in a
+// launch of their own they take a fraction of the time for which they would leave other clusters idle.
+inline Product last_on_diagonal(const Product& p, int tiles) {
+  Product q = p;
+  const int first = p.m - tiles * kTileEdge;
+  q.x = static_cast<const uint16_t*>(p.x) + first * p.x_row, q.y = static_cast<const uint16_t*>(p.y) + first * p.y_col;
+  q.c = static_cast<uint16_t*>(p.c) + first * (p.c_row + p.c_col);
+  q.m = q.n = kTileEdge, q.batch_dims = 1, q.batches = q.batch_size[0] = tiles;
+  q.x_batch[0] = kTileEdge * p.x_row, q.y_batch[0] = kTileEdge * p.y_col, q.c_batch[0] = kTileEdge * (p.c_row + p.c_col);
+  return q;
+}
+
 // How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are multiplied fastest, but few of them leave SMs
 // idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
 struct Plan {
   Tiles tiles = {};
   int ctas, clusters;   // of a cluster; of the product
   int64_t count;        // tiles.count, which has to be an int
+  int apart = 0;        // large tiles besides, the last on the diagonal of C: see last_on_diagonal
 
   Plan(const Product& p, const Gpu& gpu) {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
@@ -566,10 +579,12 @@ struct Plan {
       const int64_t work = p.batches * tiles.work();
       for (int group = 0; group < tiles.groups() && 5 * pairs * tiles.length(group) > 6 * work; ++group)
         halved += p.batches * tiles.tiles_of(group);
+    } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
+      apart = static_cast<int>(left);
     } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
       halved = left;
     }
-    count = (wide ? large : small) + halved;
+    count = (wide ? large : small) + halved - apart;
     clusters = static_cast<int>(std::min(sms / ctas, count));
     tiles.halved = static_cast<int>(halved), tiles.count = static_cast<int>(count);
   }
@@ -3535,28 +3550,12 @@ static uint64_t number_of_launch() {
 static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
 int64_t workspace_bytes(const Product& p) { return 8 + (is_masked(p) ? 16 + 4 * box_count(p) : 0); }
 
-// Of a lower C whose operands are dense: how many large tiles are left when all clusters have had equally many, if so few that CTAs in fours
-// can share the k of their parts. They are the last on the diagonal.
-static int left_on_diagonal(const Product& p, const Gpu& gpu) {
-  const int64_t large = tile_count(p, kTileEdge), left = large % (gpu.sms / 2);
-  return p.c_lower && !is_masked(p) && p.batches == 1 && p.m % kTileEdge == 0 && p.k >= 4096 && left < large && 12 * left <= gpu.sms
-             ? static_cast<int>(left)
-             : 0;
-}
-
 cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
-  Plan plan(p, gpu);
+  const Plan plan(p, gpu);
   if (plan.count > kMaxSize) return cudaErrorInvalidConfiguration;
-  if (const int left = plan.tiles.edge == 4 ? left_on_diagonal(p, gpu) : 0) {   // a batch of their own, before the others
-    Product q = p;
-    const int first = p.m - left * kTileEdge;
-    q.x = static_cast<const uint16_t*>(p.x) + first * p.x_row, q.y = static_cast<const uint16_t*>(p.y) + first * p.y_col;
-    q.c = static_cast<uint16_t*>(p.c) + first * (p.c_row + p.c_col);
-    q.m = q.n = kTileEdge, q.batch_dims = 1, q.batches = q.batch_size[0] = left;
-    q.x_batch[0] = kTileEdge * p.x_row, q.y_batch[0] = kTileEdge * p.y_col, q.c_batch[0] = kTileEdge * (p.c_row + p.c_col);
-    const cudaError_t error = launch(q, type, gpu, workspace, stream);
+  if (plan.apart) {
+    const cudaError_t error = launch(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
     if (error != cudaSuccess) return error;
-    plan.tiles.halved = 0, plan.tiles.count = static_cast<int>(tile_count(p, kTileEdge)) - left;
   }
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;

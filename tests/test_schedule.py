@@ -177,12 +177,12 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
 // ---- The tiles of float32's kernel on Hopper.
 
 template <Contraction kC>
-void check_hopper(int m, int n, int k, int masks, int longest_split) {
+void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
   PairsProduct h = {};
   const Product& p = h.p = product_of(kC, m, n, k, masks, 2);
   const int k_blocks = blocks_in(k);
   int64_t numbers = 0;
-  h.tiles = SplitTiles::of(p, max(1, min(longest_split, k_blocks)), numbers);
+  h.tiles = SplitTiles::of(p, clusters, products, numbers);
   const SplitTiles& tiles = h.tiles;
   CHECK(numbers == tiles.count && tiles.k_blocks == k_blocks, "%d numbers", tiles.count);
   h.x.triangular = p.x_triangular, h.y.triangular = p.y_triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
@@ -213,16 +213,21 @@ void check_hopper(int m, int n, int k, int masks, int longest_split) {
   std::map<std::pair<int, int>, std::vector<char>> summed;
   std::map<std::tuple<int, int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
-  int before = 0x7FFFFFFF;
+  int before = 0x7FFFFFFF, splits = 0;
+  std::vector<int> busy(clusters);   // for how many k-blocks
   for (int number = 0; number < tiles.count; ++number) {
     const ClusterTile tile = tiles.at(number);
     const KRange range = tiles.k_range(tile);
+    splits = max(splits, tile.splits);
     const int length = range.end - range.begin, i = tile.row / kEdge, j = tile.col / kEdge;
     CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.rows == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
     CHECK(i >= 0 && i < rows && j >= 0 && j < cols, "tile %d: row %d, column %d", number, i, j);
     CHECK(!p.c_lower || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
     CHECK(range.begin >= 0 && range.end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, range.begin, range.end - 1);
-    CHECK(length <= tiles.longest, "tile %d is %d long, longer than %d", number, length, tiles.longest);
+    CHECK(length <= (tiles.masked() || tile.splits > 1 ? tiles.longest : k_blocks), "tile %d is %d long, longer than %d", number, length,
+          tiles.longest);
+    const int first_free = static_cast<int>(std::min_element(busy.begin(), busy.end()) - busy.begin());   // whoever is done first takes it
+    busy[first_free] += length;
     CHECK(tile.batch == number % 2, "tile %d is of product %d", number, tile.batch);   // they take turns
     if (tile.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
       CHECK(length - (kEdge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
@@ -243,6 +248,11 @@ void check_hopper(int m, int n, int k, int masks, int longest_split) {
       CHECK(k_block >= range.begin && k_block < range.end && !all[k_block]++, "tile %d: k-block %d of row %d, column %d is summed twice",
             number, k_block, i, j);
     }
+  }
+  if (!tiles.masked()) {   // equally long tiles: those that are left over are cut, if all are then done sooner
+    const int64_t whole = (int64_t(rows) * cols * 2 + clusters - 1) / clusters * k_blocks, last = *std::max_element(busy.begin(), busy.end());
+    CHECK(p.c_lower || (splits > 1 ? last < whole : last == whole), "the last is done after %lld, uncut after %lld", (long long)last,
+          (long long)whole);
   }
   for (char taken : place_taken) CHECK(taken, "there are more places for partial sums than splits");
   int64_t work = 0;   // of one product
@@ -268,11 +278,31 @@ void check_hopper(int m, int n, int k, int masks, int longest_split) {
 
 // ---- The half-precision kernel's tiles, as its plan says, of a batch.
 
+void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms);
+
+// What is computed apart: where it begins in memory, and its own tiles.
+void check_apart(const Product& p, const half_precision::Plan& plan, int sms) {
+  Product strides = p;
+  strides.x_row = 1000, strides.x_col = 3, strides.y_row = 2000, strides.y_col = 5, strides.c_row = 7000, strides.c_col = 11;
+  const Product q = half_precision::last_on_diagonal(strides, plan.apart);
+  const half_precision::Plan apart(q, {sms, 90});
+  CHECK(apart.tiles.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", plan.apart);
+  for (int tile = 0; tile < plan.apart; ++tile) {
+    const int64_t first = p.m - (plan.apart - tile) * 256;
+    auto offset = [&](const void* to, const int64_t (&batch)[kMaxBatchDims]) { return reinterpret_cast<intptr_t>(to) / 2 + tile * batch[0]; };
+    CHECK(offset(q.x, q.x_batch) == first * 1000 && offset(q.y, q.y_batch) == first * 5 && offset(q.c, q.c_batch) == first * 7011,
+          "tile %d apart", tile);
+  }
+  check_half(p.contraction, 256, 256, p.k, p.c_lower << 2, plan.apart, sms);
+}
+
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
   const Product p = product_of(contraction, m, n, k, masks, batches);
   const bool triangular = p.x_triangular || p.y_triangular;
   const half_precision::Plan plan(p, {sms, 90});
   const Tiles& tiles = plan.tiles;
+  if (plan.apart) check_apart(p, plan, sms);
+  const int apart_from = ceil_div(m, kBlock) - plan.apart * tiles.edge;   // blocks from there on are of the tiles apart, on the diagonal
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
   CHECK(plan.count == tiles.count && tiles.halved >= 0 && 2 * tiles.halved <= tiles.count, "%d numbers, %d tiles in halves", tiles.count,
         tiles.halved);
@@ -320,13 +350,17 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
   for (int batch = 0; batch < batches; ++batch)
     for (int i = 0; i < m_blocks; ++i)
       for (int j = 0; j < (p.c_lower ? i + 1 : n_blocks); ++j) {
+        if (i >= apart_from && j >= apart_from && i / tiles.edge == j / tiles.edge) {
+          CHECK(plan.apart && !summed.count({batch, i, j}), "block %d, %d is computed apart, too", i, j);
+          continue;
+        }
         CHECK(summed.count({batch, i, j}), "block %d, %d of product %d is left out", i, j, batch);
         int begin, end;
         range_of_k(p, i * kBlock, min(m, (i + 1) * kBlock), j * kBlock, min(n, (j + 1) * kBlock), begin, end);
         for (int k_block = begin / kBlock; k_block * kBlock < end; ++k_block)
           CHECK(summed[std::make_tuple(batch, i, j)][k_block], "block %d, %d lacks k-block %d", i, j, k_block);
       }
-  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, ", plan.ctas, tiles.edge * kBlock, tiles.halved);
+  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d apart, ", plan.ctas, tiles.edge * kBlock, tiles.halved, plan.apart);
 }
 
 int main(int, char** arguments) {
@@ -340,9 +374,9 @@ int main(int, char** arguments) {
     case 'n': check_no_plan(a[1], a[2]); break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6]); break;
     default:
-      if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5]);
-      else if (contraction == kNT) check_hopper<kNT>(a[1], a[2], a[3], a[4], a[5]);
-      else check_hopper<kTN>(a[1], a[2], a[3], a[4], a[5]);
+      if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5], a[6]);
+      else if (contraction == kNT) check_hopper<kNT>(a[1], a[2], a[3], a[4], a[5], a[6]);
+      else check_hopper<kTN>(a[1], a[2], a[3], a[4], a[5], a[6]);
   }
   std::printf("all holds\n");
 }
@@ -377,7 +411,7 @@ MASKED = {
     if c | masks not in (DENSE, LOWER) and (name, c | masks) != ("NN", X | Y)
 }
 every_mask = pytest.mark.parametrize(("contraction", "masks"), MASKED.values(), ids=MASKED)
-NEVER = 2**31 - 1
+CLUSTERS = [1, 7, 66, 1000]  # with one nothing is cut, with 1000 all that is long
 RECTANGLES = [(2048, 4096, 8192), (300, 700, 500), (3000, 5000, 1000), (1, 5000, 70), (5000, 1, 70), (129, 257, 1), (64, 4097, 4095)]
 
 
@@ -415,18 +449,19 @@ def test_the_root_of_a_triangular_number_is_exact(program):
     program("roots")
 
 
-@pytest.mark.parametrize("longest_split", [4, 7, 12, 30, NEVER])
+@pytest.mark.parametrize("clusters", CLUSTERS)
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_the_hopper_kernel_sums_each_tile_of_a_triangle_once(program, contraction, longest_split):
-    for N in (1, 64, 65, 128, 129, 192, 300, 640, 1000, 1280, 2048, 2080, 2100, 4000, 4096, *((8192,) if longest_split == NEVER else ())):
-        program("hopper", CONTRACTIONS[contraction], N, N, N, LOWER, longest_split)
+def test_the_hopper_kernel_sums_each_tile_of_a_triangle_once(program, contraction, clusters):
+    sizes = (1, 64, 65, 128, 129, 192, 300, 640, 1000, 1280, 2048, 2080, 2100, 4000, 4096, *((8192,) if clusters == 1 else ()))
+    for number, N in enumerate(sizes):
+        program("hopper", CONTRACTIONS[contraction], N, N, N, LOWER, clusters, 1 + number % 2)
 
 
-@pytest.mark.parametrize("longest_split", [4, 7, NEVER])
+@pytest.mark.parametrize("clusters", [*CLUSTERS, 16])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_the_hopper_kernel_sums_each_tile_of_a_rectangle_once(program, contraction, longest_split):
+def test_the_hopper_kernel_sums_each_tile_of_a_rectangle_once(program, contraction, clusters):
     for sizes in RECTANGLES:
-        program("hopper", CONTRACTIONS[contraction], *sizes, DENSE, longest_split)
+        program("hopper", CONTRACTIONS[contraction], *sizes, DENSE, clusters, 1)
 
 
 @pytest.mark.parametrize("sms", [132, 114, 78])
@@ -484,11 +519,11 @@ def test_the_tf32_kernel_sums_each_tile_of_every_mask_once(program, contraction,
         program("plan", contraction, *sizes, masks, (0, 12, 92)[number % 3], batches)
 
 
-@pytest.mark.parametrize("longest_split", [4, 7, 30, NEVER])
+@pytest.mark.parametrize("clusters", CLUSTERS)
 @every_mask
-def test_the_hopper_kernel_sums_each_tile_of_every_mask_once(program, contraction, masks, longest_split):
+def test_the_hopper_kernel_sums_each_tile_of_every_mask_once(program, contraction, masks, clusters):
     for sizes in fitting(masks, (1, 1), (64, 300), (65, 7), (129, 2100), (300, 64), (640, 1000), (1280, 70), (2080, 1500), (2100, 4096)):
-        program("hopper", contraction, *sizes, masks, longest_split)
+        program("hopper", contraction, *sizes, masks, clusters, 1)
 
 
 @pytest.mark.parametrize("sms", [132, 78])
@@ -500,3 +535,11 @@ def test_the_half_precision_kernel_sums_each_tile_of_every_mask_once_longest_fir
     for batch, *size in ((3, 1000, 320), (300, 257, 65), (64, 385, 800)):
         for sizes in fitting(masks, size):
             program("blocks", contraction, *sizes, masks, batch, sms)
+
+
+@pytest.mark.parametrize("contraction", [1, 2])
+def test_what_half_precision_leaves_on_the_diagonal_is_computed_apart(program, contraction):
+    assert "4 apart" in program("blocks", contraction, 4096, 4096, 4096, C, 1, 132)
+    assert "3 apart" in program("blocks", contraction, 5120, 5120, 4100, C, 1, 138)
+    for M, K, batches in ((4095, 4096, 1), (4096, 4032, 1), (4096, 4096, 2), (8192, 4096, 1)):
+        assert "0 apart" in program("blocks", contraction, M, M, K, C, batches, 132)
