@@ -6,7 +6,7 @@
 
 Sections, each under nine minutes:
 
-    mixed    any size, dtype, strides, batch, problem and stream, with gradients in a tenth of the calls
+    mixed    any size, dtype, strides, batch, problem (see `table`) and stream, with gradients in a tenth of the calls
     threads  eight threads with streams of their own; new ones all the time
     memory   each allocation of a call fails in turn, for want of memory; the next call is right
     graphs   CUDA graphs, forward and backward, launched again and again with new inputs
@@ -16,8 +16,8 @@ Sections, each under nine minutes:
     devices  two GPUs: first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP
 
 Every element of every result is compared with the product in float64, on the device, by the bound of benchmark.py's elementwise_bound
-(float32: or twice what torch's own product is off by). The host asks for the outcome once in some hundred calls. A call is drawn from the
-seed and its number, and a wrong one is printed with both: `--call 1234` makes that one again.
+(float32: or twice what torch's own product is off by); inverses by that of expected_inverse. The host asks for the outcome once in some
+hundred calls. A call is drawn from the seed and its number, and a wrong one is printed with both: `--call 1234` makes that one again.
 
 DIR/soak.json has a row for each section: what ran, how many calls and how many of them wrong, the worst error beside its bound, memory
 before and after, seconds. Rows of other sections stay there if they are of the same file. The exit status is 0, or 1 if anything was wrong.
@@ -27,6 +27,7 @@ import argparse
 import contextlib
 import functools
 import gc
+import itertools
 import json
 import math
 import os
@@ -35,6 +36,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,21 +65,90 @@ STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: of a thread, before 
 GROWTH = 256 << 20  # bytes that a process may come to take on the device beside torch's tensors: kernels that are loaded late
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
 
+# ---- The problems. ---------------------------------------------------------------------------------------------------
+
+
+class Problem(NamedTuple):
+    """What a call computes: C, M x N, whose elements are sums over K, of one operand or two."""
+
+    function: str  # of the solution; of check.PROBLEMS the name there, whose class computes it
+    options: dict
+    sides: str  # K, M, N: those that are equal have one letter
+    operands: str  # the sides of A, and of B, as they are stored
+    keep: tuple[Callable, ...]  # of A, of B, of C: what is read, and what there is
+    by_torch: Callable  # C of what is read
+
+    def __str__(self):
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.function}({options})" if options else self.function
+
+    def call(self, solution, *operands):
+        if self.function in check.PROBLEMS:
+            return getattr(solution, benchmark.classes(self.function)[1])()(*operands)
+        return getattr(solution, self.function)(*operands, **self.options)
+
+    def read(self, operands):
+        """The operands, zeros in what is not read, ones on a diagonal that is not."""
+        read = [keep(V) for keep, V in zip(self.keep, operands, strict=False)]
+        if self.options.get("unitriangular"):
+            read[0] = read[0] + torch.eye(read[0].shape[-1], dtype=read[0].dtype, device=read[0].device)
+        return read
+
+    def terms(self, sides):
+        """How many terms a sum has: of C, of dA, of dB."""
+        size = dict(zip("KMN", sides, strict=True))
+        return [size["K"], *(size[letter] for operand in self.operands.split() for letter in "KMN" if letter not in operand)]
+
+
+def every(V):
+    return V
+
+
+def triangle(upper, unit):
+    return functools.partial(torch.triu if upper else torch.tril, diagonal=int(unit) if upper else -int(unit))
+
+
+def solve(L):
+    return torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L), upper=False)
+
+
+def table():
+    """Every problem. draw() takes one of the functions first, then one of its rows."""
+    for name in ("lower", "upper"):
+        yield Problem(name, {}, "NNN", "MK KN", (check.PROBLEMS[name].keep,) * 3, torch.matmul)
+    yield Problem("transposed_a", {}, "KMN", "KM KN", (every,) * 3, lambda A, B: A.mT @ B)
+    yield Problem("lu_matmul", {}, "NNN", "MK KN", (torch.tril, torch.triu, every), torch.matmul)
+    for upper, unit in itertools.product((False, True), repeat=2):
+        options, keep = {"upper": upper, "unitriangular": unit}, (triangle(upper, unit), every, every)
+        yield Problem("triangular_matmul", {**options, "left": True}, "KKN", "MK KN", keep, torch.matmul)
+        yield Problem("triangular_matmul", {**options, "left": False}, "KMK", "KN MK", keep, lambda A, X: X @ A)
+    for structure, keep, sides in (("dense", every, "KMM"), ("lower", torch.tril, "NNN"), ("upper", torch.triu, "NNN")):
+        options = {"structure": structure}
+        yield Problem("gram", {**options, "transpose": False}, sides, "MK", (keep, every), lambda X: X @ X.mT)
+        yield Problem("gram", {**options, "transpose": True}, sides, "KM", (keep, every), lambda X: X.mT @ X)
+    for unit in (False, True):
+        yield Problem("triangular_inverse", {"unitriangular": unit}, "NNN", "MK", (triangle(False, unit), torch.tril), solve)
+
+
+PROBLEMS = {str(problem): problem for problem in table()}
+FUNCTIONS = {of.function: [name for name, problem in PROBLEMS.items() if problem.function == of.function] for of in PROBLEMS.values()}
+LARGEST_INVERSE = 256  # as far as tests/test_family.py holds an inverse to INVERSE_ERRORS
+
 # ---- A call: drawn, made, computed. ----------------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
-    """One product, by what it is made of. K, M, N as in A^T B; of triangles all the same."""
+    """One call, by what it is made of."""
 
     seed: int
     number: int
     dtype: torch.dtype
     tf32: bool
-    problem: str
-    sides: tuple[int, int, int]
+    problem: str  # of PROBLEMS
+    sides: tuple[int, int, int]  # K, M, N
     batch: tuple[int, ...]
     broadcast: bool  # B has no batch
-    layouts: tuple[str, str, str]
+    layouts: tuple[str, ...]  # of the operands and of the gradient of C
     values: str
     gradients: bool
     stream: int
@@ -98,18 +169,23 @@ def draw(seed, number, largest=8400, tf32=True):
     """The call of a number. Four of five are small; every kernel has its share."""
     rng = random.Random(f"{seed}/{number}")
     dtype, allowed = rng.choice(KINDS if tf32 else KINDS[:4])
-    problem = rng.choice(list(check.PROBLEMS))
+    problem = rng.choice(FUNCTIONS[rng.choice(list(FUNCTIONS))])
+    inverse, letters = PROBLEMS[problem].function == "triangular_inverse", PROBLEMS[problem].sides
     size = rng.random()
     low, high = (1, largest // 6) if size < 0.8 else (largest // 8, largest // 2) if size < 0.98 else (largest // 2, largest)
-    N = between(rng, max(1, low), max(1, high))
-    sides = (N, N, N) if check.PROBLEMS[problem].triangular else tuple(between(rng, max(1, low // 8), max(1, high)) for _ in range(3))
+    if inverse:
+        low, high = min(low, LARGEST_INVERSE), min(high, LARGEST_INVERSE)
+    low = low if letters == "NNN" else low // 8
+    size_of = {letter: between(rng, max(1, low), max(1, high)) for letter in sorted({*letters})}
+    sides = tuple(size_of[letter] for letter in letters)
     most, batch = largest**2 // 8 // max(sides) ** 2, ()
     if rng.random() < 0.3 and most > 1:
         count = between(rng, 2, min(most, 10_000))
         batch = (count,) if rng.random() < 0.7 or count < 4 else (2, count // 2)
-    layouts = tuple(rng.choice(list(LAYOUTS)) for _ in range(3))
-    values = rng.choice(["uniform", "uniform", "normal", "outliers", "decades"] if dtype == torch.float32 else ["uniform", "normal"])
-    broadcast = bool(batch) and rng.random() < 0.3
+    layouts = tuple(rng.choice(list(LAYOUTS)) for _ in PROBLEMS[problem].keep)
+    hard = ["uniform", "outliers", "decades"] if dtype == torch.float32 and not inverse else []
+    values = rng.choice(["uniform", "normal", *hard])
+    broadcast = bool(batch) and rng.random() < 0.3 and len(layouts) == 3
     return Call(seed, number, dtype, allowed, problem, sides, batch, broadcast, layouts, values, rng.random() < 0.1, rng.randrange(STREAMS))
 
 
@@ -131,61 +207,103 @@ def within(V, more, columns):
 
 
 def make(call, device):
-    """A, B and the gradient of the result, plain ones."""
+    """The operands and the gradient of the result, plain ones. What is to be inverted is well conditioned."""
     generator = torch.Generator(device).manual_seed(call.seed * 1_000_003 + call.number)
-    K, M, N = call.sides
-    made = []
-    for sides, batch in (((K, M), call.batch), ((K, N), () if call.broadcast else call.batch), ((M, N), call.batch)):
-        shape = (*batch, *sides)
+    problem, size, made = PROBLEMS[call.problem], dict(zip("KMN", call.sides, strict=True)), []
+    for number, letters in enumerate([*problem.operands.split(), "MN"]):
+        rows, cols = (size[letter] for letter in letters)
+        shape = (*(() if call.broadcast and number == 1 else call.batch), rows, cols)
         V = torch.rand(shape, generator=generator, device=device) - 0.5
         if call.values == "normal":
             V = torch.randn(shape, generator=generator, device=device)
         if call.values == "outliers":
             V[..., -1, 0] = 1e-10
-            V[..., sides[0] // 2, sides[1] // 3] *= 2.0**-22
+            V[..., rows // 2, cols // 3] *= 2.0**-22
+        if number == 0 and problem.function == "triangular_inverse":
+            V = V / rows**0.5 + 2 * torch.eye(rows, device=device)
         made.append(V.to(call.dtype))
     if call.values == "decades":  # an operand that pairs of float16 cannot hold
-        made[0] *= torch.logspace(-8, 8, M, device=device)
+        made[0] *= torch.logspace(-8, 8, made[0].shape[-1], device=device)
     return made
 
 
-def expected(call, A, B, G):
-    """{result: (the float64 product, the bound of each element)}: of C, and of dA and dB where they are asked for."""
-    keep = check.PROBLEMS[call.problem].keep
-    a, b, g = (keep(V).double() for V in (A, B, G))
-    triangles, dense = {"C": (a, b), "dA": (g, b.mT), "dB": (a.mT, g)}, {"C": (a.mT, b), "dA": (b, g.mT), "dB": (a, g)}
-    products = triangles if check.PROBLEMS[call.problem].triangular else dense
-    found = {}
-    for name, (X, Y) in products.items() if call.gradients else [("C", products["C"])]:
-        exact, magnitude = keep(X @ Y), keep(X.abs() @ Y.abs())
-        bound = benchmark.elementwise_bound(call.dtype, X.shape[-1], exact, magnitude, call.tf32)
+NAMES = ("C", "dA", "dB")  # of results
+
+
+def by_torch(call, *given):
+    """{name: result}, of each product of the batch, by torch: C, and the gradients where they are asked for."""
+    problem = PROBLEMS[call.problem]
+    *operands, G = (V.expand(*call.batch, *V.shape[-2:]).detach().requires_grad_(call.gradients) for V in given)
+    C = problem.keep[-1](problem.by_torch(*problem.read(operands)))
+    gradients = torch.autograd.grad(C, operands, G) if call.gradients else ()
+    return dict(zip(NAMES, (C.detach(), *gradients), strict=False))
+
+
+def in_float64(call, *given):
+    """{name: result} in float64; and of the absolute values, by which errors are measured: all is linear in each operand."""
+    return (by_torch(call, *(of(V.double()) for V in given)) for of in (every, torch.abs))
+
+
+def expected(call, *given):
+    """{name: (the result in float64, the bound of each element)}: of C, and of dA and dB where they are asked for."""
+    problem, eps, found = PROBLEMS[call.problem], torch.finfo(call.dtype).eps, {}
+    if problem.function == "triangular_inverse":
+        return expected_inverse(call, *given)
+    results, magnitudes = in_float64(call, *given)
+    for (name, exact), magnitude, terms in zip(results.items(), magnitudes.values(), problem.terms(call.sides), strict=False):
+        bound = benchmark.elementwise_bound(call.dtype, terms, exact, magnitude, call.tf32)
+        if name == "dA" and problem.function == "gram":  # G + G^T is rounded
+            bound += eps / 2 * magnitude
         if name == "dB" and call.broadcast:  # torch sums it over the batch, and rounds again
-            eps = torch.finfo(call.dtype).eps
             rounding = eps + math.prod(call.batch) * min(eps, torch.finfo(torch.float32).eps)
             exact, bound = exact.flatten(0, -3).sum(0), (bound + rounding * magnitude).flatten(0, -3).sum(0)
         found[name] = (exact, bound)
     return found
 
 
-def lay_out(call, A, B, G):
-    """The operands as the call has them: as they lie, NaN in triangles that are not read."""
-    keep, laid = check.PROBLEMS[call.problem].keep, []
-    for V, layout in zip((A, B, G), call.layouts, strict=True):
+INVERSE_ERRORS = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+
+
+def expected_inverse(call, L, G):
+    """The same of X = L^-1, whose error is measured by |X| |L| |X|, as that of substitution is; and of dL = -X^T G X^T, two products, each
+    with its own error and those of what it is made of."""
+    problem = PROBLEMS[call.problem]
+    (L,) = problem.read([L.double()])
+    X = problem.by_torch(L)
+    off = INVERSE_ERRORS[call.dtype] * (X.abs() @ L.abs() @ X.abs()) + 2.0**-24 * (call.dtype == torch.float16) * X.abs().sign()
+
+    def times(X, x, Y, y):  # x and y: by how much X and Y may be off
+        inherited = x @ (Y.abs() + y) + X.abs() @ y
+        largest, magnitude = (X @ Y).abs() + inherited, (X.abs() + x) @ (Y.abs() + y)
+        return X @ Y, inherited + benchmark.elementwise_bound(call.dtype, X.shape[-1], largest, magnitude, call.tf32)
+
+    if not call.gradients:
+        return {"C": (X, off)}
+    G = G.double().tril()
+    product = times(*times(X.mT, off.mT, G, 0 * G), X.mT, off.mT)
+    dL, bound = (problem.keep[0](V) for V in product)
+    return {"C": (X, off), "dA": (-dL, bound)}
+
+
+def lay_out(call, *given):
+    """Operands and gradient as the call has them: as they lie, NaN in what is not read."""
+    laid = []
+    for V, keep, layout in zip(given, PROBLEMS[call.problem].keep, call.layouts, strict=False):
         there = keep(torch.ones(V.shape[-2:], dtype=torch.bool, device=V.device))
         laid.append(LAYOUTS[layout](V.masked_fill(~there, math.nan)))
     return laid
 
 
-def compute(call, solution, A, B, G):
-    """{result: it}."""
-    model = getattr(solution, benchmark.classes(call.problem)[1])()
+def compute(call, solution, *laid):
+    """{name: result}."""
+    problem, (*operands, G) = PROBLEMS[call.problem], laid
     torch.set_float32_matmul_precision("high" if call.tf32 else "highest")
     try:
         if not call.gradients:
-            return {"C": model(A, B)}
-        A, B = A.detach().requires_grad_(), B.detach().requires_grad_()
-        C = model(A, B)
-        return dict(zip(("C", "dA", "dB"), (C.detach(), *torch.autograd.grad(C, (A, B), G)), strict=True))
+            return {"C": problem.call(solution, *operands)}
+        operands = [V.detach().requires_grad_() for V in operands]
+        C = problem.call(solution, *operands)
+        return dict(zip(NAMES, (C.detach(), *torch.autograd.grad(C, operands, G)), strict=False))
     finally:
         if call.tf32:
             torch.set_float32_matmul_precision("highest")
@@ -232,21 +350,20 @@ class Judge:
 
 def excuse(call, name, device):
     """By how much more than the bound without a reference a float32 result may be off: twice what torch's own product is off by."""
-    if call.dtype != torch.float32 or call.tf32 or (name == "dB" and call.broadcast):
+    of_product = PROBLEMS[call.problem].function != "triangular_inverse" and not (name == "dB" and call.broadcast)
+    if call.dtype != torch.float32 or call.tf32 or not of_product:
         return 1.0
-    A, B, G = (check.PROBLEMS[call.problem].keep(V) for V in make(call, device))
-    triangular = check.PROBLEMS[call.problem].triangular
-    X, Y = {"C": (A if triangular else A.mT, B), "dA": (G, B.mT) if triangular else (B, G.mT), "dB": (A.mT if triangular else A, G)}[name]
-    error, magnitude = ((X @ Y).double() - X.double() @ Y.double()).abs(), X.double().abs() @ Y.double().abs()
-    worst = torch.where(magnitude > 0, error / magnitude, 0.0).max().item()
-    return 2 * worst / check.allowed(torch.float32, X.shape[-1])[0]
+    given = make(call, device)
+    (exact, magnitude), own = (V[name] for V in in_float64(call, *given)), by_torch(call, *given)[name]
+    worst = torch.where(magnitude > 0, (own.double() - exact).abs() / magnitude, 0.0).max().item()
+    return 2 * worst / check.allowed(torch.float32, call.sides[0])[0]
 
 
 def judge_call(call, solution, judge):
     """Computes a call on the current stream and hands its results to the judge."""
-    A, B, G = make(call, judge.device)
-    wanted = expected(call, A, B, G)
-    for name, result in compute(call, solution, *lay_out(call, A, B, G)).items():
+    given = make(call, judge.device)
+    wanted = expected(call, *given)
+    for name, result in compute(call, solution, *lay_out(call, *given)).items():
         judge.compare(f"{name} of {call}", result, *wanted[name], functools.partial(excuse, call, name, judge.device))
 
 
@@ -423,8 +540,8 @@ def memory(soak):
     total = torch.cuda.get_device_properties(soak.device).total_memory
     for number, (dtype, problem, N, batch, layout) in enumerate(MEMORY_CALLS):
         call = Call(soak.seed, number, dtype, False, problem, (N,) * 3, batch, False, (layout,) * 3, "uniform", True, 0)
-        A, B, G = make(call, soak.device)
-        wanted, laid = expected(call, A, B, G), lay_out(call, A, B, G)
+        given = make(call, soak.device)
+        wanted, laid = expected(call, *given), lay_out(call, *given)
         good = {name: result.clone() for name, result in compute(call, soak.solution, *laid).items()}
         judge.settle()
         for name, result in good.items():
@@ -477,6 +594,8 @@ GRAPHS = [  # dtype, problem, sides, batch, gradients
     (torch.bfloat16, "upper", (3585,) * 3, (), True),
     (torch.float16, "transposed_a", (4200, 640, 700), (), False),
     (torch.float64, "lower", (900,) * 3, (), True),
+    (torch.float16, "lu_matmul", (1501,) * 3, (), True),
+    (torch.float32, "gram(structure='dense', transpose=False)", (1000, 900, 900), (), True),
 ]
 
 
@@ -538,15 +657,15 @@ def streams(soak):
         call = draw(soak.seed + 2, number, soak.largest // 4)
         maker, multiplier, reader = (all_streams[(number + step) % STREAMS] for step in (0, number % 3, 1 + number % 2))
         with torch.cuda.stream(maker):
-            A, B, G = make(call, soak.device)
-            wanted, laid = expected(call, A, B, G), lay_out(call, A, B, G)
+            given = make(call, soak.device)
+            wanted, laid = expected(call, *given), lay_out(call, *given)
         multiplier.wait_stream(maker)
         with torch.cuda.stream(multiplier):
             for V in laid:
                 V.record_stream(multiplier)
             results = compute(call, soak.solution, *laid)
         shapes = [V.shape for V in laid]
-        del A, B, G, laid
+        del given, laid
         for stream in (maker, multiplier):
             with torch.cuda.stream(stream):  # whoever gets that memory too early spoils the product
                 for shape in shapes:
@@ -947,7 +1066,7 @@ def parse_arguments(arguments):
     if given.device == "cuda" and not torch.cuda.is_available():
         parser.error("argument --device: 'cuda' is given, and torch sees no GPU; accepted without one: 'cpu'")
     if not given.solution.is_file():
-        parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with model_new.py's classes")
+        parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with what model_new.py has")
     return given
 
 

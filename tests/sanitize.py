@@ -2,8 +2,8 @@
 
     python tests/sanitize.py                      all four tools, all kernels, eight processes side by side
     python tests/sanitize.py memcheck             some of the tools
-    python tests/sanitize.py initcheck exact      some of the kernels: exact, tf32, hopper, hopper_tf32, half, half_batches,
-                                                  half_large, mma
+    python tests/sanitize.py initcheck exact      some of the kernels: exact, tf32, hopper, hopper_tf32, half, half_shared, half_many,
+                                                  half_batches, half_large, mma; and family: gram and inverses
     python tests/sanitize.py --parallel 4 --seconds 300 --json pairs.json
 
 Each pair of a tool and a kernel is a process of its own, which may take so many seconds. A table says of each whether it is clean, what was
@@ -17,7 +17,9 @@ The tools look at a copy of the file that takes the half-precision kernel at sma
 racecheck (of CUDA 13.0) does not follow all that these kernels do, and looks at a copy of the file that differs in that alone. It follows
 an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of them arrives for
 all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel of 20 lines that does no more than that
-is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
+is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives. Where thread 0 of the mma kernel initialises
+an mbarrier, and then arrives at it, the compiler makes the first an instruction of the whole warp, which the tool takes for another
+lane's: in the copy a __syncwarp stands between.
 
 synccheck looks at a copy of its own, too: where warps come to one barrier from two places of the code (bar.sync with a number of threads,
 as PTX allows and the mma kernel does), it reports divergent threads. (So it does of a kernel of 15 lines that does nothing else.)
@@ -42,6 +44,8 @@ import sys
 import time
 import types
 from pathlib import Path
+
+from helpers import DENSE, FAMILY, LOWER, MASKED, NN, NT, SYMMETRIC, TN, UPPER, masks, sizes_for
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 EMPTY = "address_in_peer(base + offsetof(Shared, empty) + 8 * stage"
@@ -77,6 +81,11 @@ COPIED = {  # for a tool: what becomes of what, besides
             "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
             "    at.advance();\n  }\n\n  // Two warps mask.",
         ),
+        # The mma kernel: who initialises the barrier of a tile's splits
+        (
+            "    if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();\n",
+            "    if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();\n    __syncwarp();\n",
+        ),
     ),
     "synccheck": (  # a k-block of the mma kernel has one code: warps come to its barrier from one place
         (
@@ -89,16 +98,28 @@ COPIED = {  # for a tool: what becomes of what, besides
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 # Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
-HALF_SIZES = (136, 513)  # tiles of 128 x 128; two CTAs share the k of each
+HALF_SIZE = 136  # tiles of 128 x 128, a CTA each
+HALF_SHARED = (450, 500)  # N, and a free side: two CTAs share the k of each
 HALF_LONG = (4100, 100, 136)  # K, M, N: four share it
-HALF_MANY = 2049  # tiles of 128 x 128, of which some CTAs compute two
+HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which CTAs compute two or three; their pipelines go round meanwhile
 HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
+HALF_BATCHES_FREE = 100  # a free side beside the latter
 HALF_LARGE = 3329  # tiles of 256 x 256, the first ones halved, one row in the last ones
 MMA_SIZES = (136, 200)  # tiles shared by clusters, with an edge that no block divides
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
-DENSE, LOWER, UPPER = 0, 21, 42  # structures: the masks of X, Y and C, as tests/helpers.py has them
-FAMILY = tuple(itertools.product((0, 1, 2), (DENSE, LOWER, UPPER)))  # contractions and structures
+# Masks other than FAMILY's: one for each that a kernel tells from the rest, by the order of its tiles, what it masks, and what it leaves
+# above the diagonal of C. How an operand lies, and so the contraction, is FAMILY's matter.
+OTHERS = (
+    "L X",  # X has a mask: tiles by rows
+    "X L",  # Y has one: by columns
+    "L U",  # both have one, and C none: the longest tile is the last one
+    "U L",  # the same, and it is the first one
+    "X X^T",  # C is symmetric, none is masked: tiles by diagonals; one matrix, packed once
+    "L L^T",  # C is symmetric: the tiles of NT, nothing above the diagonal
+    "tril(X Y^T)",  # none is masked, and zeros are written
+    "tril(X L)",  # Y and C: columns that become shorter
+)
 NAMED = (
     "sum_again",
     "exact",
@@ -113,19 +134,36 @@ NAMED = (
 )  # what the names of our kernels hold; torch's are not looked at
 
 
+computed = set()  # the names of the kernels that did
+
+
 def finite(torch, module, X, Y, contraction, structure):
     """Computes one contraction, and waits. Whether all of the result is finite."""
-    C = module._product(X, Y, contraction, structure)
+    C, path, *_ = module._product_by_kernels(X, Y, contraction, structure)
+    computed.add(path)
     torch.cuda.synchronize()
     return torch.isfinite(C).all()
+
+
+def others(torch, module, N, R, dtype, *batch):
+    """Of each of OTHERS, whether it is finite. N: of what is triangular or symmetric; R: of a side that is free."""
+    for name in OTHERS:
+        contraction, structure = MASKED[name]
+        M, cols, K = sizes_for(structure, N, R)
+        X = torch.randn(*batch, M, K, device="cuda").to(dtype)
+        Y = torch.randn(*batch, *((cols, K) if contraction == NT else (K, cols)), device="cuda").to(dtype)
+        X[..., M - 1, 0] = Y[..., 64, 0] = 1e-10  # outliers, to the Hopper kernel
+        yield finite(torch, module, X, X if masks(structure)[2] == SYMMETRIC else Y, contraction, structure)
 
 
 def exact(torch, module):
     """Every contraction and structure, float32 and float64."""
     module._PATH = module._EXACT
-    for N, dtype in itertools.product(EXACT_SIZES, (torch.float32, torch.float64)):
-        X, Y = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
-        assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+    for dtype in (torch.float32, torch.float64):
+        for N in EXACT_SIZES:
+            X, Y = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
+            assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+        assert all(others(torch, module, 130, 70, dtype))
 
 
 def tf32(torch, module):
@@ -137,8 +175,8 @@ def tf32(torch, module):
         assert all(finite(torch, module, X.expand(3, N, N), Y.expand(3, N, N), *member) for member in FAMILY)
         assert all(finite(torch, module, 1e30 * X, Y, *member) for member in FAMILY)
         X[N - 1, N - 1] = float("inf")
-        assert not finite(torch, module, X, Y.mT, 0, LOWER)
-    print("computed by", module.explain(Y, Y)["path"], flush=True)
+        assert not finite(torch, module, X, Y.mT, NN, LOWER)
+    assert all(others(torch, module, TF32_SIZES[0], 300, torch.float32))
 
 
 def hopper_operands(torch):
@@ -154,44 +192,59 @@ def hopper_tf32(torch, module):
     torch.set_float32_matmul_precision("high")
     for Z in (X, X * torch.logspace(-3, 3, HOPPER_SIZE, device="cuda")):
         assert all(finite(torch, module, Z, Y, *member) for member in FAMILY)
+    assert all(others(torch, module, HOPPER_SIZE, 700, torch.float32))
     P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
-    print("computed by", module.explain(Y, Y)["path"], flush=True)
 
 
 def hopper(torch, module):
     """Every contraction and structure, with gradients, a batch, wide blocks, outliers and a fallback."""
     X, Y = hopper_operands(torch)
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+    assert all(others(torch, module, HOPPER_SIZE, 700, torch.float32))
     P, Q = X.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
     both = torch.stack([X, Y])
-    assert finite(torch, module, both, Y.expand_as(both), 0, LOWER) and finite(torch, module, X.expand_as(both), both, 2, DENSE)
+    assert finite(torch, module, both, Y.expand_as(both), NN, LOWER) and finite(torch, module, X.expand_as(both), both, TN, DENSE)
     P, Q = both.clone().requires_grad_(), Y.clone().requires_grad_()
     assert all(torch.isfinite(G).all() for G in torch.autograd.grad(module.tril_matmul(P, Q).sum(), (P, Q)))
     X[5, 3] = both[1, 5, 3] = float("inf")  # a fallback: product_behind computes it
-    assert not finite(torch, module, X, Y, 0, LOWER) and not finite(torch, module, both, Y.expand_as(both), 0, LOWER)
-    print("computed by", module.explain(Y, Y)["path"], flush=True)
+    assert not finite(torch, module, X, Y, NN, LOWER) and not finite(torch, module, both, Y.expand_as(both), NN, LOWER)
 
 
 def half(torch, module):
-    """Every contraction and structure of both types, operands that lie the other way, a copy, a batch, and a NaN that is summed again."""
-    for N, dtype in itertools.product(HALF_SIZES, (torch.float16, torch.bfloat16)):
-        X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
+    """A CTA for each tile. Both types: every contraction and structure, which takes every template, and a NaN that is summed again. Of one,
+    since nothing of this is the type's: masked operands that lie the other way, which takes every way to mask; parts of larger matrices;
+    every order of tiles, with operands and a C that have to be copied; and a batch."""
+    for dtype in (torch.bfloat16, torch.float16):
+        X, Y = (torch.randn(HALF_SIZE, HALF_SIZE, device="cuda").to(dtype) for _ in range(2))
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
-        assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
-        assert all(finite(torch, module, X[:-3, :-3], Y[:-3, :-3], *member) for member in FAMILY)
-        assert finite(torch, module, X.expand(3, N, N), Y.expand(3, N, N), 0, LOWER)
-        X[N - 1, N - 1] = float("inf")
-        assert not finite(torch, module, X, Y.mT, 0, LOWER)
-    print("computed by", module.explain(Y, Y)["path"], flush=True)
+        unfit = X.clone()
+        unfit[-1, -1] = float("inf")
+        assert not finite(torch, module, unfit, Y.mT, NN, LOWER)
+    assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY if member[1])
+    assert finite(torch, module, X[:-3, :-3], Y[:-3, :-3], NN, LOWER)
+    assert all(others(torch, module, 200, 150, torch.float16))
+    assert finite(torch, module, X.expand(3, *X.shape), Y.expand(3, *Y.shape), NN, LOWER)
+
+
+def half_shared(torch, module):
+    """CTAs that share the k of a tile and add what each has: two, with every order of tiles, and a NaN that is summed again; and four."""
+    X, Y = (torch.randn(HALF_SHARED[0], HALF_SHARED[0], device="cuda").half() for _ in range(2))
+    assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+    assert all(others(torch, module, *HALF_SHARED, torch.float16))
+    X[-1, -1] = float("inf")
+    assert not finite(torch, module, X, Y.mT, NN, LOWER)
     K, M, N = HALF_LONG
     X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
-    assert (
-        finite(torch, module, X, Y, 2, DENSE) and finite(torch, module, X.mT, Y, 0, DENSE) and finite(torch, module, X.mT, Y.mT, 1, DENSE)
-    )
-    X, Y = (torch.randn(HALF_MANY, HALF_MANY, device="cuda").half() for _ in range(2))
-    assert all(finite(torch, module, X, Y, *member) for member in FAMILY if member[1])
+    assert all(finite(torch, module, *given, DENSE) for given in ((X, Y, TN), (X.mT, Y, NN), (X.mT, Y.mT, NT)))
+
+
+def half_many(torch, module):
+    """CTAs that compute several tiles of 128 x 128, one after the other: by rows of C, and, as C^T, by columns."""
+    batch, N = HALF_MANY
+    X, Y = (torch.randn(batch, N, N, device="cuda").half() for _ in range(2))
+    assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, NN, UPPER)
 
 
 def half_batches(torch, module):
@@ -201,41 +254,45 @@ def half_batches(torch, module):
         assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
         assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY if member[1] != UPPER)
         X[1, N - 1, N - 1] = float("inf")
-        assert not finite(torch, module, X, Y, 0, LOWER)
-    print("computed by", module.explain(Y, Y)["path"], flush=True)
+        assert not finite(torch, module, X, Y, NN, LOWER)
+    assert all(others(torch, module, N, HALF_BATCHES_FREE, torch.float16, batch))
 
 
 def half_large(torch, module):
     """The same of one matrix, with halved tiles: forward and dB."""
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
-    assert finite(torch, module, X, Y, 0, LOWER) and finite(torch, module, X, Y, 2, LOWER)
-    print("computed by", module.explain(X[:200, :200], Y[:200, :200])["path"], flush=True)
+    assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, TN, LOWER)
 
 
 def mma(torch, module):
     """Every contraction and structure of all four types, a copy, a batch, and what is summed again."""
     module._PATH = module._MMA
-    for N, dtype in itertools.product(MMA_SIZES, (torch.float16, torch.bfloat16, torch.float32, torch.float64)):
-        X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
-        assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
-        assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
-        assert finite(torch, module, X[:-3, :-3], Y[:-3, :-3], 0, LOWER)
-        assert finite(torch, module, X.expand(3, N, N), Y.expand(3, N, N), 0, LOWER)
-        X[N - 1, N - 1] = float("inf")
-        assert not finite(torch, module, X, Y.mT, 0, LOWER)
-    print("computed by", module.explain(Y, Y)["path"], flush=True)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for N in MMA_SIZES:
+            X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
+            assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
+            assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY)
+            assert finite(torch, module, X[:-3, :-3], Y[:-3, :-3], NN, LOWER)
+            assert finite(torch, module, X.expand(3, N, N), Y.expand(3, N, N), NN, LOWER)
+            X[N - 1, N - 1] = float("inf")
+            assert not finite(torch, module, X, Y.mT, NN, LOWER)
+        assert all(others(torch, module, 200, 70, dtype))
 
 
-KERNELS = {
-    "exact": exact,
-    "tf32": tf32,
-    "hopper": hopper,
-    "hopper_tf32": hopper_tf32,
-    "half": half,
-    "half_batches": half_batches,
-    "half_large": half_large,
-    "mma": mma,
-}
+def family(torch, module):
+    """What has kernels beside the product's, at sizes that no block divides, and batches: gram, whose upper half is a copy of the lower
+    one, by words of each size; and inverses, of both types, by rows and by columns, of blocks, and of several that products join."""
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        for X in (torch.randn(200, 70, device="cuda"), torch.randn(3, 70, 65, device="cuda")):
+            assert all(torch.isfinite(module.gram(X.to(dtype), transpose=transpose)).all() for transpose in (False, True))
+    for dtype, unit in itertools.product((torch.float32, torch.float64), (False, True)):
+        for shape in ((200, 200), (3, 65, 65)):
+            L = torch.randn(*shape, device="cuda", dtype=dtype) / shape[-1] + torch.eye(shape[-1], device="cuda", dtype=dtype)
+            assert all(torch.isfinite(module.triangular_inverse(given, unitriangular=unit)).all() for given in (L, L.mT.contiguous().mT))
+
+
+EVERY = (exact, tf32, hopper, hopper_tf32, half, half_shared, half_many, half_batches, half_large, mma, family)
+KERNELS = {of.__name__: of for of in EVERY}
 
 
 def copy_for(text, *tools):
@@ -260,7 +317,10 @@ def child(tool, kernels):
     module = load(tool)
     for name in kernels:
         module._PATH = module._AUTOMATIC
+        computed.clear()
         KERNELS[name](torch, module)
+        print("computed by", ", ".join(sorted(computed)), flush=True)
+        assert computed <= {name.partition("_")[0]}, f"{name} has to be computed by one kernel"
 
 
 # ---- The pairs, side by side. ----------------------------------------------------------------------------------------

@@ -1,17 +1,70 @@
-"""tests/sanitize.py reads what the tools say, ends what takes too long, and tells which arguments it takes."""
+"""tests/sanitize.py shows each kernel every kind of mask, reads what the tools say, ends what takes too long, and tells which arguments it
+takes."""
 
 import re
 import time
+import types
 from pathlib import Path
 
 import pytest
 import sanitize
+import torch
+from helpers import FAMILY, MASKED, TRIU, masks
 
 
 def test_what_its_kernels_call_exists(model):
     called = set(re.findall(r"module\.(\w+)", Path(sanitize.__file__).read_text()))
-    assert {"_product", "_PATH", "tril_matmul"} <= called
+    assert {"_product_by_kernels", "_PATH", "tril_matmul", "gram", "triangular_inverse"} <= called
     assert not [name for name in called if not hasattr(model, name)]
+
+
+def kind(contraction, structure):
+    """What a kernel tells a product by, which it computes as the transpose if C is upper triangular: whether X and Y have masks, that of C;
+    and where both have one and C none, from which corner on the tiles become longer."""
+    x, y, c = masks(structure)
+    x, y, c = (y, x, 1) if c == TRIU else (x, y, c)
+    return bool(x), bool(y), c, x if x and y and not c else None
+
+
+def test_the_other_masks_are_one_of_each_kind():
+    kinds = [kind(*MASKED[name]) for name in sanitize.OTHERS]
+    assert len(kinds) == len({*kinds}) and {*kinds} == {kind(*member) for member in MASKED.values()}
+    assert not {*kinds} & {kind(*member) for member in FAMILY}
+
+
+def on_cpu(name):
+    """A function of torch's, without a device."""
+    return staticmethod(lambda *arguments, device, **options: getattr(torch, name)(*arguments, **options))
+
+
+class OnCpu:
+    """torch, where no device is a GPU."""
+
+    cuda = types.SimpleNamespace(synchronize=lambda: None)
+    randn, eye, logspace = map(on_cpu, ("randn", "eye", "logspace"))
+
+    def set_float32_matmul_precision(self, _):
+        """It would stay so for other tests."""
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@pytest.mark.parametrize("name", sanitize.KERNELS)
+def test_what_a_kernel_is_given(model, name, monkeypatch):
+    """By the CPU's operator: operands that fit, results that are finite where they should be; and every kind of mask."""
+    seen = set()
+
+    def product(X, Y, contraction, structure):
+        seen.add((contraction, structure))
+        return model._product_by_torch(X, Y, contraction, structure), "cpu"
+
+    monkeypatch.setattr(model, "_product_by_kernels", product)
+    monkeypatch.setattr(model, "_PATH", model._AUTOMATIC)
+    monkeypatch.setattr(sanitize, "HALF_BATCHES", tuple((2, N) for _, N in sanitize.HALF_BATCHES))  # all would take ten seconds
+    sanitize.KERNELS[name](OnCpu(), model)
+    if name not in ("half_many", "half_large", "family"):  # of which half and half_batches see the rest
+        assert seen == {*FAMILY, *(MASKED[name] for name in sanitize.OTHERS)}
 
 
 @pytest.mark.parametrize(

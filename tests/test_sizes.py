@@ -20,6 +20,7 @@ from helpers import (
     HAS_CUDA,
     HAS_HOPPER,
     LOWER,
+    MASKED,
     NN,
     SOURCE,
     UPPER,
@@ -28,10 +29,12 @@ from helpers import (
     cuda_sections,
     dense_error,
     host_program,
+    masks,
     module,
     needs_cuda,
     poison,
     read_part,
+    sizes_for,
 )
 from test_schedule import PRELUDE
 
@@ -434,7 +437,8 @@ int main(int, char** arguments) {
   for (char** at = arguments + 1; *at; at += 5) {
     Product p = {};
     p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]);
-    p.x_triangular = p.y_triangular = p.c_lower = std::atoi(at[4]);
+    const int masks = std::atoi(at[4]);
+    p.x_triangular = masks & 1, p.y_triangular = masks >> 1 & 1, p.c_lower = masks >> 2;
     const half_precision::Plan plan(p, gpu);
     std::printf("%d %d %d\n", plan.tiles.splits, plan.tiles.edge * kBlock, plan.tiles.halved > 0);
   }
@@ -445,7 +449,8 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def plans(model, tmp_path_factory):
-    """plans([(K, M, N, batch, triangular), ...]): of each (CTAs that share the k of a tile, its edge, whether some are halved)."""
+    """plans([(K, M, N, batch, masks), ...]): of each (CTAs that share the k of a tile, its edge, whether some are halved). masks: 1 for X,
+    2 for Y, 4 for C."""
     run = host_program(tmp_path_factory.mktemp("plans"), "plans", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
     return lambda shapes: [tuple(map(int, line.split())) for line in run(*itertools.chain(*shapes)).splitlines()[:-1]]
 
@@ -461,7 +466,7 @@ def test_every_plan_of_half_precision_is_among_the_sizes(plans):
     """Tiles of which CTAs share k, two or four, or none; large ones, with and without halved ones: by the schedule's own code."""
     shapes = [(g, shape) for g in GPU_GROUPS if "half" in g.kernels and g.dtype == torch.float16 for shape in g.shapes]
     numbers = [
-        (*((shape,) * 3 if isinstance(shape, int) else shape), math.prod(g.batches), int(isinstance(shape, int))) for g, shape in shapes
+        (*((shape,) * 3 if isinstance(shape, int) else shape), math.prod(g.batches), 7 * isinstance(shape, int)) for g, shape in shapes
     ]
     found = {True: set(), False: set()}  # of triangles, and of dense products
     for (_, shape), plan in zip(shapes, plans(numbers), strict=True):
@@ -473,7 +478,23 @@ def test_every_plan_of_half_precision_is_among_the_sizes(plans):
 @needs_compiler
 @pytest.mark.xdist_group("schedule")
 def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
-    triangles = [(N, N, N, 1, 1) for N in (*sanitize.HALF_SIZES, sanitize.HALF_MANY, sanitize.HALF_LARGE)]
-    batches = [(N, N, N, batch, 1) for batch, N in sanitize.HALF_BATCHES]
-    expected = [(1, SMALL, 0), (2, SMALL, 0), (1, SMALL, 0), (1, LARGE, 1), *[(1, LARGE, 0)] * len(batches), (4, SMALL, 0)]
-    assert plans([*triangles, *batches, (*sanitize.HALF_LONG, 1, 0)]) == expected
+    def lower(N, batch=1):
+        return N, N, N, batch, 7
+
+    def others(N, R, *batch):
+        """Splits and edge of all that sanitize.others computes."""
+        shapes = []
+        for name in sanitize.OTHERS:
+            (M, cols, K), bits_of = sizes_for(MASKED[name][1], N, R), enumerate(masks(MASKED[name][1]))
+            shapes.append((K, M, cols, *(batch or [1]), sum(bool(mask) << at for at, mask in bits_of)))
+        return {plan[:2] for plan in plans(shapes)}
+
+    single = [lower(N) for N in (sanitize.HALF_SIZE, sanitize.HALF_SHARED[0], sanitize.HALF_LARGE)]
+    batches = [lower(N, batch) for batch, N in (sanitize.HALF_MANY, *sanitize.HALF_BATCHES)]
+    expected = [(1, SMALL, 0), (2, SMALL, 0), (1, LARGE, 1), (1, SMALL, 0), (1, LARGE, 0), (1, LARGE, 0), (4, SMALL, 0)]
+    assert plans([*single, *batches, (*sanitize.HALF_LONG, 1, 0)]) == expected
+    batch, N = sanitize.HALF_MANY
+    assert batch * math.comb(-(-N // SMALL) + 1, 2) > 132, "each CTA has one tile"
+    batch, N = sanitize.HALF_BATCHES[-1]
+    assert others(200, 150) == {(1, SMALL)} and others(*sanitize.HALF_SHARED) == {(2, SMALL)}
+    assert others(N, sanitize.HALF_BATCHES_FREE, batch) == {(1, LARGE)}

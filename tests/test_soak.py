@@ -13,6 +13,7 @@ from helpers import DTYPES, ROOT, SOURCE, module, needs_cuda, needs_two_gpus
 soak = module("soak")
 
 SIZES = 100  # the largest that is drawn
+NEWER = [function for function in soak.FUNCTIONS if function not in soak.check.PROBLEMS]
 
 
 def run_of(solution, device="cpu", calls=30):
@@ -35,9 +36,11 @@ def test_a_run_on_a_cpu(tmp_path):
 def test_draws_are_of_every_kind_and_repeat():
     calls = [soak.draw(0, number) for number in range(3000)]
     assert calls == [soak.draw(0, number) for number in range(3000)] and calls[0] != soak.draw(1, 0)
-    assert {(call.dtype, call.tf32, call.problem) for call in calls} == {(*kind, p) for kind in soak.KINDS for p in soak.check.PROBLEMS}
+    assert {(call.dtype, call.tf32, call.problem) for call in calls} == {(*kind, p) for kind in soak.KINDS for p in soak.PROBLEMS}
     assert {call.dtype for call in calls} == set(DTYPES)
     assert {layout for call in calls for layout in call.layouts} == set(soak.LAYOUTS)
+    rectangles = [{*soak.PROBLEMS[call.problem].sides} for call in calls if len({*call.sides}) > 1]
+    assert all(letters in rectangles for letters in ({*"KN"}, {*"KM"}, {*"KMN"})) and {*"N"} not in rectangles
     assert {call.stream for call in calls} == set(range(soak.STREAMS)) and any(call.broadcast for call in calls)
     assert 0.05 < sum(call.gradients for call in calls) / len(calls) < 0.2
     largest = [max(call.sides) for call in calls]
@@ -54,20 +57,26 @@ def test_layouts_hold_the_same_values(layout, shape):
     assert layout in ("rows", "batch last", "padded rows", "padded columns") or math.prod(shape) == 1 or laid.stride() != V.stride()
 
 
+def with_other(model, **names):
+    """The solution, of which some names mean something else."""
+    return types.SimpleNamespace(**vars(model) | names)
+
+
 def spoiled(model, spoil):
-    """The solution, of which `spoil` changes what forward returns."""
+    """The solution, of which `spoil` changes all results."""
 
-    def class_of(name):
-        inner = getattr(model, name)
-
+    def class_of(inner):
         class Spoiled(torch.nn.Module):
             def forward(self, A, B):
                 return spoil(inner()(A, B))
 
         return Spoiled
 
-    names = ("ModelNew", "UpperModelNew", "TransposedAModelNew")
-    return types.SimpleNamespace(__file__=model.__file__, **{name: class_of(name) for name in names})
+    def function_of(inner):
+        return lambda *operands, **options: spoil(inner(*operands, **options))
+
+    classes = {name: class_of(getattr(model, name)) for name in ("ModelNew", "UpperModelNew", "TransposedAModelNew")}
+    return with_other(model, **classes, **{name: function_of(getattr(model, name)) for name in NEWER})
 
 
 def one_element(C):
@@ -105,6 +114,28 @@ def test_what_is_wrong_is_found_and_named(model, section, spoil, capsys):
     judge.settle()
     assert judge.wrong and judge.wrong[0] in capsys.readouterr().err
     assert not judge.worst <= 1
+
+
+WRONG = [  # what a function might do in place of what it should
+    ("triangular_matmul", lambda right: lambda A, X, **options: right(A, X, **options | {"unitriangular": False})),
+    ("gram", lambda right: lambda X, **options: right(X, **options).tril()),
+    ("lu_matmul", lambda right: lambda L, U: right(U.mT, L.mT)),
+    ("triangular_inverse", lambda right: lambda L, **options: right(L.tril() * 1.001, **options)),
+    *((name, lambda right: lambda *operands, **options: WrongGradient.apply(right(*operands, **options))) for name in NEWER),
+]
+
+
+@pytest.mark.parametrize(("function", "wrong"), WRONG)
+def test_one_wrong_function_is_found(model, function, wrong):
+    outcome = soak.SECTIONS["mixed"](run_of(with_other(model, **{function: wrong(getattr(model, function))}), calls=400))
+    assert outcome.judge.wrong and all(f" {function}" in line for line in outcome.judge.wrong)
+
+
+def test_a_call_that_is_asked_for_by_number(model, capsys):
+    number = next(number for number in range(100) if soak.draw(5, number, SIZES).problem.startswith("gram"))
+    arguments = ["--device", "cpu", "--largest", str(SIZES), "--seed", "5", "--call", str(number)]
+    assert soak.main(arguments) == 0
+    assert f"{soak.draw(5, number, SIZES)}: 0 wrong" in capsys.readouterr().out
 
 
 def test_a_wrong_part_of_a_large_result_is_found():
