@@ -474,8 +474,8 @@ struct Tiles : TileOrder {
 };
 
 // The tiles of 256 x 256 of a batch by number, the longest first; the products of the batch take turns. A tile whose k-blocks are cut has a
-// number for each split, one after the other, so that the splits before one have been handed out before it: of triangular operands a tile of
-// more than `longest` k-blocks; of dense ones, whose tiles are equally long, the first `cut`.
+// number for each split, one after the other, so that the splits before one have been handed out before it: of triangular operands a tile
+// of more than `longest` k-blocks; of dense ones, whose tiles are equally long, the first `cut`.
 struct SplitTiles : Tiles {
   int longest;
   int cut;
@@ -4067,7 +4067,7 @@ _CUDA_MIRROR = r"""
 
 constexpr int kMirrorThreads = 256;
 
-// What a block of C has below the diagonal also stands opposite, kNear neighbours at a time; more than one: all of it is below, and aligned.
+// What a block of C has below the diagonal also stands opposite, kNear neighbours at a time. More than one: all is below, and aligned.
 template <int kNear, typename Word, int kPitch>
 __device__ inline void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
   struct alignas(kNear * sizeof(Word)) Vector {

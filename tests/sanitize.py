@@ -17,9 +17,7 @@ The tools look at a copy of the file that takes the half-precision kernel at sma
 racecheck (of CUDA 13.0) does not follow all that these kernels do, and looks at a copy of the file that differs in that alone. It follows
 an mbarrier only for the threads that arrive themselves. Where the lanes of a warp read, meet at a __syncwarp, and one of them arrives for
 all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel of 20 lines that does no more than that
-is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives. Where thread 0 of the mma kernel initialises
-an mbarrier, and then arrives at it, the compiler makes the first an instruction of the whole warp, which the tool takes for another
-lane's: in the copy a __syncwarp stands between.
+is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
 
 synccheck looks at a copy of its own, too: where warps come to one barrier from two places of the code (bar.sync with a number of threads,
 as PTX allows and the mma kernel does), it reports divergent threads. (So it does of a kernel of 15 lines that does nothing else.)
@@ -80,11 +78,6 @@ COPIED = {  # for a tool: what becomes of what, besides
             "    at.advance();\n  }\n\n  // Two warps mask.",
             "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
             "    at.advance();\n  }\n\n  // Two warps mask.",
-        ),
-        # The mma kernel: who initialises the barrier of a tile's splits
-        (
-            "    if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();\n",
-            "    if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();\n    __syncwarp();\n",
         ),
     ),
     "synccheck": (  # a k-block of the mma kernel has one code: warps come to its barrier from one place

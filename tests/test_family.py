@@ -33,6 +33,7 @@ from helpers import (
     masked,
     masks,
     needs_cuda,
+    needs_hopper,
     normal,
     plain_operands,
     poison,
@@ -227,6 +228,23 @@ def test_every_class_of_sizes(model, contraction, structure, dtype):
         assert_product(C, X, Y, contraction, structure, f"{dtype}, {N}, {R}")
         for _ in range(2):
             assert_bitwise(product(X, Y, contraction, structure), C, f"{dtype}, {N}, {R}, again")
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("c", [SYMMETRIC, TRIL, TRIU], ids=["symmetric", "tril", "triu"])
+@pytest.mark.parametrize("contraction", [NT, TN], ids=["NT", "TN"])
+def test_tiles_that_are_left_when_all_clusters_have_had_equally_many(model, contraction, c, dtype):
+    """A few large tiles: float32's are cut along k, those of half precision are computed apart."""
+    sms, K = torch.cuda.get_device_properties("cuda").multi_processor_count, 4096
+    rows = next(r for r in range(1, 99) if math.comb(r + 1, 2) > sms // 2 and 0 < math.comb(r + 1, 2) % (sms // 2) <= sms // 12)
+    M = rows * constant("_CUDA_SCHEDULE", "kTileEdge")
+    X, Y = (normal(*((K, M) if contraction == TN else (M, K)), seed=s, dtype=dtype, device="cuda") for s in (1, 2))
+    Y, structure = X if c == SYMMETRIC else Y, masked(FULL, FULL, c)
+    results = [product(X, Y, contraction, structure) for _ in range(3)]
+    assert_product(results[0], X, Y, contraction, structure)
+    for again in results[1:]:
+        assert_bitwise(again, results[0])
 
 
 @needs_cuda

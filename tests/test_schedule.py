@@ -250,7 +250,8 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
     }
   }
   if (!tiles.masked()) {   // equally long tiles: those that are left over are cut, if all are then done sooner
-    const int64_t whole = (int64_t(rows) * cols * 2 + clusters - 1) / clusters * k_blocks, last = *std::max_element(busy.begin(), busy.end());
+    const int64_t whole = (int64_t(rows) * cols * 2 + clusters - 1) / clusters * k_blocks;
+    const int64_t last = *std::max_element(busy.begin(), busy.end());
     CHECK(p.c_lower || (splits > 1 ? last < whole : last == whole), "the last is done after %lld, uncut after %lld", (long long)last,
           (long long)whole);
   }
@@ -289,7 +290,9 @@ void check_apart(const Product& p, const half_precision::Plan& plan, int sms) {
   CHECK(apart.tiles.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", plan.apart);
   for (int tile = 0; tile < plan.apart; ++tile) {
     const int64_t first = p.m - (plan.apart - tile) * 256;
-    auto offset = [&](const void* to, const int64_t (&batch)[kMaxBatchDims]) { return reinterpret_cast<intptr_t>(to) / 2 + tile * batch[0]; };
+    auto offset = [&](const void* to, const int64_t (&batch)[kMaxBatchDims]) {
+      return reinterpret_cast<intptr_t>(to) / 2 + tile * batch[0];
+    };
     CHECK(offset(q.x, q.x_batch) == first * 1000 && offset(q.y, q.y_batch) == first * 5 && offset(q.c, q.c_batch) == first * 7011,
           "tile %d apart", tile);
   }
