@@ -62,6 +62,7 @@ SETTLED = 256  # comparisons between two questions to the device
 STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: of a thread, before a new one takes its place
 GROWTH = 256 << 20  # bytes that a process may come to take on the device beside torch's tensors: kernels that are loaded late
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
+PROBLEMS = [name for name, problem in check.PROBLEMS.items() if problem.number]  # KernelBench's, of two operands that are alike
 
 # ---- A call: drawn, made, computed. ----------------------------------------------------------------------------------
 
@@ -98,11 +99,11 @@ def draw(seed, number, largest=8400, tf32=True):
     """The call of a number. Four of five are small; every kernel has its share."""
     rng = random.Random(f"{seed}/{number}")
     dtype, allowed = rng.choice(KINDS if tf32 else KINDS[:4])
-    problem = rng.choice(list(check.PROBLEMS))
+    problem = rng.choice(PROBLEMS)
     size = rng.random()
     low, high = (1, largest // 6) if size < 0.8 else (largest // 8, largest // 2) if size < 0.98 else (largest // 2, largest)
     N = between(rng, max(1, low), max(1, high))
-    sides = (N, N, N) if check.PROBLEMS[problem].triangular else tuple(between(rng, max(1, low // 8), max(1, high)) for _ in range(3))
+    sides = (N, N, N) if check.PROBLEMS[problem].square else tuple(between(rng, max(1, low // 8), max(1, high)) for _ in range(3))
     most, batch = largest**2 // 8 // max(sides) ** 2, ()
     if rng.random() < 0.3 and most > 1:
         count = between(rng, 2, min(most, 10_000))
@@ -154,7 +155,7 @@ def expected(call, A, B, G):
     keep = check.PROBLEMS[call.problem].keep
     a, b, g = (keep(V).double() for V in (A, B, G))
     triangles, dense = {"C": (a, b), "dA": (g, b.mT), "dB": (a.mT, g)}, {"C": (a.mT, b), "dA": (b, g.mT), "dB": (a, g)}
-    products = triangles if check.PROBLEMS[call.problem].triangular else dense
+    products = triangles if check.PROBLEMS[call.problem].square else dense
     found = {}
     for name, (X, Y) in products.items() if call.gradients else [("C", products["C"])]:
         exact, magnitude = keep(X @ Y), keep(X.abs() @ Y.abs())
@@ -235,7 +236,7 @@ def excuse(call, name, device):
     if call.dtype != torch.float32 or call.tf32 or (name == "dB" and call.broadcast):
         return 1.0
     A, B, G = (check.PROBLEMS[call.problem].keep(V) for V in make(call, device))
-    triangular = check.PROBLEMS[call.problem].triangular
+    triangular = check.PROBLEMS[call.problem].square
     X, Y = {"C": (A if triangular else A.mT, B), "dA": (G, B.mT) if triangular else (B, G.mT), "dB": (A.mT if triangular else A, G)}[name]
     error, magnitude = ((X @ Y).double() - X.double() @ Y.double()).abs(), X.double().abs() @ Y.double().abs()
     worst = torch.where(magnitude > 0, error / magnitude, 0.0).max().item()

@@ -35,7 +35,7 @@ def test_a_run_on_a_cpu(tmp_path):
 def test_draws_are_of_every_kind_and_repeat():
     calls = [soak.draw(0, number) for number in range(3000)]
     assert calls == [soak.draw(0, number) for number in range(3000)] and calls[0] != soak.draw(1, 0)
-    assert {(call.dtype, call.tf32, call.problem) for call in calls} == {(*kind, p) for kind in soak.KINDS for p in soak.check.PROBLEMS}
+    assert {(call.dtype, call.tf32, call.problem) for call in calls} == {(*kind, p) for kind in soak.KINDS for p in soak.PROBLEMS}
     assert {call.dtype for call in calls} == set(DTYPES)
     assert {layout for call in calls for layout in call.layouts} == set(soak.LAYOUTS)
     assert {call.stream for call in calls} == set(range(soak.STREAMS)) and any(call.broadcast for call in calls)
