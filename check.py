@@ -10,6 +10,7 @@ with the reference's, by a clock of its own, and compares those results as well.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
+    python check.py --problem inverse                   another problem: see the options
     python check.py --size 256 --no-timing              a few seconds on a small machine
     python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
 
@@ -193,13 +194,13 @@ class Child:
         sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
-    def prepare(self, mode, dtype, shapes, inputs, timed):
+    def prepare(self, mode, dtype, names, shapes, inputs, timed):
         """For calls whose inputs will stand at these places, with results of these shapes. Fills free memory with NaN, so that what is not
         written shows."""
-        self.mode, self.dtype, self.shapes, self.answers = mode, DTYPES[dtype], shapes, []
+        self.mode, self.dtype, self.names, self.shapes, self.answers = mode, DTYPES[dtype], names, shapes, []
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
-        for X in itertools.chain(*(each[:2] for each in self.operands)):
-            X.requires_grad_(mode == "gradients")
+        for X in itertools.chain(*(each[:-1] for each in self.operands if mode == "gradients")):
+            X.requires_grad_()
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
             block = functools.partial(torch.empty, dtype=torch.uint8, device=self.device)
@@ -238,14 +239,15 @@ class Child:
         """Microseconds from each mark to the next."""
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
-    def forward(self, A, B):
-        return (self.model(A, B),)
+    def forward(self, *operands):
+        return (self.model(*operands),)
 
-    def gradients(self, A, B, G):
-        C = self.model(A, B)
+    def gradients(self, *operands_and_gradient):
+        *operands, G = operands_and_gradient
+        C = self.model(*operands)
         if not C.requires_grad:
             raise Wrong("the result does not require a gradient when the inputs do")
-        return C, *torch.autograd.grad(C, (A, B), G, allow_unused=True)
+        return C, *torch.autograd.grad(C, operands, G, allow_unused=True)
 
     def locate(self, answer, shapes):
         """Where the results of one call lie, or what is wrong with them in the child's own eyes."""
@@ -256,7 +258,7 @@ class Child:
         if self.slab.bytes.data_ptr() != self.at:
             return {"wrong": "an input is moved to other memory (share_memory_() does so), where later inputs do not arrive"}
         results = []
-        for name, X, shape in zip(("the result" if len(shapes) == 1 else "C", "dA", "dB"), answer, shapes, strict=False):
+        for name, X, shape in zip(self.names, answer, shapes, strict=True):
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
             wanted = {"shape": shape, "dtype": self.dtype, "device": self.device, "layout": torch.strided}
@@ -495,7 +497,7 @@ class Report:
                     verdict += f" ({unjudged} elements may overflow)"
                 say(f"{name:<36} {len(rows):>5}  {largest:>14}  {numbers}  {verdict}")
                 show(wrong)
-        say("errors: |C - truth| / (|A||B|) of the call nearest to what is allowed; of 16-bit types, beyond their rounding\n")
+        say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
 
     def times(self, what, timing, clock):
         """What one Stopwatch has found, `clock` being the contenders' own."""
@@ -546,7 +548,7 @@ class Run(Report):
         self.reference = self.solution = None  # the contenders
         self.seed = int.from_bytes(os.urandom(6), "little") if options.seed is None else options.seed
         self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
-        self.dims, self.most = self.problem.headline(options.size), self.problem.most(options.size)
+        self.dims, self.most = self.problem.timed(options.size, self.cuda), self.problem.most(options.size)
         self.wait = torch.cuda.synchronize if self.cuda else lambda: None
         self.quiet = self.probe()  # seconds, before any line of the solution has run
         self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
@@ -570,13 +572,13 @@ class Run(Report):
     def call(self, name, dims, mode="forward"):
         """A call with fresh inputs, of which each matrix has a random sign."""
         self.drawn += 1
-        (*operands, result), signs = self.problem.shapes(dims), self.random.choices((1, -1), k=2)
+        (*operands, result), signs = self.problem.shapes(dims), self.random.choices((1, -1), k=len(self.problem.names))
 
         def inputs(number=self.drawn):
             draw = Draw(self.seed, number, self.slab.device, self.tf32)
-            made = zip(DISTRIBUTIONS[name].make(draw, *operands, self.dtype), signs, strict=True)
-            made = [self.problem.keep(X * sign) for X, sign in made] + [draw.normal(*result) for _ in range(mode == "gradients")]
-            return [X.to(self.dtype).contiguous() for X in made]
+            made = zip(DISTRIBUTIONS[name].make(draw, self.dtype, *operands), signs, strict=True)
+            made = self.problem.given([X * sign for X, sign in made], self.dtype)
+            return [X.to(self.dtype).contiguous() for X in (*made, *(draw.normal(*result) for _ in range(mode == "gradients")))]
 
         read, made = ([*operands, result], [result, *operands]) if mode == "gradients" else (operands, [result])
         return Call(name, dims, room(self.dtype, *read), made, inputs, mode)
@@ -584,14 +586,17 @@ class Run(Report):
     def request(self, contender, calls, expected=0.0, timed=False):
         """Asks for calls of one mode and takes their results. Returns the seconds from outside. `expected`: those of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
-        operands, count = [X for call in calls for X in call.inputs], len(calls[0].inputs)
+        zeros = contender is self.reference and not self.problem.number  # it reads them
+        operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
+        count, mode = len(calls[0].inputs), calls[0].mode
+        names = self.problem.results if mode == "gradients" else ["the result"]
         laid = list(range(len(operands)))
         if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
             self.random.shuffle(laid)
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
-        contender.ask("prepare", limit, mode=calls[0].mode, dtype=self.options.dtype, shapes=shapes, inputs=inputs, timed=timed)
+        contender.ask("prepare", limit, mode=mode, dtype=self.options.dtype, names=names, shapes=shapes, inputs=inputs, timed=timed)
         views = [self.slab.view(self.dtype, *place) for place in places]
         for X, view in zip(operands, views, strict=True):  # while the child stands still
             view.copy_(X)
@@ -617,7 +622,7 @@ class Run(Report):
             contender.gpu.close()
         for n, (X, view) in enumerate(zip(operands, views, strict=True)):
             if at := first_difference(X, view):
-                calls[n // count].results = f"the input {'ABG'[n % count]} is modified, first at {at}"
+                calls[n // count].results = f"the input {(self.problem.names + 'G')[n % count]} is modified, first at {at}"
         for wrong in (call.results for call in calls if contender is self.reference and isinstance(call.results, str)):
             raise contender.fault(f" is wrong: {wrong}")
         return took
@@ -653,8 +658,10 @@ class Run(Report):
         if isinstance(call.results, str):
             return call.results
         distribution = DISTRIBUTIONS[call.name]
-        for i, (name, X, Y) in enumerate(self.problem.products(*call.inputs)):
-            C, truth = call.results[i], Truth(X, Y, self.problem.keep, distribution.exact and call.mode != "gradients", self.tf32)
+        for i, (name, keep, X, Y) in enumerate(self.problem.products(*call.inputs)):
+            exact = distribution.exact and call.mode != "gradients" and not self.problem.inverse
+            roundings = self.problem.roundings * (name != "C")
+            C, truth = call.results[i], Truth(X, Y, keep, exact, self.tf32, self.problem.inverse, roundings)
             errors = truth.errors(C)
             error, at = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
@@ -672,7 +679,7 @@ class Run(Report):
             if not error <= bound:
                 return (
                     f"worst element {name}{located(C, at)}, exact {float(truth.high[at]):.9g}, reference {float(reference[i][at]):.9g};"
-                    f" its error is {error:.2e} of (|A||B|){located(truth.magnitude, at)}, allowed {bound:.2e};"
+                    f" its error is {error:.2e} of {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e};"
                     f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
         C = call.results[0]
@@ -697,7 +704,7 @@ class Run(Report):
         calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in ORDINARY]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
-        hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype)]
+        hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype, self.problem)]
         calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in hard]
         calls += [self.call(name, self.dims) for name in (hard if cuda or size <= 600 else self.random.sample(hard, 6))]
         calls += [self.call("normal", dims) for dims in some_batches(4 * batches, *drawn)]
@@ -749,7 +756,7 @@ def judge_values(run):
     differ = [
         f"{label(one.dims)}: two calls with the same inputs differ at {name}{at}"
         for one, other in pairs
-        for name, *both in zip(("C", "dA", "dB"), one.results, other.results, strict=False)
+        for name, *both in zip(run.problem.results, one.results, other.results, strict=False)
         if (at := first_difference(*both))
     ]
     if not pairs and not run.findings:
@@ -782,7 +789,8 @@ class Stopwatch:
             raise run.reference.fault(f" is wrong: {wrong}")
         examined = timeit.timeit(lambda: (run.examine(sample), run.wait()), number=1)
         results = sum(math.prod(shape) for shape in sample.shapes) * run.dtype.itemsize
-        self.bytes = sum(X.nbytes for X in sample.inputs) / (2 if run.problem.triangular else 1) + results  # that a call reads and writes
+        read = zip(sample.inputs, run.problem.keeps, strict=False)  # of a triangle half
+        self.bytes = results + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
         most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             free = torch.cuda.mem_get_info(run.slab.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
@@ -799,7 +807,7 @@ class Stopwatch:
         clock). A decoy is of all kinds of inputs, and nobody looks at the clock."""
         run, most = self.run, max(1, min(self.most, max(round(self.target / estimate), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
-        kinds = [name for name, distribution in DISTRIBUTIONS.items() if distribution.suits(run.dtype)]
+        kinds = [name for name, distribution in DISTRIBUTIONS.items() if distribution.suits(run.dtype, run.problem)]
         names = [run.random.choice(kinds if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
         calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
         took = run.request(contender, calls, number * self.reference_seconds, timed=True)
@@ -920,10 +928,10 @@ def parse(argv):
     wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)  # as the text above
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
     add, home = parser.add_argument, functools.partial(os.path.join, HERE)
-    add("--problem", choices=list(PROBLEMS), default="lower", help="which product (default: lower); transposed_a: A.T @ B")
+    add("--problem", choices=list(PROBLEMS), default="lower", help="; ".join(f"{name}: {p.formula}" for name, p in PROBLEMS.items()))
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
-    add("--size", metavar="N", type=number(int, 1, 1 << 20), help="is timed (of transposed_a: K); values are judged to twice that")
+    add("--size", metavar="N", type=number(int, 1, 1 << 20), help="is timed (transposed_a: K; inverse: batches); judged to twice that")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -942,7 +950,8 @@ def parse(argv):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
     options.expected = " (about 90 s on two cores)" * (not cuda and options.size is None and not options.no_timing)
     if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024, and for float64's truth
-        options.size = (8192 if options.problem == "transposed_a" else 4096) if cuda else 1024 if options.dtype == "float32" else 512
+        size = {"transposed_a": 8192, "inverse": 128}.get(options.problem, 4096)
+        options.size = size if cuda else min(size, 1024 if options.dtype == "float32" else 512)
     options.batches = options.solution is None if options.batches is None else options.batches
     options.solution = options.solution or home("model_new.py")
     options.trials = options.trials or (30 if cuda else 8)
@@ -952,11 +961,10 @@ def parse(argv):
 def new_slab(options):
     """Room for as many calls as one request can have, as far as memory allows, and at least for one of the largest with its gradient."""
     problem, kind = PROBLEMS[options.problem], options.device.type
-    headline = problem.headline(options.size)
-    largest = [problem.most(options.size) + 1] * len(headline)
-    one, least = (room(DTYPES[options.dtype], *problem.shapes(dims)) for dims in (headline, largest))
+    largest = [problem.most(options.size) + 1] * len(problem.headline(1))
+    one, least = (room(DTYPES[options.dtype], *problem.shapes(dims)) for dims in (problem.timed(options.size, kind == "cuda"), largest))
     most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if kind == "cuda" else 2 << 30
-    return Slab(options.device, max(least, min(MOST_CALLS[kind] * one, most), 64 << 20))
+    return Slab(options.device, max(one, least, min(MOST_CALLS[kind] * one, most), 64 << 20))
 
 
 def load(run, contender, text, arguments=None):
@@ -1032,8 +1040,9 @@ def referee(options):
     run, problem = Run(options), PROBLEMS[options.problem]
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
     precision = options.dtype + ", TF32 allowed" * options.tf32
-    size = f"{'N' if problem.triangular else 'K x M x N'} = {label(run.dims)}{options.expected}"
-    say(f"{problem.formula} (KernelBench level 1, problem {problem.number}), {precision}, {size}")
+    size = f"{'batch x N' if problem.inverse else 'N' if problem.square else 'K x M x N'} = {label(run.dims)}{options.expected}"
+    number = f" (KernelBench level 1, problem {problem.number})" if problem.number else ""
+    say(f"{problem.formula}{number}, {precision}, {size}")
     say(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     judge(run, texts)
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())

@@ -4,8 +4,8 @@
     C = triu_matmul(A, B)            the same for upper triangles
     C = transposed_a_matmul(A, B)    C = A^T @ B, dense
     C = triangular_matmul(A, X)      A @ X, or X @ A, of one triangle; triangular_inverse(L), lu_matmul(L, U) and gram(X), X @ X^T
-    ModelNew()(A, B)                 tril_matmul, as KernelBench calls it (level 1, problem 15); UpperModelNew is problem 14 and
-                                     TransposedAModelNew problem 16
+    ModelNew()(A, B)                 tril_matmul, as KernelBench calls it (level 1, problem 15); UpperModelNew is problem 14,
+                                     TransposedAModelNew 16; TriangularModelNew, GramModelNew, InverseModelNew are for check.py
 
 A dense product spends 2 N^3 floating-point operations; a triangular one a sixth of that, because
 
@@ -63,6 +63,7 @@ import torch.utils.flop_counter
 __version__ = "1.0"
 __all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "triangular_matmul", "gram", "lu_matmul"]
 __all__ += ["triangular_inverse", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
+__all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew", "get_inputs_triangular", "get_inputs_gram", "get_inputs_inverse"]
 __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"]
 
 # ======================================================================================================================
@@ -5505,6 +5506,27 @@ class TransposedAModelNew(torch.nn.Module):
         return transposed_a_matmul(A, B)
 
 
+class TriangularModelNew(torch.nn.Module):
+    """triangular_matmul as a module. No parameters."""
+
+    def forward(self, A, X):
+        return triangular_matmul(A, X)
+
+
+class GramModelNew(torch.nn.Module):
+    """gram as a module. No parameters."""
+
+    def forward(self, X):
+        return gram(X)
+
+
+class InverseModelNew(torch.nn.Module):
+    """triangular_inverse as a module. No parameters."""
+
+    def forward(self, L):
+        return triangular_inverse(L)
+
+
 def _uniform(*shape):
     return torch.rand(*shape, device="cuda" if torch.cuda.is_available() else "cpu")
 
@@ -5522,6 +5544,21 @@ def get_inputs_upper():
 def get_inputs_transposed_a():
     """A (8192, 2048) and B (8192, 4096), made as those of get_inputs, but dense."""
     return [_uniform(8192, 2048), _uniform(8192, 4096)]
+
+
+def get_inputs_triangular():
+    """As get_inputs, but the second matrix is dense."""
+    return [_uniform(4096, 4096).tril(), _uniform(4096, 4096)]
+
+
+def get_inputs_gram():
+    """A dense matrix (4096, 4096), made as those of get_inputs."""
+    return [_uniform(4096, 4096)]
+
+
+def get_inputs_inverse():
+    """Lower triangular matrices (1024, 128, 128), made as those of get_inputs, and 128 more on the diagonal: well conditioned."""
+    return [(_uniform(1024, 128, 128) + 128 * torch.eye(128, device=_uniform(0).device)).tril()]
 
 
 def get_init_inputs():

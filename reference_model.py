@@ -3,6 +3,7 @@
     Model               KernelBench level 1, problem 15: the product of two lower triangular matrices
     UpperModel          problem 14: of two upper triangular ones
     TransposedAModel    problem 16: A.T @ B
+    TriangularModel, GramModel, InverseModel    what KernelBench does not ask for: tril(A) @ X, X @ X.T, and tril(L)^-1 in batches
 
 The references read whole matrices, so their inputs hold zeros where a triangle ends.
 """
@@ -31,7 +32,30 @@ class TransposedAModel(torch.nn.Module):
         return torch.matmul(A.mT, B)
 
 
-_N = 4096  # of the triangular problems
+class TriangularModel(torch.nn.Module):
+    """C = A @ X for a lower triangular A and a dense X (N, N)."""
+
+    def forward(self, A, X):
+        return torch.matmul(A, X)
+
+
+class GramModel(torch.nn.Module):
+    """C = X @ X.T for X (N, N)."""
+
+    def forward(self, X):
+        return torch.matmul(X, X.mT)
+
+
+class InverseModel(torch.nn.Module):
+    """C = L^-1 for lower triangular L (..., N, N). torch solves in float32 and float64."""
+
+    def forward(self, L):
+        wide = L if L.dtype == torch.float64 else L.float()
+        one = torch.eye(L.shape[-1], dtype=wide.dtype, device=L.device)
+        return torch.linalg.solve_triangular(wide, one, upper=False).to(L.dtype)
+
+
+_N = 4096  # of the square problems
 _K, _M, _COLUMNS = 8192, 2048, 4096  # of A.T @ B
 _DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -49,6 +73,21 @@ def get_inputs_upper():
 def get_inputs_transposed_a():
     """A (8192, 2048) and B (8192, 4096), float32, uniform in [0, 1)."""
     return [torch.rand(_K, _M, device=_DEVICE), torch.rand(_K, _COLUMNS, device=_DEVICE)]
+
+
+def get_inputs_triangular():
+    """A lower triangular matrix and a dense one, float32, uniform in [0, 1)."""
+    return [get_inputs()[0], torch.rand(_N, _N, device=_DEVICE)]
+
+
+def get_inputs_gram():
+    """One fresh dense matrix, float32, uniform in [0, 1)."""
+    return [torch.rand(_N, _N, device=_DEVICE)]
+
+
+def get_inputs_inverse():
+    """Fresh well conditioned lower triangular matrices (1024, 128, 128), float32: uniform in [0, 1), and 128 more on the diagonal."""
+    return [torch.rand(1024, 128, 128, device=_DEVICE).tril() + 128 * torch.eye(128, device=_DEVICE)]
 
 
 def get_init_inputs():

@@ -65,13 +65,15 @@ STREAMS, THREADS, THREAD_CALLS = 4, 8, 100  # THREAD_CALLS: of a thread, before 
 GROWTH = 256 << 20  # bytes that a process may come to take on the device beside torch's tensors: kernels that are loaded late
 KINDS = [(torch.float32, False), (torch.float16, False), (torch.bfloat16, False), (torch.float64, False), (torch.float32, True)]
 
+KERNELBENCH = [name for name, problem in check.PROBLEMS.items() if problem.number]
+
 # ---- The problems. ---------------------------------------------------------------------------------------------------
 
 
 class Problem(NamedTuple):
     """What a call computes: C, M x N, whose elements are sums over K, of one operand or two."""
 
-    function: str  # of the solution; of check.PROBLEMS the name there, whose class computes it
+    function: str  # of the solution; of KernelBench's problems the name in check.PROBLEMS, whose class computes it
     options: dict
     sides: str  # K, M, N: those that are equal have one letter
     operands: str  # the sides of A, and of B, as they are stored
@@ -83,7 +85,7 @@ class Problem(NamedTuple):
         return f"{self.function}({options})" if options else self.function
 
     def call(self, solution, *operands):
-        if self.function in check.PROBLEMS:
+        if self.function in KERNELBENCH:
             return getattr(solution, benchmark.classes(self.function)[1])()(*operands)
         return getattr(solution, self.function)(*operands, **self.options)
 

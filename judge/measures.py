@@ -21,40 +21,66 @@ _everything = torch.as_tensor  # leaves a tensor as it is
 
 @dataclass(frozen=True)
 class Problem:
-    number: int  # in KernelBench's level 1
     formula: str
     prefix: str  # of the class names
-    keep: Callable  # the part of a matrix that exists; the rest is not read, or zero in a result
-    triangular = property(lambda self: self.keep is not _everything)
+    names: str  # of the inputs
+    keeps: tuple  # the part of each input, and of C, that exists; the rest is not read, or zero in a result
+    factors: tuple  # of the inputs and G = dC: X and Y of C, then of the inputs' gradients, each of which is keep(X @ Y)
+    number: int | None = None  # in KernelBench's level 1, where zeros stand beside what exists; elsewhere NaN, but for the reference
+    roundings: float = 0.0  # of 16-bit gradients, beside the last: half units in the last place, of the magnitude
+    keep = property(lambda self: self.keeps[-1])
+    square = property(lambda self: self.number != 16)
+    inverse = property(lambda self: self.prefix == "Inverse")  # whose X and Y are L and G, see inverse_of
+    results = property(lambda self: ("C", *("d" + name for name in self.names)))
+    measure = property(lambda self: "magnitude" if self.inverse else "(|A||B|)")  # by which errors are divided
 
     def headline(self, size):
         """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
-        return (size,) if self.triangular else (size, max(1, size // 4), max(1, size // 2))
+        return (size,) if self.square else (size, max(1, size // 4), max(1, size // 2))
+
+    def timed(self, size, cuda):
+        """The dimensions of a timed call: inverses come in batches of up to 2^24 elements, on a CPU 2^18."""
+        return (max(1, min(4096, (1 << (24 if cuda else 18)) // size**2)), size) if self.inverse else self.headline(size)
 
     def most(self, size):
         """The largest number of rows or columns that is judged."""
-        return 2 * size if self.triangular else size
+        return 2 * size if self.square else size
 
     def shapes(self, dims):
-        """Of A, B and C. One number more than the headline has stands first, and is that of the products in a batch."""
-        if self.triangular:
-            return ((*dims, dims[-1]),) * 3
+        """Of the inputs and C. One number more than the headline has stands first, and is that of the products in a batch."""
+        if self.square:
+            return ((*dims, dims[-1]),) * len(self.keeps)
         *batch, K, M, N = dims
         return (*batch, K, M), (*batch, K, N), (*batch, M, N)
 
-    def products(self, *inputs):
-        """(name, X, Y) of each result, which is keep(X @ Y): C and, where G = dC is given, dA and dB. X and Y hold what is read alone."""
-        A, B, *gradient = map(self.keep, inputs)
-        found = [("C", A if self.triangular else A.mT, B)]
-        for G in gradient:
-            found += [("dA", G, B.mT), ("dB", A.mT, G)] if self.triangular else [("dA", B, G.mT), ("dB", A, G)]
-        return found
+    def given(self, made, dtype):
+        """The inputs, of what a distribution makes."""
+        rest, made = 0.0 if self.number else math.nan, [dominant(X, dtype) for X in made] if self.inverse else made
+        return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), rest) for X, keep in zip(made, self.keeps, strict=False)]
 
+    def read(self, inputs):
+        """The inputs, and G where it is given, with zeros where nothing is to be read."""
+        return [keep(X) for X, keep in zip(inputs, self.keeps, strict=False)]
+
+    def products(self, *inputs):
+        """(name, keep, X, Y) of each result: of C alone, unless G is given."""
+        factors, read = self.factors[: None if len(inputs) > len(self.names) else 1], self.read(inputs)
+        made = zip(self.results, (self.keep, *self.keeps), factors, strict=False)
+        return [(name, keep, *factors_of(*read)) for name, keep, factors_of in made]
+
+
+_PRODUCT = (lambda A, B, *_: (A, B), lambda A, B, G: (G, B.mT), lambda A, B, G: (A.mT, G))
+_TRANSPOSED = (lambda A, B, *_: (A.mT, B), lambda A, B, G: (B, G.mT), lambda A, B, G: (A, G))
+_GRAM = (lambda X, *_: (X, X.mT), lambda X, G: (torch.cat([G, G.mT], -1), torch.cat([X, X], -2)))  # dX = G X + G^T X
+_INVERSE = (lambda L, *_: (L, None), lambda L, G: (L, G))
 
 PROBLEMS = {
-    "lower": Problem(15, "C = tril(A) tril(B)", "", torch.tril),
-    "upper": Problem(14, "C = triu(A) triu(B)", "Upper", torch.triu),
-    "transposed_a": Problem(16, "C = A.T B", "TransposedA", _everything),
+    "lower": Problem("C = tril(A) tril(B)", "", "AB", (torch.tril,) * 3, _PRODUCT, 15),
+    "upper": Problem("C = triu(A) triu(B)", "Upper", "AB", (torch.triu,) * 3, _PRODUCT, 14),
+    "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (_everything,) * 3, _TRANSPOSED, 16),
+    "triangular": Problem("C = tril(A) X", "Triangular", "AX", (torch.tril, _everything, _everything), _PRODUCT),
+    "gram": Problem("C = X X.T", "Gram", "X", (_everything,) * 2, _GRAM, roundings=1.0),  # G X, and G^T X
+    "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, roundings=1.5),  # C twice, and C^T G
 }
 
 # ==== 2. Sizes ====
@@ -174,6 +200,15 @@ def _single(draw, shape, second, dtype, value):
     return X
 
 
+def dominant(X, dtype):
+    """L whose inverse is of ordinary size: a row of X over its number, and on the diagonal the sum of what stands before it, so that no
+    element of a column of |L^-1| is above the one on the diagonal."""
+    L, own = X.tril(-1) / torch.arange(1, X.shape[-1] + 1, device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
+    before = L.abs().sum(-1)
+    before = torch.where(before > 2.0 ** (-4 if narrow(dtype) else -40), before, 1 + own.abs())
+    return L + torch.diag_embed(before.copysign(own))
+
+
 @dataclass(frozen=True)
 class Distribution:
     one: Callable
@@ -182,12 +217,13 @@ class Distribution:
     exact: bool = False  # every term and sum is representable: no error is allowed
     kernelbench: bool = False  # what KernelBench draws, so its criterion applies
 
-    def suits(self, dtype):
-        return dtype == torch.float32 if self.float32_only else not (self.wide and narrow(dtype))
+    def suits(self, dtype, problem):
+        return dtype == torch.float32 and not problem.inverse if self.float32_only else not (self.wide and narrow(dtype))
 
-    def make(self, draw, a, b, dtype):
-        """A and B, of these shapes."""
-        return [self.one(draw, shape, second, dtype) for second, shape in enumerate((a, b))]
+    def make(self, draw, dtype, *shapes):
+        """A and, for two shapes, B. Hard matrices are the same in all of a batch."""
+        part = slice(None if self in ORDINARY.values() else -2, None)
+        return [self.one(draw, shape[part], second, dtype).expand(shape) for second, shape in enumerate(shapes)]
 
 
 ORDINARY = {
@@ -269,6 +305,21 @@ def exact_product(X, Y, keep=_everything):
     return high, low
 
 
+def inverse_of(L, G, keep):
+    """keep(C) for C = L^-1 as exact_product has it, and |C||L||C|, by which forward substitution is off; where G is given, dL = -C^T G C^T
+    in float64, and by what it is off where C is off by that."""
+    wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
+    C = torch.linalg.solve_triangular(wide, one, upper=False)
+    off, low = C.abs() @ (wide.abs() @ C.abs()), None
+    if G is not None:
+        G, T = G.double(), C.mT
+        return keep(-(T @ (G @ T))), None, keep(off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT))
+    if L.dtype == torch.float64:  # what C is off by itself: a step of Newton's method
+        high, rest = exact_product(wide, C)
+        low = keep(C @ (one - high - rest))
+    return keep(C), low, off
+
+
 def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
@@ -285,32 +336,37 @@ def narrow(dtype):
     return dtype in (torch.float16, torch.bfloat16)
 
 
-def allowed(dtype, terms, tf32=False):
+def allowed(dtype, terms, tf32=False, least=1.5e-6):
     """The componentwise errors that a solution may have in any case, and that no reference can excuse."""
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
         return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
     if narrow(dtype):
         return root * 2.0**-23, 4 * u
-    return 1e-6 * 2.0**-29 if dtype == torch.float64 else 1.5e-6, 16 * root * u
+    return 1e-6 * 2.0**-29 if dtype == torch.float64 else least, 16 * root * u
 
 
 class Truth:
-    """What a product should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable."""
+    """What a result should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable.
+    `inverse`: of keep(X^-1), or where Y = G is given, of the gradient."""
 
-    def __init__(self, X, Y, keep, exact=False, tf32=False):
+    def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=0.0):
         self.keep, self.terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
-        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, self.terms, tf32)
-        self.high, self.low = exact_product(X, Y, keep)
-        one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
-        self.magnitude = self.high.abs() if one_sign else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
+        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, self.terms, tf32, 1e-6 if inverse else 1.5e-6)
+        self.least += roundings * info.eps / 2 * narrow(X.dtype)
+        if inverse:
+            self.high, self.low, self.magnitude = inverse_of(X, Y, keep)
+        else:
+            self.high, self.low = exact_product(X, Y, keep)
+            one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
+            self.magnitude = self.high.abs() if one_sign else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
         self.judged = self.magnitude <= info.max  # elsewhere a partial sum may overflow
         self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
         if exact:  # what is left is one rounding to the result's dtype
             self.high = self.high.to(X.dtype).double()
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
-            self.forgiven = (may_underflow(X, Y) * self.terms + tiny) * info.smallest_normal
+            self.forgiven = ((0.0 if inverse else may_underflow(X, Y) * self.terms) + tiny) * info.smallest_normal
         elif narrow(X.dtype):
             # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
             self.forgiven = (self.high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)

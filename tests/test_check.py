@@ -302,6 +302,39 @@ def test_a_file_for_one_problem_is_judged_by_its_plain_names(problem, product, q
         assert judge(capsys, path, "--no-timing", "--problem", other, "--size", "9")[0] == 1
 
 
+SOLVE = "torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype), upper=False)"
+SHAPED = "self.__dict__.setdefault(str(X.shape), {}).detach()"
+T = "(torch.eye(L.shape[-1]) - (1 / L.diagonal(dim1=-2, dim2=-1))[..., None] * L.tril())"  # L = D (1 - T)
+
+
+@pytest.mark.parametrize(
+    "problem,inputs,product,says",
+    [
+        ("triangular", "A, X", "torch.tril(A) @ X", "all holds"),
+        ("triangular", "A, X", "A @ X", "worst element C["),  # reads what stands above the diagonal
+        ("triangular", "A, X", "torch.tril(A) @ torch.tril(X)", "worst element C["),
+        ("triangular", "A, X", "torch.tril(A) @ (2 * X - X.detach())", "worst element dX["),
+        ("triangular", "A, X", "(2 * torch.tril(A) - torch.tril(A).detach()) @ X", "worst element dA["),
+        ("gram", "X", "torch.cat([X, X], -1) @ torch.cat([X, X], -1).mT / 2", "all holds"),
+        ("gram", "X", "torch.tril(X @ X.mT)", "worst element C["),
+        ("gram", "X", f"torch.tril(X @ X.mT) + torch.triu({SHAPED.format('X @ X.mT')}, 1)", "worst element C["),  # of an earlier call
+        ("gram", "X", "X.mT @ X", "worst element C["),
+        ("gram", "X", "X @ X.detach().mT", "worst element dX["),  # G X alone
+        ("inverse", "L", SOLVE, "all holds"),
+        ("inverse", "L", "torch.linalg.inv(L)", "WRONG"),  # reads what stands above the diagonal
+        ("inverse", "L", "torch.diag_embed(1 / L.diagonal(dim1=-2, dim2=-1))", "worst element C["),
+        ("inverse", "L", f"sum(torch.linalg.matrix_power({T}, k) for k in range(9)) / L.diagonal(dim1=-2, dim2=-1)[..., None, :]", "C["),
+        ("inverse", "L", f"(lambda X: 2 * X - X.detach())({SOLVE})", "worst element dL["),
+        ("inverse", "L", f"{SOLVE}.bfloat16().float()", "worst element C["),
+        ("inverse", "L", f"{SOLVE} + torch.full_like(L, 1e-30).triu(1)", "beyond the diagonal, where exact zeros belong"),
+    ],
+)
+def test_what_is_right_and_wrong_in_other_problems(problem, inputs, product, says, quick, capsys, tmp_path):
+    path = solution(tmp_path, PLAIN.replace("A, B):", f"{inputs}):").replace(PRODUCT, product))
+    status, out, err = judge(capsys, path, "--no-timing", "--problem", problem, "--size", "48")
+    assert status == (says != "all holds") and says in out.splitlines()[-1], out + err
+
+
 # ---- The reference. --------------------------------------------------------------------------------------------------
 
 REFERENCE = (ROOT / "reference_model.py").read_text()
@@ -646,6 +679,21 @@ def test_the_float64_truth_is_exact_far_beyond_float64(span):
             terms = [Fraction(float(X[i, k])) * Fraction(float(Y[k, j])) for k in range(9)]
             off = abs(Fraction(float(high[i, j])) + Fraction(float(low[i, j])) - sum(terms))
             assert off <= sum(map(abs, terms)) * Fraction(1, 2**95) + Fraction(1, 2**1000)
+
+
+def test_the_truth_of_an_inverse_is_exact_far_beyond_float64_and_of_its_gradient_to_float64():
+    L, G = measures.dominant(of_many_scales(7, 7, seed=4, span=20), torch.float64), of_many_scales(7, 7, seed=5, span=20)
+    high, low, magnitude = measures.inverse_of(L, None, torch.tril)
+    gradient, _, off = measures.inverse_of(L, G, torch.tril)
+    fractions, n = [[[Fraction(x) for x in row] for row in X.tolist()] for X in (L, G)], range(7)
+    C = [[Fraction(i == j) for j in n] for i in n]
+    for i in n:
+        C[i] = [(C[i][j] - sum(fractions[0][i][k] * C[k][j] for k in range(i))) / fractions[0][i][i] for j in n]
+    for i in n:
+        for j in range(i + 1):
+            assert abs(Fraction(float(high[i, j])) + Fraction(float(low[i, j])) - C[i][j]) <= Fraction(float(magnitude[i, j])) / 2**95
+            exact = -sum(C[k][i] * fractions[1][k][m] * C[j][m] for k in n for m in n)
+            assert abs(Fraction(float(gradient[i, j])) - exact) <= Fraction(float(off[i, j])) / 2**50
 
 
 def test_slices_add_up_and_have_few_bits():

@@ -336,26 +336,38 @@ def test_the_identity_changes_no_bit(model, device, dtype):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["ModelNew", "UpperModelNew", "TransposedAModelNew"])
-def test_the_models_call_the_functions(model, name, device):
-    function = {"ModelNew": "tril_matmul", "UpperModelNew": "triu_matmul", "TransposedAModelNew": "transposed_a_matmul"}[name]
+@pytest.mark.parametrize(
+    "name,function,operands",
+    [
+        ("ModelNew", "tril_matmul", 2),
+        ("UpperModelNew", "triu_matmul", 2),
+        ("TransposedAModelNew", "transposed_a_matmul", 2),
+        ("TriangularModelNew", "triangular_matmul", 2),
+        ("GramModelNew", "gram", 1),
+        ("InverseModelNew", "triangular_inverse", 1),
+    ],
+)
+def test_the_models_call_the_functions(model, name, function, operands, device):
     module = getattr(model, name)(*model.get_init_inputs()).to(device)
     assert not list(module.parameters()) and not list(module.buffers())
-    A, B = normal(100, 100, seed=1, device=device), normal(100, 100, seed=2, device=device)
-    assert_bitwise(module(A, B), getattr(model, function)(A, B))
+    given = [normal(100, 100, seed=seed, device=device) + 100 * torch.eye(100, device=device) for seed in range(operands)]
+    assert_bitwise(module(*given), getattr(model, function)(*given))
 
 
 def test_the_inputs_of_the_benchmarks(model):
-    device = "cuda" if helpers.HAS_CUDA else "cpu"
-    for A, B, structure, shapes in (
-        (*model.get_inputs(), LOWER, ((4096, 4096), (4096, 4096))),
-        (*model.get_inputs_upper(), UPPER, ((4096, 4096), (4096, 4096))),
-        (*model.get_inputs_transposed_a(), DENSE, ((8192, 2048), (8192, 4096))),
+    device, square = "cuda" if helpers.HAS_CUDA else "cpu", (4096, 4096)
+    for inputs, structures, shapes in (
+        (model.get_inputs(), (LOWER, LOWER), (square, square)),
+        (model.get_inputs_upper(), (UPPER, UPPER), (square, square)),
+        (model.get_inputs_transposed_a(), (DENSE, DENSE), ((8192, 2048), (8192, 4096))),
+        (model.get_inputs_triangular(), (LOWER, DENSE), (square, square)),
+        (model.get_inputs_gram(), (DENSE,), (square,)),
+        (model.get_inputs_inverse(), (LOWER,), ((1024, 128, 128),)),
     ):
-        assert (tuple(A.shape), tuple(B.shape)) == shapes
-        assert A.dtype == B.dtype == torch.float32 and A.device.type == B.device.type == device
-        assert torch.equal(A, helpers.read_part(A, structure)) and torch.equal(B, helpers.read_part(B, structure))
-        assert not torch.equal(A[:2048, :2048], B[:2048, :2048])
+        for X, structure, shape in zip(inputs, structures, shapes, strict=True):
+            assert tuple(X.shape) == shape and X.dtype == torch.float32 and X.device.type == device
+            assert torch.equal(X, helpers.read_part(X, structure)) and (X.diagonal(dim1=-2, dim2=-1) > 0).float().mean() > 0.99
+        assert not torch.equal(inputs[0][:2048, :2048], inputs[-1][:2048, :2048]) or len(inputs) == 1
 
 
 def test_meta_tensors_give_shape_and_dtype(model):
@@ -394,7 +406,7 @@ def single(T, *entries):
 
 def drawn(name):
     """A hard input of check.py's."""
-    return lambda N: check.HARD[name].make(check.Draw(1, name, torch.device("cpu")), (N, N), (N, N), torch.float32)
+    return lambda N: check.HARD[name].make(check.Draw(1, name, torch.device("cpu")), torch.float32, (N, N), (N, N))
 
 
 def denormals(N, seed, share):
