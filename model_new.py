@@ -178,6 +178,10 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
 _CUDA_SCHEDULE = r"""
 // ---- Schedule: arithmetic.
 
+// Before a loop, as CUTLASS and CCCL have them.
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+
 constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of an operand tile, of a k-block
 
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
@@ -207,8 +211,7 @@ __host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t 
   if (p.batch_dims == 0) return 0;
   uint32_t rest = number;
   int64_t offset = 0;
-#pragma unroll 1
-  for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
+  NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
     const uint32_t size = static_cast<uint32_t>(p.batch_size[d]);
     offset += rest % size * strides[d];
     rest /= size;
@@ -1004,8 +1007,7 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
   if (length == kBlockMN && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
-#pragma unroll 1
-    for (int e = from * kBlockMN + thread * kVector; e < lines * kBlockMN; e += threads * kVector) {
+    NO_UNROLL for (int e = from * kBlockMN + thread * kVector; e < lines * kBlockMN; e += threads * kVector) {
       uint4* const at = reinterpret_cast<uint4*>(c + e / kBlockMN * line_stride + e % kBlockMN);
       if constexpr (kStreaming)
         __stcs(at, uint4());
@@ -1013,8 +1015,7 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
         *at = uint4();
     }
   } else {
-#pragma unroll 1
-    for (int e = from * kBlockMN + thread; e < lines * kBlockMN; e += threads)
+    NO_UNROLL for (int e = from * kBlockMN + thread; e < lines * kBlockMN; e += threads)
       if (e % kBlockMN < length) c[e / kBlockMN * line_stride + e % kBlockMN * stride] = T();
   }
 }
@@ -1068,16 +1069,14 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 
 template <int kCount>
 __device__ inline void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
+  UNROLL for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
 }
 
 // Whether all sums are finite, in all threads.
 template <int kCount, typename Acc>
 __device__ inline bool all_finite(const Acc (&sum)[kCount]) {
   Acc zero[4] = {};   // or a NaN
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
+  UNROLL for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
   return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0));
 }
 """
@@ -1165,8 +1164,7 @@ __device__ inline bool is_normal(float scale) { return scale >= 0x1p-126f && sca
 __device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
   const float first = of_x * of_first, second = of_x * of_second;
   if (is_normal(first) && is_normal(second)) {
-#pragma unroll
-    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
+    UNROLL for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
     return;
   }
   // Either a column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two
@@ -1175,10 +1173,8 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
   const float first_step = is_normal(first) ? first : fmaxf(of_x, of_first), then_first = is_normal(first) ? 1.0f : fminf(of_x, of_first);
   const float second_step = is_normal(second) ? second : fmaxf(of_x, of_second);
   const float then_second = is_normal(second) ? 1.0f : fminf(of_x, of_second);
-#pragma unroll
-  for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
-#pragma unroll
-  for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
+  UNROLL for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
+  UNROLL for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
 }
 """
 
@@ -1256,26 +1252,22 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
   const int64_t step = quad.row_step * p.row_stride;
   if (source.vectorized && !source.along_rows) {
     static_assert(kQuads == 4, "a thread's quads are a square");
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+    UNROLL for (int e = 0; e < 4; ++e) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.col + e < source.cols ? at : source.at));
       block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
       at = next_address(at, p.col_stride);
     }
   } else if (source.vectorized) {
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.row + i * quad.row_step < source.rows ? at : source.at));
       block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
       at = next_address(at, step);
     }
   } else {
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
       const int cols = quad.row + i * quad.row_step < source.rows ? source.cols - quad.col : 0;
       const float* from = at;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
+      UNROLL for (int e = 0; e < 4; ++e) {
         block[i][e] = __ldcs(e < cols ? from : source.at);
         from = next_address(from, p.col_stride);
       }
@@ -1289,21 +1281,17 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
 __device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
   if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
     const Quads quad(source.along_rows, fresh_thread_index());
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
       const int row = quad.row + i * quad.row_step;
       const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
       const int here = cols - quad.col;
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
+      UNROLL for (int e = 0; e < 4; ++e)
         if (e >= here) block[i][e] = 0.0f;
     }
   }
   largest = 0, least = 0xFFFFFFFFu;
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+  UNROLL for (int i = 0; i < kQuads; ++i)
+    UNROLL for (int e = 0; e < 4; ++e) {
       const uint32_t magnitude = __float_as_uint(block[i][e]) & 0x7FFFFFFFu;
       largest = max(largest, magnitude), least = min(least, magnitude - 1);
     }
@@ -1325,8 +1313,7 @@ template <bool kWide>
 __device__ inline void split_block(const Source& source, int t, float scale, bool low, const BlockInFlight& block, uint8_t* operand_tiles) {
   const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
+  UNROLL for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
     split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
     split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
@@ -1342,29 +1329,25 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
   __shared__ int of_warp[kPackers / 32];
   const int t = fresh_thread_index();
   uint32_t mine = 0;
-#pragma unroll
-  for (int e = 0; e < 4 * kQuads; ++e)
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e)
     if (is_outlier(block[e / 4][e % 4], scale)) mine |= 1u << e;
   if (__syncthreads_count(mine != 0) == 0) return 0;
   int before = __popc(mine);   // in this warp, up to this thread
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
+  UNROLL for (int distance = 1; distance < 32; distance *= 2) {
     const int theirs = __shfl_up_sync(0xFFFFFFFFu, before, distance);
     if (t % 32 >= distance) before += theirs;
   }
   if (t % 32 == 31) of_warp[t / 32] = before;
   __syncthreads();
   int total = 0, at = before - __popc(mine);
-#pragma unroll 1
-  for (int w = 0; w < kPackers / 32; ++w) {
+  NO_UNROLL for (int w = 0; w < kPackers / 32; ++w) {
     if (w < t / 32) at += of_warp[w];
     total += of_warp[w];
   }
   if (total > kMaxOutliers) return -1;
   const Quads quad(source.along_rows, t);
   Outlier* to = metadata.outlier + at;
-#pragma unroll
-  for (int e = 0; e < 4 * kQuads; ++e)
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e)
     if (mine >> e & 1) {
       *to = {static_cast<uint16_t>(quad.row + e / 4 * quad.row_step), static_cast<uint16_t>(quad.col + e % 4),
              block[e / 4][e % 4]};
@@ -1440,8 +1423,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   inspect(source, operand, block, largest, least);
   if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
   __syncthreads();
-#pragma unroll
-  for (int w = 0; w < kPackers / 32; ++w) {
+  UNROLL for (int w = 0; w < kPackers / 32; ++w) {
     largest = max(largest, scratch.largest[w]);
     least = min(least, scratch.least[w]);
   }
@@ -1454,8 +1436,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   int outliers = 0;
   if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
     bool loses = false;
-#pragma unroll
-    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
+    UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
     if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
@@ -1604,11 +1585,9 @@ struct ExactLoader {
   __device__ void load(int k0) {
     const int thread = fresh_thread_index(), line = view.first_line + first_line(thread), k = k0 + first_k(thread);
     const T* at = view.data + line * view.line_stride + k * view.k_stride;
-#pragma unroll
-    for (int a = 0; a < kBlockK / 8; ++a, at = next_address(at, 8 * view.k_stride)) {
+    UNROLL for (int a = 0; a < kBlockK / 8; ++a, at = next_address(at, 8 * view.k_stride)) {
       const T* from = at;
-#pragma unroll
-      for (int b = 0; b < kLines / 16; ++b, from = next_address(from, 16 * view.line_stride)) {
+      UNROLL for (int b = 0; b < kLines / 16; ++b, from = next_address(from, 16 * view.line_stride)) {
         const bool exists = line + 16 * b < view.lines && k + 8 * a < view.depth && on_side(view.side, line + 16 * b, k + 8 * a);
         held[a][b] = exists ? *from : T();
       }
@@ -1616,10 +1595,8 @@ struct ExactLoader {
   }
   __device__ void store(Acc (&block)[kBlockK][kLines + 4]) const {
     const int thread = fresh_thread_index(), line = first_line(thread), k = first_k(thread);
-#pragma unroll
-    for (int a = 0; a < kBlockK / 8; ++a)
-#pragma unroll
-      for (int b = 0; b < kLines / 16; ++b) block[k + 8 * a][line + 16 * b] = widen(held[a][b]);
+    UNROLL for (int a = 0; a < kBlockK / 8; ++a)
+      UNROLL for (int b = 0; b < kLines / 16; ++b) block[k + 8 * a][line + 16 * b] = widen(held[a][b]);
   }
 };
 
@@ -1636,16 +1613,14 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
   auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
-#pragma unroll 1
-  for (int from = begin; from < end; from += kExactRows) {
+  NO_UNROLL for (int from = begin; from < end; from += kExactRows) {
     ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + from, p.m, k_end}};
     ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
     Acc sum[2][8] = {}, chain[2][8] = {};
     __syncthreads();   // whoever used the memory before has done with it
     of_x.load(k_begin), of_y.load(k_begin);
     int stage = 0;
-#pragma unroll 1
-    for (int k0 = k_begin; k0 < k_end; k0 += kBlockK, stage ^= 1) {
+    NO_UNROLL for (int k0 = k_begin; k0 < k_end; k0 += kBlockK, stage ^= 1) {
       auto& block = memory.stage[stage];
       of_x.store(block.x), of_y.store(block.y);
       __syncthreads();   // the k-block is there, and the one before it has been read
@@ -1656,12 +1631,9 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
 #pragma unroll(kMasked ? 1 : 4)
         for (int k = 0; k < kBlockK; ++k) {
           Acc a[2], b[8];
-#pragma unroll
-          for (int r = 0; r < 2; ++r) a[r] = block.x[k][row_of(thread, r)];
-#pragma unroll
-          for (int c = 0; c < 8; ++c) b[c] = block.y[k][col_of(thread, c)];
-#pragma unroll
-          for (int u = 0; u < 16; ++u) {
+          UNROLL for (int r = 0; r < 2; ++r) a[r] = block.x[k][row_of(thread, r)];
+          UNROLL for (int c = 0; c < 8; ++c) b[c] = block.y[k][col_of(thread, c)];
+          UNROLL for (int u = 0; u < 16; ++u) {
             const int r = u / 8, c = u % 8, m = row + from + row_of(thread, r), n = col + col_of(thread, c);
             if (!kMasked || (on_side(x_side, m, k0 + k) && on_side(y_side, n, k0 + k))) chain[r][c] = fma(a[r], b[c], chain[r][c]);
           }
@@ -1672,11 +1644,9 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
       else
         multiply(std::true_type());
       if ((k0 - k_begin) / kBlockK % kInChain == kInChain - 1 || k0 + kBlockK >= k_end)
-#pragma unroll
-        for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
+        UNROLL for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
     }
-#pragma unroll
-    for (int u = 0; u < 16; ++u) memory.sum[from + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
+    UNROLL for (int u = 0; u < 16; ++u) memory.sum[from + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
   }
   __syncthreads();
 }
@@ -1727,26 +1697,19 @@ __device__ inline void invert(Acc (&x)[kBlock][kBlock]) {
     Acc v[4];
   };
   const int j = threadIdx.x;
-#pragma unroll 1
-  for (int i = 0; i < kBlock; i += 4) {
+  NO_UNROLL for (int i = 0; i < kBlock; i += 4) {
     Acc sum[4];
     for (int r = 0; r < 4; ++r) sum[r] = i + r == j ? 1 : 0;
-#pragma unroll 1
-    for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
+    NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
       Acc column[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
+      UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
+      UNROLL for (int r = 0; r < 4; ++r) {
         const Four row = *reinterpret_cast<const Four*>(&x[i + r][k]);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
+        UNROLL for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
       }
     }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-#pragma unroll
-      for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
+    UNROLL for (int r = 0; r < 4; ++r) {
+      UNROLL for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
       sum[r] /= x[i + r][i + r];
     }
     __syncthreads();   // the rows have been read
@@ -1908,8 +1871,7 @@ struct BlockCopier {
     const T* from = next;
     const uint32_t at = to + stage;
     if (kWhole || exists_wholly(k0)) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
+      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
       next += kKMajor ? kBlockK : kChunks * step;
     } else {
       copy_existing(view, k0, from, at);
@@ -1929,25 +1891,21 @@ struct BlockCopier {
     };
     const bool chunks = by_chunks(view);
     if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
+      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
         cp_async_16(after(at, i), from, end(i) * static_cast<int>(sizeof(T)));
       return;
     }
-#pragma unroll 1
-    for (int i = 0; i < kChunks; ++i, from += step) {
+    NO_UNROLL for (int i = 0; i < kChunks; ++i, from += step) {
       const int first = begins ? row + i * kFarStep - col : 0, stop = end(i);
       const uint32_t there = after(at, i);
       const int64_t step_near = near_stride(view);
       if (chunks && (first <= 0 || stop <= first)) {
         cp_async_16(there, from, stop <= first ? 0 : stop * static_cast<int>(sizeof(T)));
       } else if constexpr (sizeof(T) >= 4) {
-#pragma unroll
-        for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
+        UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
       } else {
         alignas(16) T v[kChunk];
-#pragma unroll
-        for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
+        UNROLL for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
         const uint4 w = *reinterpret_cast<const uint4*>(v);
         store_shared_four(there, w.x, w.y, w.z, w.w);
       }
@@ -1972,8 +1930,7 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
   if (__builtin_expect(all_finite(sum), true)) return;
   const int row = work.tile.i * kBlock, col = work.tile.j * kBlock, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   sum_exactly<T>(p, work.x, work.y, row, col, work.k_begin, min(work.tile.k_end, work.k_begin + work.k_blocks * kBlockK), exact);
-#pragma unroll
-  for (int e = 0; e < kCount; ++e) sum[Lanes::sum_at(e)] = exact.sum[Lanes::row(warp, lane, e)][Lanes::col(warp, lane, e)];
+  UNROLL for (int e = 0; e < kCount; ++e) sum[Lanes::sum_at(e)] = exact.sum[Lanes::row(warp, lane, e)][Lanes::col(warp, lane, e)];
 }
 
 // ---- Tiles of 64 x 64: the splits of a tile, and writing it.
@@ -1995,14 +1952,12 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   struct alignas(kNear * sizeof(T)) Vector {
     T v[kNear];
   } vector;
-#pragma unroll
-  for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
+  UNROLL for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
   T* const to = c + row * p.c_row + col * p.c_col;
   if (kWhole || (vectorized && col + kNear <= p.n)) {
     *reinterpret_cast<Vector*>(to) = vector;
   } else {
-#pragma unroll
-    for (int e = 0; e < kNear; ++e)
+    UNROLL for (int e = 0; e < kNear; ++e)
       if (col + e < p.n) to[e * p.c_col] = vector.v[e];
   }
 }
@@ -2017,13 +1972,11 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
   auto unit = [&](int u) {   // of this lane
     SumUnit<Acc> v;
-#pragma unroll
-    for (int e = 0; e < kSums; ++e) v.sum[e] = sum[Lanes::sum_at(u * kSums + e)];
+    UNROLL for (int e = 0; e < kSums; ++e) v.sum[e] = sum[Lanes::sum_at(u * kSums + e)];
     return v;
   };
   auto write = [&](auto whole, int w, int u, const SumUnit<Acc>& v) {   // unit u of warp w
-#pragma unroll
-    for (int e = 0; e < kSums; e += kNear)
+    UNROLL for (int e = 0; e < kSums; e += kNear)
       write_neighbours<kNear, decltype(whole)::value>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e),
                                                       col + Lanes::col(w, lane, u * kSums + e), v.sum + e);
   };
@@ -2033,8 +1986,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   };
   if (work.splits == 1) {   // nobody else has sums of it
     auto write_all = [&](auto whole) {
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
+      UNROLL for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
     };
     if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.c_lower && row == col))
       write_all(std::true_type());
@@ -2053,8 +2005,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   const int place = (number - first_unit(kInTile, splits, owner)) * splits + work.split;
   const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
   const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
+  UNROLL for (int u = 0; u < kUnits; ++u) {
     const SumUnit<Acc> v = unit(u);
     const int* const words = reinterpret_cast<const int*>(v.sum);
     const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
@@ -2062,14 +2013,12 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   }
   write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   barrier_wait(&here, 0);
-#pragma unroll 1
-  for (int at = first + warp; at < end; at += kTileThreads / 32) {
+  NO_UNROLL for (int at = first + warp; at < end; at += kTileThreads / 32) {
     SumUnit<Acc> total = sums[(at - first) * splits][lane];
 #pragma unroll 4
     for (int s = 1; s < splits; ++s) {
       const SumUnit<Acc> v = sums[(at - first) * splits + s][lane];
-#pragma unroll
-      for (int e = 0; e < kSums; ++e) total.sum[e] += v.sum[e];
+      UNROLL for (int e = 0; e < kSums; ++e) total.sum[e] += v.sum[e];
     }
     write(std::false_type(), at / kUnits, at % kUnits, total);
   }
@@ -2242,24 +2191,20 @@ __device__ inline uint32_t tf32_begin_of_x(const uint8_t* stage) {
 // Reads and splits X: by step, as the tensor cores want it.
 template <bool kAlongK>
 __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  UNROLL for (int h = 0; h < 2; ++h) {
     float v[2][4];   // by line and k
     if (kAlongK) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
+      UNROLL for (int r = 0; r < 2; ++r) {
         const float4 four = load_shared_four((at ^ (h * 64 | r * 32)) + r * 8 * kTfBlockK * 4);
         v[r][0] = four.x, v[r][1] = four.y, v[r][2] = four.z, v[r][3] = four.w;
       }
     } else {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
+      UNROLL for (int e = 0; e < 4; ++e) {
         const float2 two = load_shared_two((at ^ (e * kTfBlockMN * 4 | e % 2 * 64)) + h * 16 * kTfBlockMN * 4);
         v[0][e] = two.x, v[1][e] = two.y;
       }
     }
-#pragma unroll
-    for (int u = 0; u < 8; ++u)
+    UNROLL for (int u = 0; u < 8; ++u)
       split_tf32(v[u % 2][u / 2], large[2 * h + u / 4][u / 2 % 2 * 2 + u % 2], small[2 * h + u / 4][u / 2 % 2 * 2 + u % 2]);
   }
 }
@@ -2283,17 +2228,14 @@ struct Tf32Splitter {
   }
   __device__ void split(int stage) const {
     float v[4][4];
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
+    UNROLL for (int u = 0; u < 4; ++u) {
       const uint32_t at = from + stage;
       const float4 four = load_shared_four(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kTfBlockMN * 4);
       v[0][u] = four.x, v[1][u] = four.y, v[2][u] = four.z, v[3][u] = four.w;
     }
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
+    UNROLL for (int u = 0; u < 4; ++u) {
       uint32_t large[4], small[4];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) split_tf32(v[u][w], large[w], small[w]);
+      UNROLL for (int w = 0; w < 4; ++w) split_tf32(v[u][w], large[w], small[w]);
       const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfBlockK * 4;
       store_shared_four(at, large[0], large[1], large[2], large[3]);
       store_shared_four(at + kStageOperandBytes, small[0], small[1], small[2], small[3]);
@@ -2307,13 +2249,11 @@ struct Tf32Splitter {
 __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,
                                      Tf32Sums& part) {
   warpgroup_arrive();
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
+  UNROLL for (int step = 0; step < 4; ++step) {
     wgmma_tf32(part, x_small[step], advance_descriptor(y_large, step * 32), step > 0);
     wgmma_tf32(part, x_large[step], advance_descriptor(y_small, step * 32), 1);
   }
-#pragma unroll
-  for (int step = 0; step < 4; ++step) wgmma_tf32(part, x_large[step], advance_descriptor(y_large, step * 32), 1);
+  UNROLL for (int step = 0; step < 4; ++step) wgmma_tf32(part, x_large[step], advance_descriptor(y_large, step * 32), 1);
   warpgroup_commit_batch();
   warpgroup_wait<0>();
 }
@@ -2328,8 +2268,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   Tf32Sums total = {};   // of chains
-#pragma unroll
-  for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
+  UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
@@ -2337,8 +2276,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
   int stage = 0;   // of k-block `number`: how far it is from the first
-#pragma unroll 1
-  for (int number = -kTfStages; number < k_blocks; ++number) {
+  NO_UNROLL for (int number = -kTfStages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
       // Wait for the stage, and split it
@@ -2358,8 +2296,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
     // Issue wgmma, wait for the sums, promote
     Tf32Sums part;
     tf32_multiply(large, small, y_large, y_small, part);
-#pragma unroll
-    for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (kTf32Scale * kTf32Scale), sum[u]);
+    UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (kTf32Scale * kTf32Scale), sum[u]);
     if (number % kChain == kChain - 1) end_chain(sum, total);
   }
   end_chain(total, sum);
@@ -2591,8 +2528,7 @@ struct MmaReader {
   __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
     const uint32_t from = at + stage;
     if constexpr (sizeof(T) == 8) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {   // eight lines at a time
+      UNROLL for (int i = 0; i < 2; ++i) {   // eight lines at a time
         const float2 two = load_shared_two(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * kLineBytes
                                                    : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
@@ -2602,8 +2538,7 @@ struct MmaReader {
     } else if constexpr (sizeof(T) == 2) {
       ldmatrix_x4<true>((from ^ u * 32) + step * 16 * kKRow, w);
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      UNROLL for (int i = 0; i < 4; ++i) {
         const int line_half = kOfX ? i % 2 : i / 2, k_half = kOfX ? i / 2 : i % 2;
         w[i] = load_shared((from ^ (u * 64 | line_half * 32)) + (step * 8 + k_half * 4) * kKRow);
       }
@@ -2620,10 +2555,8 @@ struct MmaFragments {
 
   template <typename X, typename Y>
   __device__ void read(const X& x_reader, const Y& y_reader, int stage, int step) {
-#pragma unroll
-    for (int m = 0; m < MmaShape<T>::kTilesM; ++m) x_reader.read(stage, m, step, x[m]);
-#pragma unroll
-    for (int n = 0; n < MmaShape<T>::kTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
+    UNROLL for (int m = 0; m < MmaShape<T>::kTilesM; ++m) x_reader.read(stage, m, step, x[m]);
+    UNROLL for (int n = 0; n < MmaShape<T>::kTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
   }
 };
 
@@ -2631,10 +2564,8 @@ struct MmaFragments {
 template <typename T, typename X, typename Y>
 __device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
   using S = MmaShape<T>;
-#pragma unroll
-  for (int m = 0; m < S::kTilesM; ++m)
-#pragma unroll
-    for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
+  UNROLL for (int m = 0; m < S::kTilesM; ++m)
+    UNROLL for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
 }
 
 // The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of split operands, in `part`, go no
@@ -2645,15 +2576,12 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
   if constexpr (S::kSplit) {
     MmaFragments<T> small;
     auto split = [](auto& large, auto& small) {
-#pragma unroll
-      for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
+      UNROLL for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
+        UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
     };
     split(large.x, small.x), split(large.y, small.y);
     if (step % S::kStepsToPromote == 0) {
-#pragma unroll
-      for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
+      UNROLL for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
     }
     mma_multiply<T>(small.x, large.y, part);
     mma_multiply<T>(large.x, small.y, part);
@@ -2661,8 +2589,7 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
     if ((step + 1) % S::kStepsToPromote == 0) {
       // Promote
       constexpr float kUnscale = 1.0f / (kTf32Scale * kTf32Scale);
-#pragma unroll
-      for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kUnscale, sum[u]);
+      UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kUnscale, sum[u]);
     }
   } else {
     mma_multiply<T>(large.x, large.y, sum);
@@ -2692,11 +2619,9 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
   int terms_to = end_of_k(x_side, y_side, row + S::kWarpMN, col + S::kWarpMN, p.k);
   keep(terms_from), keep(terms_to);
-#pragma unroll
-  for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
+  UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
   // Fill the pipeline
-#pragma unroll 1
-  for (int stage = 0, k0 = k_begin; stage < S::kStages * S::kStageBytes; stage += S::kStageBytes, k0 += S::kBlockK) {
+  NO_UNROLL for (int stage = 0, k0 = k_begin; stage < S::kStages * S::kStageBytes; stage += S::kStageBytes, k0 += S::kBlockK) {
     if (k0 < k_end) x.copy(view_x(), k0, stage), y.copy(view_y(), k0, stage);
     cp_async_commit_group();
   }
@@ -2712,8 +2637,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
     MmaSums<T> part;
     // Multiply, while the next step is read
     if (multiply) {
-#pragma unroll
-      for (int step = 0; step < S::kSteps - 1; ++step) {
+      UNROLL for (int step = 0; step < S::kSteps - 1; ++step) {
         fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
         mma_multiply_step<T>(fragments[step % 2], step, part, sum);
       }
@@ -2736,8 +2660,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   MmaSums<T> total = {};   // of chains, which split operands have
   // The usual k-block has terms, and what is copied meanwhile exists wholly. Without branches ptxas finds a better order for it. Warps come
   // to the barrier by either way.
-#pragma unroll 1
-  for (; k0 < k_end; k0 += S::kBlockK) {
+  NO_UNROLL for (; k0 < k_end; k0 += S::kBlockK) {
     const int later = k0 + S::kStages * S::kBlockK;
     if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))
       iterate(std::true_type());
@@ -3085,8 +3008,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
   const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
   const int* const words = reinterpret_cast<const int*>(&tile);
   for (int cta = 0; cta < Policy::kCtas; ++cta)
-#pragma unroll
-    for (int u = 0; u < static_cast<int>(sizeof(ClusterTile)) / 4; u += 4)
+    UNROLL for (int u = 0; u < static_cast<int>(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
 }
 
@@ -3096,8 +3018,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
 template <typename T, int kN, int kMajorX, int kMajorY>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-#pragma unroll
-  for (int k = 0; k < kBlock / 16; ++k)
+  UNROLL for (int k = 0; k < kBlock / 16; ++k)
     wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
@@ -3110,8 +3031,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
     const KRange range = Policy::k_range(h, tile, rank);
     const int count = range.end - range.begin;
     const OperandsAt operands = Policy::operands_of(h, shared, tile);
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
+    NO_UNROLL for (int i = 0; i < count; ++i) {
       const int k = h.tiles.k_block(range, i);
       Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
       if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
@@ -3128,8 +3048,7 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
   const int tiles = static_cast<int>(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
   __nanosleep(2000);
-#pragma unroll 1
-  for (int64_t u = cta; u < static_cast<int64_t>(tiles) * h.tiles.batches * kStrips; u += ctas) {
+  NO_UNROLL for (int64_t u = cta; u < static_cast<int64_t>(tiles) * h.tiles.batches * kStrips; u += ctas) {
     const int number = static_cast<int>(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
     const int i = place - static_cast<int>(triangle(j - 1)), from = static_cast<int>(u % kStrips) * kLines;
     write_zeros<kBlockMN, Policy::kStreaming>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
@@ -3262,14 +3181,12 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   const bool by_rows = h.p.c_col == 1;
   if (h.p.c_lower && col >= row) {
     const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
-#pragma unroll
-    for (int u = 0; u < 32; ++u)
+    UNROLL for (int u = 0; u < 32; ++u)
       if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
   }
   uint32_t w[4][4];
   Two<T> zero[2] = {};   // or NaN, where a number is one, or Inf
-#pragma unroll
-  for (int u = 0; u < 16; ++u) {
+  UNROLL for (int u = 0; u < 16; ++u) {
     Two<T> two;
     round_two(sum[2 * u], sum[2 * u + 1], two);
     zero[u % 2] = __hfma2(two, Two<T>(), zero[u % 2]);
@@ -3281,11 +3198,9 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
   const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
   if (by_rows) {
-#pragma unroll
-    for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
+    UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
   } else {
-#pragma unroll
-    for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
+    UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
   }
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   const bool any = named_barrier_or<128>(kConsumerTeam + group, is_masked(h.p) && !finite);
@@ -3296,14 +3211,11 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
   const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
   if (lines >= kBlock && length >= 8) {
-#pragma unroll
-    for (int u = 0; u < kBlock / 16; ++u)
+    UNROLL for (int u = 0; u < kBlock / 16; ++u)
       *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
   } else {
-#pragma unroll 1
-    for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
-#pragma unroll 1
-      for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
+    NO_UNROLL for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
+      NO_UNROLL for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
   }
   return any && m > 0 && n > 0;
 }
@@ -3320,8 +3232,7 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
     return two & (lower ? first : ~first);
   };
   *chunk(on) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
-#pragma unroll
-  for (int c = 0; c < 8; ++c)
+  UNROLL for (int c = 0; c < 8; ++c)
     if (lower ? c > on : c < on) *chunk(c) = uint4();
 }
 
@@ -3370,14 +3281,12 @@ struct Half {
     uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.own.landed : shared.full)[at.stage];
     barrier_wait(&shared.empty[at.stage], at.parity);
     barrier_arrive_expect_tx(barrier, (rows + kBlocksN) * kOperandBytes);
-#pragma unroll
-    for (int u = 0; u < kBlocksM; ++u)
+    UNROLL for (int u = 0; u < kBlocksM; ++u)
       if (u < rows) {
         const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
         tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
       }
-#pragma unroll
-    for (int u = 0; u < kBlocksN; u += kCtas) {
+    UNROLL for (int u = 0; u < kBlocksN; u += kCtas) {
       const int block = u + (kWide ? rank : 0);
       const int line = (tile.col + block) * kBlock, depth = (on_side(y_side, tile.col + block, k) ? k : h.tiles.k_blocks) * kBlock;
       auto* const copy = kWide ? tma_load_multicast : tma_load;
@@ -3396,8 +3305,7 @@ struct Half {
     Pipeline<kStages> at;
     for (int round = 0; tile.row >= 0; tile = next_tile<Half>(h, shared, round++)) {
       const KRange range = h.tiles.k_range(tile, rank);
-#pragma unroll 1
-      for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
+      NO_UNROLL for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
         const int k = h.tiles.k_block(range, i);
         if (!h.tiles.is_masked(tile, k)) continue;
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
@@ -3435,16 +3343,14 @@ struct Half {
     const uint32_t base = shared_address(&shared);
     const KRange range = h.tiles.k_range(tile, rank);
     float sum[32 * kCols] = {};
-#pragma unroll
-    for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
+    UNROLL for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
     auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
       if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
     };
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
-#pragma unroll 1
-    for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
+    NO_UNROLL for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
       warpgroup_arrive();
@@ -3464,24 +3370,19 @@ struct Half {
       if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
     };
     if (kWide || h.tiles.splits == 1) {
-#pragma unroll
-      for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
+      UNROLL for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* const sums = reinterpret_cast<float*>(shared.own.stage);
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
-#pragma unroll
-      for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
+      UNROLL for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
       cluster_sync();
-#pragma unroll 1
-      for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
+      NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
-#pragma unroll 1
-        for (int from = 0; from < h.tiles.splits; ++from) {
+        NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {
           const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
-#pragma unroll
-          for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
+          UNROLL for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
         }
         store(0, box / 2, total);
       }
@@ -3650,8 +3551,7 @@ _CUDA_PAIRS = r"""
 // next one. kCount of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
 template <int kCount, bool kFar = false>
 __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
-#pragma unroll
-  for (int u = 0; u < kCount; u += 4) {
+  UNROLL for (int u = 0; u < kCount; u += 4) {
     float4* const to = kFar ? at : at + u * 32;
     *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
     if (kFar) at = next_address(at, step);
@@ -3662,18 +3562,14 @@ __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 1
 // memory takes no register.
 template <int kCount, int kStride, bool kFar = false>
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
-#pragma unroll 1
-  for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
-#pragma unroll
-    for (int part = 0; part < kCount / 32; ++part) {
+  NO_UNROLL for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
+    UNROLL for (int part = 0; part < kCount / 32; ++part) {
       float4 other[8];   // all read before the first is added: the reads then wait for memory together
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
+      UNROLL for (int u = 0; u < 8; ++u) {
         other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
         if (kFar) at = next_address(at, step);
       }
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
+      UNROLL for (int u = 0; u < 8; ++u) {
         float* const four = sum + part * 32 + 4 * u;
         four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
       }
@@ -3693,29 +3589,24 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   const int below = p.c_lower ? row0 - col0 : 128;   // how far the diagonal is from `at`
   const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
   if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int g = 0; g < 16; ++g) {
+    UNROLL for (int h = 0; h < 2; ++h)
+      UNROLL for (int g = 0; g < 16; ++g) {
         const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
         __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
       }
   } else if (inside && p.c_row == 1) {
-#pragma unroll
-    for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
+    UNROLL for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
       const int col = g / 2 * 8 + g % 2;
       __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
       __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
       at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
     }
   } else {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
       const int row = row0 + 8 * h, cols = p.c_lower ? row + 1 : p.n;   // of the row that have sums
       float* one = next_address(at, 8 * h * p.c_row);
       if (row >= p.m) break;
-#pragma unroll
-      for (int g = 0; g < 32; ++g) {
+      UNROLL for (int g = 0; g < 32; ++g) {
         if (g % 8 == 0) keep(col0);   // else all conditions are known beforehand, and take registers that sums need
         const int col = col0 + g / 2 * 8 + g % 2;
         if (col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
@@ -3791,11 +3682,9 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
   int flags = k_block.last ? kLast | kEnds : 0;
   if (kChains && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
   if (kChains && k_block.place >= kTileChain) flags |= kAgain;
-#pragma unroll
-  for (int u = 0; u < 2; ++u)
+  UNROLL for (int u = 0; u < 2; ++u)
     if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
-#pragma unroll
-  for (int u = 0; u < 4; ++u)
+  UNROLL for (int u = 0; u < 4; ++u)
     if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
   return flags;
 }
@@ -3892,15 +3781,13 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   };
   if (kLo && h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
-#pragma unroll 1
-    for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
+    NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
       warpgroup_arrive();
       issue(advance_descriptor(x, product == 0 ? kOperandBytes : 0), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), false);
       warpgroup_commit_batch();
       const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
       float of_y[2];
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
+      UNROLL for (int u = 0; u < 2; ++u)
         of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) * (product == 1 ? view.residual(h.y_stage(), u) : 1.0f) : 0.0f;
       warpgroup_wait<0>();
       promote(sums, of_x, of_y[0], of_y[1], total);
@@ -4000,8 +3887,7 @@ struct Pairs {
     const int stage_y = at.stage;
     at.advance();
     barrier_wait(&shared.empty[at.stage], at.parity);
-#pragma unroll
-    for (int u = 0; u < 2; ++u)
+    UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
         const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
         const uint8_t* from = h.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
@@ -4010,15 +3896,13 @@ struct Pairs {
       }
     if (kLo && (k_block.jumps || k % 32 == 0)) {
       const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
+      UNROLL for (int u = 0; u < 2; ++u) {
         const int col = first_col + 2 * u;
         own.wide[u] = wide_blocks<kX, kContraction>(h, x_matrix, first_row + u, k);
         own.wide[2 + u] = wide_blocks<kY, kContraction>(h, y_matrix, col, k) | wide_blocks<kY, kContraction>(h, y_matrix, col + 1, k);
       }
     }
-#pragma unroll
-    for (int u = 0; kLo && u < 2; ++u)
+    UNROLL for (int u = 0; kLo && u < 2; ++u)
       flags |= (own.wide[u] >> k % 32 & 1) * (kWideX << u) | (own.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
     own.flags[stage_y] = flags | k_block.round % (2 * kQueued) * kRound;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
@@ -4046,8 +3930,7 @@ struct Pairs {
     do {
       view.next_k_block(pipeline, k_block, first);
       float total[2][64];
-#pragma unroll
-      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
+      UNROLL for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
       do {
         consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
         consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
@@ -4078,18 +3961,13 @@ __device__ inline void mirror_block(const Product& p, Word* c, int row, int col,
   auto near = [](int u) { return (u * kMirrorThreads + static_cast<int>(threadIdx.x)) % kInLine * kNear; };
   auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
   Vector held[kCount] = {};   // all are read before the first is written anywhere: else each would wait for the one before
-#pragma unroll
-  for (int u = 0; u < kCount; ++u)
+  UNROLL for (int u = 0; u < kCount; ++u)
     if (is_below(line(u), near(u))) held[u] = *reinterpret_cast<const Vector*>(c + (row + line(u)) * p.c_row + (col + near(u)) * p.c_col);
-#pragma unroll
-  for (int u = 0; u < kCount; ++u)
-#pragma unroll
-    for (int e = 0; e < kNear; ++e) block[line(u)][near(u) + e] = held[u].v[e];
+  UNROLL for (int u = 0; u < kCount; ++u)
+    UNROLL for (int e = 0; e < kNear; ++e) block[line(u)][near(u) + e] = held[u].v[e];
   __syncthreads();
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-#pragma unroll
-    for (int e = 0; e < kNear; ++e) held[u].v[e] = block[near(u) + e][line(u)];
+  UNROLL for (int u = 0; u < kCount; ++u) {
+    UNROLL for (int e = 0; e < kNear; ++e) held[u].v[e] = block[near(u) + e][line(u)];
     if (is_below(near(u), line(u))) *reinterpret_cast<Vector*>(c + (col + line(u)) * p.c_row + (row + near(u)) * p.c_col) = held[u];
   }
 }
