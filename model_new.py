@@ -218,6 +218,12 @@ __host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t 
   }
   return offset + rest * strides[0];
 }
+template <typename T>
+__device__ inline const T* x_of(const Product& p, int number) { return static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, number); }
+template <typename T>
+__device__ inline const T* y_of(const Product& p, int number) { return static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, number); }
+template <typename T>
+__device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + batch_offset(p, p.c_batch, number); }
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
 
@@ -257,8 +263,9 @@ __host__ __device__ constexpr Side side_of(Operand operand, const P& p) {
 // Whether there are zeros above the diagonal of C.
 __host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
-// Whether X, Y and C are all lower triangular, as are products of the family that this file began with.
-__host__ __device__ inline bool is_lower(const Product& p) { return p.x_triangular && p.y_triangular && has_zeros(p); }
+// Whether X, Y and C are all triangles; and whether C has zeros, too, as products of the family that this file began with have.
+__host__ __device__ inline bool are_triangles(const Product& p) { return p.x_triangular && p.y_triangular && p.c_lower; }
+__host__ __device__ inline bool is_lower(const Product& p) { return are_triangles(p) && has_zeros(p); }
 
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
 __host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
@@ -398,12 +405,7 @@ struct WorkTile {
   int splits, split;       // of the tile: this CTA's
   int k_begin, k_blocks;   // of the split
   __device__ WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
-      : x(static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch)),
-        y(static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)),
-        c(static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch)),
-        tile(tile),
-        splits(splits),
-        split(split) {
+      : x(x_of<T>(p, batch)), y(y_of<T>(p, batch)), c(c_of<T>(p, batch)), tile(tile), splits(splits), split(split) {
     const int all = ceil_div(tile.k_end - tile.k_begin, block_k), first = divided(all * split, splits);
     k_begin = tile.k_begin + first * block_k, k_blocks = divided(all * (split + 1), splits) - first;
   }
@@ -704,9 +706,8 @@ __device__ inline void barrier_arrive_at(uint32_t barrier) {
 
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   STRESS_DELAY();
-  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(barrier),
-               "r"(parity)
-               : "memory");
+  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+               ::"r"(barrier), "r"(parity) : "memory");
 }
 
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
@@ -724,9 +725,8 @@ struct Pipeline {
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   STRESS_DELAY();
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(a), "r"(b),
-               "r"(c), "r"(d), "r"(barrier)
-               : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+               ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
 }
 
 __device__ inline int load_shared(uint32_t at) {
@@ -755,12 +755,11 @@ __device__ inline float4 load_shared_four(uint32_t at) {
 template <bool kTransposed>
 __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   if constexpr (kTransposed)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
-                 "r"(w[3])
-                 : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
   else
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
 
 // ---- PTX: copies.
@@ -840,11 +839,8 @@ template <int kThreads>
 __device__ inline bool named_barrier_or(int team, bool condition) {
   STRESS_DELAY();
   int any;
-  asm volatile(
-      "{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
-      : "=r"(any)
-      : "r"(team + 1), "n"(kThreads), "r"(static_cast<int>(condition))
-      : "memory");
+  asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
+               : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(static_cast<int>(condition)) : "memory");
   return any;
 }
 
@@ -898,8 +894,7 @@ __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32
 #define MMA_OF_TYPE(SHAPE, TYPE)                                                                                    \
   asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                                               \
                ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                \
-               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])                                                      \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
   if constexpr (sizeof(T) == 4)
     MMA_OF_TYPE("m16n8k8", "tf32");
   else if constexpr (std::is_same_v<T, __half>)
@@ -913,15 +908,11 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
   const double upper = __hiloint2double(a[1], a[0]), lower = __hiloint2double(a[3], a[2]), b = __hiloint2double(b1, b0);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3])
-               : "d"(upper), "d"(lower), "d"(b));
+               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3]) : "d"(upper), "d"(lower), "d"(b));
 #else
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(s[0]), "+d"(s[1])
-               : "d"(upper), "d"(b));
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(s[2]), "+d"(s[3])
-               : "d"(lower), "d"(b));
+  UNROLL for (int u = 0; u < 4; u += 2)
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(s[u]), "+d"(s[u + 1]) : "d"(u ? lower : upper), "d"(b));
 #endif
 }
 
@@ -931,14 +922,10 @@ template <bool kTransposed>
 __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   if constexpr (kTransposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(at)
-                 : "memory");
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(at)
-                 : "memory");
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
 }
 
 #define SUMS_8(s, i) \
@@ -986,10 +973,8 @@ __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
 __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGISTERS_32
                "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
-               : SUMS_32(s, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+               : SUMS_32(s, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
-
 """
 
 # ---- Epilogue: what every kernel writes in the same way. -------------------------------------------------------------
@@ -1123,7 +1108,7 @@ struct Packed {
   int blocks_each;         // of one matrix
   uint8_t* blocks;
   BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see has_outliers_in_row
+  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see wide_in_line
   uint32_t* wide_by_col;   // and for each column
 };
 
@@ -1139,12 +1124,11 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
 }
 
-// The words of a line's mask: of a column of blocks, or of a row.
+// The words of a line's mask: of a column of blocks, or of a row. The last one is not zero if a block of the line has outliers.
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(blocks_in(p.rows))
                 : p.wide_by_row + (matrix * blocks_in(p.rows) + line) * mask_words(p.block_cols);
 }
-// The last of them: not zero if a block of the line has outliers.
 __device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
   return wide_in_line(p, matrix, false, r)[mask_words(p.block_cols) - 1];
 }
@@ -1170,11 +1154,11 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
   // Either a column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two
   // powers is no normal number, but what it scales may be one: then they are undone one after the other, the larger one first. The other
   // way round, sums of wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
-  const float first_step = is_normal(first) ? first : fmaxf(of_x, of_first), then_first = is_normal(first) ? 1.0f : fminf(of_x, of_first);
-  const float second_step = is_normal(second) ? second : fmaxf(of_x, of_second);
-  const float then_second = is_normal(second) ? 1.0f : fminf(of_x, of_second);
-  UNROLL for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
-  UNROLL for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
+  auto undo = [&](int from, float of_y, float both) {
+    const float step = is_normal(both) ? both : fmaxf(of_x, of_y), then = is_normal(both) ? 1.0f : fminf(of_x, of_y);
+    UNROLL for (int u = from; u < from + 32; ++u) total[u] += of_y == 0.0f ? 0.0f : sums[u] * step * then;
+  };
+  undo(0, of_first, first), undo(32, of_second, second);
 }
 """
 
@@ -1192,11 +1176,6 @@ struct Source {
   bool diagonal;           // only elements with column <= row
   bool vectorized;         // whether four neighbours in memory can be read at once
   bool along_rows;         // whether rows, or else columns, run along the smaller stride
-};
-
-// What the warps of a CTA tell each other of a block.
-struct PackScratch {
-  uint32_t largest[kPackers / 32], least[kPackers / 32];
 };
 
 // ---- Packing: float32 as pairs of float16.
@@ -1349,8 +1328,7 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
   Outlier* to = metadata.outlier + at;
   UNROLL for (int e = 0; e < 4 * kQuads; ++e)
     if (mine >> e & 1) {
-      *to = {static_cast<uint16_t>(quad.row + e / 4 * quad.row_step), static_cast<uint16_t>(quad.col + e % 4),
-             block[e / 4][e % 4]};
+      *to = {static_cast<uint16_t>(quad.row + e / 4 * quad.row_step), static_cast<uint16_t>(quad.col + e % 4), block[e / 4][e % 4]};
       to = next_address(to, 1);
       block[e / 4][e % 4] = 0.0f;
     }
@@ -1389,7 +1367,7 @@ __device__ inline bool is_of_one(const Packed& operand, const Product& product) 
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ PackScratch scratch;
+  __shared__ struct { uint32_t largest[kPackers / 32], least[kPackers / 32]; } of;   // by warp
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < p.x_blocks;
   const Packed& operand = of_x ? p.x : p.y;
@@ -1402,8 +1380,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - static_cast<int>(block_index(operand, r, 0));
   Source source;
-  source.at =
-      operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
+  source.at = operand.source + int64_t(r * kBlock) * operand.row_stride + int64_t(c * kBlock) * operand.col_stride;
   if (operand.matrices > 1) source.at += batch_offset(p.product, of_x ? p.product.x_batch : p.product.y_batch, matrix);
   source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
   source.diagonal = operand.triangular && r == c;
@@ -1421,12 +1398,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
   uint32_t largest, least;
   inspect(source, operand, block, largest, least);
-  if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
+  if (t % 32 == 0) of.largest[t / 32] = largest, of.least[t / 32] = least;
   __syncthreads();
-  UNROLL for (int w = 0; w < kPackers / 32; ++w) {
-    largest = max(largest, scratch.largest[w]);
-    least = min(least, scratch.least[w]);
-  }
+  UNROLL for (int w = 0; w < kPackers / 32; ++w) largest = max(largest, of.largest[w]), least = min(least, of.least[w]);
   const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
@@ -1530,14 +1504,10 @@ static cudaError_t with_constants(bool a, bool b, const F& f) {
 template <typename F>
 static cudaError_t with_type(ElementType type, const F& f) {
   switch (type) {
-    case kFloat32:
-      return f(float());
-    case kFloat64:
-      return f(double());
-    case kFloat16:
-      return f(__half());
-    case kBFloat16:
-      return f(__nv_bfloat16());
+    case kFloat32: return f(float());
+    case kFloat64: return f(double());
+    case kFloat16: return f(__half());
+    case kBFloat16: return f(__nv_bfloat16());
   }
   return cudaErrorInvalidValue;
 }
@@ -1655,9 +1625,8 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
 template <typename T>
 __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int end, int batch, ExactMemory<T>& memory) {
   const int row = tile.i * kBlock, col = tile.j * kBlock, rows = end - begin;
-  sum_exactly<T>(p, static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
-                 static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch), row, col, tile.k_begin, tile.k_end, memory, begin, end);
-  T* const c = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch);
+  sum_exactly<T>(p, x_of<T>(p, batch), y_of<T>(p, batch), row, col, tile.k_begin, tile.k_end, memory, begin, end);
+  T* const c = c_of<T>(p, batch);
   for (int e = threadIdx.x; e < rows * kBlock; e += kExactThreads) {
     const bool down = p.c_row == 1;   // neighbours in memory
     const int r = begin + (down ? e % rows : e / kBlock), s = down ? e / rows : e % kBlock, m = row + r, n = col + s;
@@ -1674,8 +1643,7 @@ __device__ inline void exact_compute(const Product& p, int number, ExactMemory<T
   const Tile tile = tile_at(p, kBlock, number / batches);
   exact_rows<T>(p, tile, 0, kBlock, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
-    write_zeros<kBlock, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock,
-                               threadIdx.x, kExactThreads);
+    write_zeros<kBlock, false>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
 """
 
@@ -1724,7 +1692,7 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
   __shared__ alignas(16) T x[kBlock][kBlock];
   const int blocks = ceil_div(p.n, kBlock), batch = blockIdx.x / blocks, first = blockIdx.x % blocks * kBlock, j = threadIdx.x;
   const int size = min(kBlock, p.n - first);
-  const T* const from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
+  const T* const from = x_of<T>(p, batch) + first * (p.x_row + p.x_col);
 #pragma unroll 8
   for (int i = 0; i < kBlock; ++i) {
     const bool read = i < size && (j < i || (j == i && !unit));
@@ -1732,7 +1700,7 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
   }
   __syncthreads();
   invert(x);
-  T* const to = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch) + first * p.c_row;
+  T* const to = c_of<T>(p, batch) + first * p.c_row;
   for (int i = 0; i < size; ++i)
     for (int col = j; col < p.n; col += kBlock) to[i * p.c_row + col] = col / kBlock * kBlock == first ? x[i][j] : T(0);
 }
@@ -1914,11 +1882,8 @@ struct BlockCopier {
 };
 
 template <typename T>
-__device__ inline OperandView<T> view_of_x(const Product& p, const WorkTile<T>& work) {
-  return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
-}
-template <typename T>
-__device__ inline OperandView<T> view_of_y(const Product& p, const WorkTile<T>& work) {
+__device__ inline OperandView<T> view_of(Operand operand, const Product& p, const WorkTile<T>& work) {
+  if (operand == kX) return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
   return {work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kBlock, p.n, p.k};
 }
 
@@ -2039,11 +2004,8 @@ constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
 
-// Whether all three matrices are triangles.
-__host__ __device__ inline bool tf32_has_table(const Product& p) { return p.x_triangular && p.y_triangular && p.c_lower; }
-
-// Which CTA sums what. CTAs that share a tile follow each other in a cluster. Where all three matrices are triangles, of at most 29 tile
-// rows, it stands in a table, the same for all products of a batch, which take turns; the tiles of others come as they are numbered, shared
+// Which CTA sums what. CTAs that share a tile follow each other in a cluster. Where all matrices are triangles (are_triangles), of at most
+// 29 tile rows, it stands in a table, the same for all products of a batch, which take turns; other tiles come as they are numbered, shared
 // by equally many.
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
@@ -2090,7 +2052,7 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // k-blocks
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
   const int64_t clusters = at_once / p.batches;   // for one product
-  if (!tf32_has_table(p)) {
+  if (!are_triangles(p)) {
     const int tiles = static_cast<int>(tile_count(p, kTfBlockMN));
     plan.log_splits = 0;
     while (1 << plan.log_splits < kTfMostSplits && k_blocks >= 2 * kLeast << plan.log_splits &&
@@ -2121,7 +2083,7 @@ __device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& pl
   }
   const int number = cluster * plan.cluster_size + rank;
   const TileOrder order = TileOrder::of(p, kTfBlockMN);
-  if (!tf32_has_table(p)) {
+  if (!are_triangles(p)) {
     const int splits = 1 << plan.log_splits;
     const auto place = order.at(number >> plan.log_splits, order.rows);
     return {p, batch, tile_of(p, kTfBlockMN, place.i, place.j), splits, number & (splits - 1), kTfBlockK};
@@ -2154,22 +2116,16 @@ struct Tf32Layout {
   __device__ static constexpr int permuted(int row) { return (row & 12) << (kAlongK ? 2 : 3) ^ (row & 1) << 6; }
 };
 template <bool kAlongK>
-__device__ constexpr int tf32_at(int line, int k) {
-  return place_in_stage<float, kAlongK, Tf32Layout<kAlongK>>(line, k);
-}
+__device__ constexpr int tf32_at(int line, int k) { return place_in_stage<float, kAlongK, Tf32Layout<kAlongK>>(line, k); }
 
-// ---- tf32 kernel: splitting a k-block.
-//
-// As "Element types" says, X on its way to registers and Y into a second place in shared memory.
+// ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
 
 // A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. So its
 // sums are those of the lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on:
 // sum[8 i + 4 (c / 2) + 2 r + c % 2] is that of line r, column c.
 using Tf32Sums = float[32];
 template <bool kAlongK>
-__device__ inline int tf32_row(int g, int r) {
-  return kAlongK ? g + 8 * r : 2 * g + r;
-}
+__device__ inline int tf32_row(int g, int r) { return kAlongK ? g + 8 * r : 2 * g + r; }
 template <bool kXAlongK>
 struct Tf32Lanes {   // e = 8 i + 4 r + c
   static constexpr int kNear = 4;
@@ -2181,14 +2137,7 @@ struct Tf32Lanes {   // e = 8 i + 4 r + c
 // How the k of a k-block are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number
 // q + 4 (e % 2). So four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
 
-// Where a lane begins to read X in the first k-block.
-template <bool kAlongK>
-__device__ inline uint32_t tf32_begin_of_x(const uint8_t* stage) {
-  const int line = threadIdx.x / 32 * 16 + tf32_row<kAlongK>(threadIdx.x % 32 / 4, 0), k = threadIdx.x % 4 * 4;
-  return shared_address(stage) + tf32_at<kAlongK>(line, k);
-}
-
-// Reads and splits X: by step, as the tensor cores want it.
+// Reads and splits X, from where the lane begins in the stage: by step, as the tensor cores want it.
 template <bool kAlongK>
 __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
   UNROLL for (int h = 0; h < 2; ++h) {
@@ -2264,12 +2213,13 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, Tf32Memory& memory, Tf32Sums& sum) {
   const int k_begin = work.k_begin, k_blocks = work.k_blocks;
-  const auto view_x = view_of_x(p, work), view_y = view_of_y(p, work);
+  const auto view_x = view_of(kX, p, work), view_y = view_of(kY, p, work);
   BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   Tf32Sums total = {};   // of chains
   UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
-  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
+  const int line = threadIdx.x / 32 * 16 + tf32_row<kXAlongK>(threadIdx.x % 32 / 4, 0);   // of X, the lane's first
+  uint32_t x_at = shared_address(memory.stage[0][0]) + tf32_at<kXAlongK>(line, threadIdx.x % 4 * 4);
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
@@ -2307,10 +2257,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
 // A CTA sums its split of a tile, and adds and writes its fragments of the tile; of a tile with one split, all of them.
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
-  if (threadIdx.x == 0) {
-    barrier_init(&memory.sums_are_here, 1);
-    barrier_init_fence();
-  }
+  if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
   const WorkTile<float> here = tf32_work(p, plan, static_cast<int>(cluster_id_in_grid()), static_cast<int>(block_rank_in_cluster()));
   if (here.tile.i < 0) return;
@@ -2349,7 +2296,7 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
   if (!tf32_computes(p)) return false;
   const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
   const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
-  if (!tf32_has_table(p))
+  if (!are_triangles(p))
     return terms < (aligned ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
   if (p.n > (aligned ? 1280 : 1151)) return false;
   return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
@@ -2379,7 +2326,7 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   // The same again and again takes no planning.
   static thread_local Tf32Plan plan;
   static thread_local std::array<int64_t, 6> planned = {-1};
-  const std::array<int64_t, 6> wanted = {tf32_has_table(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
+  const std::array<int64_t, 6> wanted = {are_triangles(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
   if (planned != wanted) {
     planned = {-1};   // should there be no plan
     if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
@@ -2490,9 +2437,7 @@ struct MmaLayout {
   __device__ static constexpr int permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
 };
 template <typename T, bool kKMajor>
-__device__ constexpr int mma_at(int line, int k) {
-  return place_in_stage<T, kKMajor, MmaLayout<T, kKMajor>>(line, k);
-}
+__device__ constexpr int mma_at(int line, int k) { return place_in_stage<T, kKMajor, MmaLayout<T, kKMajor>>(line, k); }
 
 // Whose sums a thread has: those of an m16n8 instruction are of two rows and two columns.
 template <typename T>
@@ -2609,8 +2554,8 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   const int k_end = k_begin + work.k_blocks * S::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
-  auto view_x = [&] { return view_of_x(p, work); };
-  auto view_y = [&] { return view_of_y(p, work); };
+  auto view_x = [&] { return view_of(kX, p, work); };
+  auto view_y = [&] { return view_of(kY, p, work); };
   BlockCopier<T, kXKMajor, MmaLayout<T, kXKMajor>> x(view_x(), k_begin, stages);
   BlockCopier<T, kYKMajor, MmaLayout<T, kYKMajor>> y(view_y(), k_begin, stages + kStageOperandBytes);
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
@@ -3265,9 +3210,7 @@ struct Half {
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
   static __device__ KRange k_range(const HalfProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
-  static __device__ uint16_t* result(const HalfProduct& h, int batch) {
-    return static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
-  }
+  static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
   static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
     return {static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch)), static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch))};
   }
@@ -3400,8 +3343,7 @@ struct Half {
 // batch_strides become numbers of such steps.
 static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const OperandLayout& layout, int lines, int depth,
                               const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
-  using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                          const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  using Encode = decltype(cuTensorMapEncodeTiled);
   static std::atomic<Encode*> known = nullptr;   // the driver's function
   Encode* encode = known;
   if (!encode) {
@@ -3520,9 +3462,7 @@ enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32,
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
 template <Operand kOperand>
-__device__ inline int lines_of(const PairsProduct& h) {
-  return kOperand == kX ? h.tiles.m_blocks : blocks_in(h.p.n);
-}
+__device__ inline int lines_of(const PairsProduct& h) { return kOperand == kX ? h.tiles.m_blocks : blocks_in(h.p.n); }
 
 template <Operand kOperand, Contraction kC>
 __device__ inline bool has_block(const PairsProduct& h, int line, int k) {
@@ -3979,7 +3919,7 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
   __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
   const int batches = static_cast<int>(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = static_cast<int>(number - triangle(i)) * kBlock;
-  Word* const c = static_cast<Word*>(p.c) + batch_offset(p, p.c_batch, blockIdx.x % batches);
+  Word* const c = c_of<Word>(p, blockIdx.x % batches);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   grid_dependency_wait();
 #endif
@@ -4195,19 +4135,9 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
   int* const words = at.queue[which];
   SplitTiles tiles = at.tiles;
   static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
-  return {p,
-          x,
-          y,
-          tiles,
-          {reinterpret_cast<unsigned long long*>(words + kNextTile), 0},
-          0,
-          p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0,
-          at.controls,
-          at.progress,
-          words + kSplitsDone,
-          at.partial_sums[which],
-          at.chains_in_c,
-          at.chain_sums};
+  const TileQueue queue = {reinterpret_cast<unsigned long long*>(words + kNextTile), 0};
+  return {p, x, y, tiles, queue, 0, p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0, at.controls, at.progress, words + kSplitsDone,
+          at.partial_sums[which], at.chains_in_c, at.chain_sums};
 }
 
 // ---- Launching: what the binding calls.
