@@ -146,35 +146,34 @@ Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu, Path
 // Which operands a kernel cannot read, or write, as they are, so that they have to be copied: bit 0 for x, bit 1 for y, bit 2 for c.
 int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 
-// Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product (gradients = 0), or for one or two gradients.
+// Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product, or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
-// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: all of its tiles are at work at
-// once, so that this takes no longer. What stands opposite is summed in the same order.
+// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: where all tiles are at work at
+// once this takes no longer. What stands opposite is summed in the same order.
 bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
 
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
 int64_t products_at_once(const Product& product);
 
-// Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch's setting of
-// TF32 may be another one. If `controls` is given, it gets each product's Control of the Hopper kernel.
+// Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch may allow TF32
+// no longer. If `controls` is given, it gets each product's Control of the Hopper kernel.
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream);
 
 // The inverses of the blocks of 64 x 64 on the diagonal of p.x, lower triangular float32 or float64, in p.c, zeros beside them.
 cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream);
 
-// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`.
-// Either may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
-// `first`: they have not been computed from `kept` before. Then their counters there are still as the product reset them.
+// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those left in their workspace, `kept`. One with
+// c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes. `first`: none has been computed from
+// `kept` before, where their counters are still as the product reset them.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
 #
-# Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first: what is left at the end is
-# short, so no SM works on alone for long.
+# Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first, so that no SM works on alone for long.
 _CUDA_SCHEDULE = r"""
 // ---- Schedule: arithmetic.
 
@@ -185,7 +184,6 @@ _CUDA_SCHEDULE = r"""
 constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of an operand tile, of a k-block
 
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
-
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // The largest r with triangle(r) <= q.
@@ -242,7 +240,7 @@ __device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
   return side != kEverywhere && static_cast<uint32_t>(k - first) < static_cast<uint32_t>(blocks);
 }
 
-// Masks: what of X and of Y there is, by the contraction, if they are triangular as they are stored; else all.
+// What of X and of Y there is, by the contraction, if they are triangular as they are stored; else all.
 //
 //        kNN       kNT       kTN
 //   X    k <= m    k <= m    k >= m
@@ -270,16 +268,13 @@ __host__ __device__ inline bool is_lower(const Product& p) { return are_triangle
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
 __host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
 
-// Whether the rows of an operand as it is stored, A, B or G, are its k, and the columns its lines; else it is the other way round.
+// Whether the rows of an operand as it is stored, A, B or G, are its k, and its columns the lines; else it is the other way round.
 __host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contraction) {
   return operand == kX ? contraction == kTN : contraction != kNT;
 }
 
-// The range of k that elements of C sum, those in rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1, by the sides of X and Y:
-// in elements, or in blocks of one size.
-__host__ __device__ inline int first_k(Side x, Side y, int row, int col) {
-  return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0);
-}
+// The range of k that rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1 of C sum: in elements, or in blocks of one size.
+__host__ __device__ inline int first_k(Side x, Side y, int row, int col) { return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0); }
 __host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end, int depth) {
   return min(min(depth, x == kUpToLine ? row_end : depth), y == kUpToLine ? col_end : depth);
 }
@@ -324,8 +319,7 @@ struct TileOrder {
   struct Place {
     int i, j;
   };
-  // By group and place in it, where groups are. What is not tril_matmul's is a function of its own: instructions that are not there need
-  // not be read.
+  // By group and place in it, where groups are. What is not tril_matmul's is a function of its own, whose instructions are rarely read.
   __device__ Place in_group(int group, int at) const {
     if (c_lower && both_masked())
       return {x == kFromLine ? group : at + rows - 1 - group, y == kUpToLine ? rows - 1 - group : at};
@@ -384,7 +378,7 @@ __device__ inline Tile tile_of(const Product& p, int edge, int i, int j) {
   return {i, j, first_k(x, y, i * edge, j * edge), end_of_k(x, y, (i + 1) * edge, (j + 1) * edge, p.k)};
 }
 
-// The tile at place `rank` of the longest-first order, `edge` rows and columns each.
+// The tile at place `rank` of the longest-first order.
 __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   const auto place = TileOrder::of(p, edge).at(rank, kBandRows);
   return tile_of(p, edge, place.i, place.j);
@@ -393,7 +387,7 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
 // n / splits, where those are three or a power of two.
 __device__ inline int divided(int n, int splits) { return splits == 3 ? n / 3 : n >> (__ffs(splits) - 1); }
 
-// The sums of a tile's splits are added in so many units. The first one that a split's CTA adds.
+// The sums of a tile's splits are added in so many units: the first one that a split's CTA adds.
 __device__ inline int first_unit(int units, int splits, int split) { return divided(units * split + splits - 1, splits); }
 
 // What a CTA of the tf32 and the mma kernel computes: a split of a tile.
@@ -437,7 +431,7 @@ struct Tiles : TileOrder {
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
-  // Those of a product, whole, of which no CTAs share k. Neither halved nor count is set.
+  // Whole ones, of which no CTAs share k. Neither halved nor count is set.
   __host__ static Tiles of(const Product& p, int edge) {
     Tiles tiles = {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
     tiles.batches = static_cast<int>(p.batches), tiles.splits = 1;
@@ -466,7 +460,7 @@ struct Tiles : TileOrder {
     return {begin + (end - begin) * rank / splits, begin + (end - begin) * (rank + 1) / splits};
   }
 
-  // The k-block that comes at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
+  // The k-block at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
   __device__ int k_block(const KRange& range, int at) const {
     const int middle = k_blocks / 2, k = (range.begin <= middle && middle < range.end ? middle : range.begin) + at;
     return k < range.end ? k : k - (range.end - range.begin);
@@ -478,9 +472,9 @@ struct Tiles : TileOrder {
   }
 };
 
-// The tiles of 256 x 256 of a batch by number, the longest first; the products of the batch take turns. A tile whose k-blocks are cut has a
-// number for each split, one after the other, so that the splits before one have been handed out before it: of triangular operands a tile
-// of more than `longest` k-blocks; of dense ones, whose tiles are equally long, the first `cut`.
+// The same, of 256 x 256. A tile whose k-blocks are cut has a number for each split, one after the other, so that the splits before one
+// have been handed out before it: of triangular operands a tile of more than `longest` k-blocks; of dense ones, which are equally long, the
+// first `cut`.
 struct SplitTiles : Tiles {
   int longest;
   int cut;
@@ -493,7 +487,7 @@ struct SplitTiles : Tiles {
   }
   __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
 
-  // Of a product for so many clusters, which as many of its size share. numbers: `count`, which has to be an int.
+  // For so many clusters, which so many products of one size share. numbers: `count`, which has to be an int.
   __host__ static SplitTiles of(const Product& p, int clusters, int products, int64_t& numbers) {
     SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock)};
     tiles.longest = max(1, tiles.k_blocks);
@@ -507,7 +501,7 @@ struct SplitTiles : Tiles {
     return tiles;
   }
 
-  // Cuts tiles of triangular operands that are longer than what each cluster has to do on average; measured, on an H200.
+  // Cuts triangular operands' tiles that are longer than what each cluster has to do on average; measured, on an H200.
   __host__ void cut_long(int clusters, int products) {
     int64_t most = work() * batches * products / clusters;
     if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
@@ -549,8 +543,8 @@ struct SplitTiles : Tiles {
 
 namespace half_precision {
 
-// The last large tiles on the diagonal of C, as a batch of products. So few that four CTAs can share the k of each of its small tiles: in a
-// launch of their own they take a fraction of the time for which they would leave other clusters idle.
+// The last large tiles on the diagonal of C, as a batch of products: so few that four CTAs can share the k of each of their small tiles. In
+// a launch of their own they take a fraction of the time for which they would leave other clusters idle.
 inline Product last_on_diagonal(const Product& p, int tiles) {
   Product q = p;
   const int first = p.m - tiles * kTileEdge;
@@ -600,10 +594,9 @@ struct Plan {
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. address_in_peer gives the
-# same place in another CTA of the cluster. cuda::ptx, of CCCL, has barriers, bulk and tensor copies and fences. Own asm are instructions
-# that it lacks, those that take an address in a peer, the cluster's barrier (which it has not aligned) and the cluster's registers (which
-# it lets the compiler read anew).
+# They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. Own asm are instructions
+# that CCCL's cuda::ptx lacks, those that take an address in a peer, the cluster's barrier (which it has not aligned) and the cluster's
+# registers (which it lets the compiler read anew).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -616,7 +609,7 @@ namespace ptx = cuda::ptx;
 
 // ---- PTX: addresses, clusters.
 
-// For a stress test: where a warp waits, arrives, copies or commits it sleeps a while at random, so that orders come up that are rare else.
+// For a stress test: where a warp waits, arrives, copies or commits it sleeps at random, so that orders come up that are rare else.
 #ifdef TRIL_MATMUL_STRESS
 __device__ inline void stress_delay() {
   const uint32_t random = (static_cast<uint32_t>(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
@@ -647,12 +640,12 @@ __device__ inline uint32_t cluster_id_in_grid() {
   return number;
 }
 
+// The same place in another CTA of the cluster.
 __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
   return there;
 }
-
 __device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
   float value;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
@@ -696,20 +689,17 @@ __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t byte
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
-// These take a barrier by its address. An arrival may be on a barrier of any CTA of the cluster, and publishes what this thread wrote to
-// its own CTA alone (the default scope). The other one is told no more than that a stage has been read, and the fence of a wider scope, in
-// every step of the pipeline, would cost more than the step.
+// By a barrier's address. An arrival may be on one of any CTA of the cluster, and publishes what this thread wrote to its own CTA alone
+// (the default scope). The other one is told no more than that a stage has been read: the fence of a wider scope would cost more.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
   STRESS_DELAY();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   STRESS_DELAY();
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
-
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
 // Where in a pipeline of shared memory a role is.
@@ -734,7 +724,6 @@ __device__ inline int load_shared(uint32_t at) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
   return value;
 }
-
 __device__ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
@@ -743,7 +732,6 @@ __device__ inline float2 load_shared_two(uint32_t at) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
   return v;
 }
-
 __device__ inline float4 load_shared_four(uint32_t at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
@@ -779,8 +767,8 @@ __device__ inline void cp_async_commit_group() { STRESS_DELAY(); asm volatile("c
 template <int kPending>
 __device__ inline void cp_async_wait_group() { STRESS_DELAY(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. Multicast: to the same place in
-// both CTAs of the cluster (3: a bit for each), counted on the barrier of each.
+// Bulk copies by the copy engine, whose bytes are counted on the barrier. Multicast: to the same place in both CTAs of the cluster (3: a
+// bit for each), counted on the barrier of each.
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   STRESS_DELAY();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
@@ -813,8 +801,8 @@ __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int 
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Whether this is the one thread of its warp that is elected. Of a copy that any other condition gives to one thread the compiler makes a
-// loop over threads, since the copy engine takes addresses of warps.
+// Whether this is its warp's elected thread. Of a copy that any other condition gives to one thread the compiler makes a loop over threads,
+// since the copy engine takes addresses of warps.
 __device__ inline bool elect_one() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
@@ -871,9 +859,8 @@ __device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.l
 
 // ---- PTX: the tensor cores.
 
-// wgmma: one warpgroup multiplies operands that lie in shared memory. An operand is described by its address and two strides, all in
-// units of 16 bytes, and the swizzle, 1 for 128 bytes. The same for all threads of a warp, and told to the compiler as such, or it would
-// move it to the uniform registers before each instruction anew.
+// wgmma: a warpgroup multiplies operands in shared memory, described by an address and two strides, in units of 16 bytes, and the swizzle,
+// 1 for 128 bytes. The shuffle tells the compiler that a warp has one, or it would move it to the uniform registers for each instruction.
 __device__ inline uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return static_cast<uint64_t>(stride_bytes >> 4 | 1u << 30) << 32 | low;
@@ -887,8 +874,8 @@ __device__ inline void warpgroup_commit_batch() { STRESS_DELAY(); asm volatile("
 template <int kPending>
 __device__ inline void warpgroup_wait() { STRESS_DELAY(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
-// mma: one warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or
-// four of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
+// mma: a warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or four
+// of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #define MMA_OF_TYPE(SHAPE, TYPE)                                                                                    \
@@ -982,10 +969,9 @@ _CUDA_EPILOGUE = r"""
 // ---- Epilogue: zeros above the diagonal.
 
 // Zeros in lines `from` to `to` of the tile of kBlockMN rows and columns whose first element is (row, col), as far as C goes. Lines are
-// rows, or columns if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the
-// zeros shall not drive anything else out of the L2 cache. P: anything that has m, n, c_row and c_col.
-template <int kBlockMN, bool kStreaming, typename P, typename T>
-__device__ inline void write_zeros(const P& p, T* c, int row, int col, int from, int to, int thread, int threads) {
+// rows, or columns if C is column-major, so that 16 bytes can be written at once. kStreaming: the zeros drive nothing out of the L2 cache.
+template <int kBlockMN, bool kStreaming, typename T>
+__device__ inline void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   constexpr int kVector = 16 / sizeof(T);
   const bool column_major = p.c_row == 1 && p.c_col != 1;
   const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kBlockMN, column_major ? p.m - row : p.n - col);
@@ -1010,8 +996,7 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 _CUDA_ELEMENTS = r"""
 // ---- Element types: accumulators.
 
-// What each type is accumulated in, and the way there and back, rounding to nearest. The 16-bit conversions serve tensors of those types;
-// no float32 element goes through them here.
+// What each type is accumulated in, and the way there and back, rounding to nearest.
 template <typename T>
 using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 __device__ inline float widen(float v) { return v; }
@@ -1034,9 +1019,9 @@ struct OperandView {
 
 // ---- Element types: float32 as two tf32.
 //
-// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
-// denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and
-// products beyond 2^79 then make sums that are not finite. Those are for the exact path.
+// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is ever
+// denormal: bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and products beyond 2^79 then
+// make sums that are not finite. Those are for the exact path.
 constexpr float kTf32Scale = 0x1p24f;
 
 __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
@@ -1047,9 +1032,9 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 
 // ---- Element types: long sums.
 //
-// To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. A total of many promotions
-// is off by as many roundings; and they do not cancel where all that is added is the same, of operands with a period, say. So a total, a
-// chain, ends after so many, and the totals of the chains are added.
+// To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. Where the same is added
+// again and again, of operands with a period, say, roundings do not cancel. So a total, a chain, ends after so many promotions, and the
+// totals of the chains are added.
 [[maybe_unused]] constexpr int kChain = 32;
 
 template <int kCount>
@@ -1069,9 +1054,8 @@ __device__ inline bool all_finite(const Acc (&sum)[kCount]) {
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ---------------------------------------
 #
 # Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the operand tile that wgmma wants in shared memory,
-# and metadata for each: its scale and its outliers. A power of two brings the largest element of a block near 2^16; hi + lo then hold 22
-# bits of every element down to 2^-3, or to 2^-14 in a block whose residuals are stored at 2^11 times their value. Smaller elements are
-# outliers. One packing serves a matrix in every place of the three contractions.
+# and metadata for each: its scale, a power of two that brings its largest element near 2^16, and its outliers, elements too small for that.
+# One packing serves a matrix in every place of the three contractions.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
@@ -1113,7 +1097,6 @@ struct Packed {
 };
 
 __host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
-
 __host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
 
 // The matrix that product `batch` has.
@@ -1136,8 +1119,7 @@ __device__ inline uint32_t& has_outliers_in_col(const Packed& p, int matrix, int
   return wide_in_line(p, matrix, true, c)[mask_words(blocks_in(p.rows)) - 1];
 }
 
-// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
-// expects of both K-major and MN-major operands).
+// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (wgmma's 128-byte swizzle).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
 // ---- Packing: the way back to float32.
@@ -1151,9 +1133,9 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
     UNROLL for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
     return;
   }
-  // Either a column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two
-  // powers is no normal number, but what it scales may be one: then they are undone one after the other, the larger one first. The other
-  // way round, sums of wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
+  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
+  // is no normal number, but what it scales may be one: then they are undone one by one, the larger one first. The other way round, sums of
+  // wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
   auto undo = [&](int from, float of_y, float both) {
     const float step = is_normal(both) ? both : fmaxf(of_x, of_y), then = is_normal(both) ? 1.0f : fminf(of_x, of_y);
     UNROLL for (int u = from; u < from + 32; ++u) total[u] += of_y == 0.0f ? 0.0f : sums[u] * step * then;
@@ -1182,11 +1164,11 @@ struct Source {
 
 // x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
 // 19 binades under the largest of the block, may lose some of the 22. A block in which one does is wide: its lo are stored at 2^11 times
-// their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. The price is paid by the products
-// of wide blocks alone: those with lo have a scale of their own and are promoted by themselves.
+// their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. Only products of wide blocks pay
+// for that: those with lo have a scale of their own and are promoted by themselves.
 //
-// Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by their exponents, would keep fewer bits of it than
-// of others. So an element that hi would hold as such is an outlier: the block holds a zero, and its metadata the element.
+// Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by their exponents, would keep fewer bits of it. So an
+// element that hi would hold as such is an outlier: the block holds a zero, and its metadata the element.
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 [[maybe_unused]] constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25 is the least float that is rounded to 2^-14
 
@@ -1223,8 +1205,7 @@ struct Quads {
 // One block in registers, or on its way there.
 using BlockInFlight = float[kQuads][4];
 
-// Starts the loads of a block. Nothing waits for them here: where an element does not exist another one is read, and `inspect` puts a
-// zero in its place.
+// Starts the loads of a block. Nothing waits here: where an element does not exist another one is read, for which `inspect` puts a zero.
 __device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
   const Quads quad(source.along_rows, t);
   const float* at = source.at + quad.row * p.row_stride + quad.col * p.col_stride;
@@ -1255,8 +1236,8 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
   }
 }
 
-// Waits for the loads. Zeros for elements that do not exist; then the largest magnitude among this warp's elements and the least one
-// that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
+// Waits for the loads. Zeros for elements that do not exist; then the largest magnitude of this warp's elements and the least one but zero,
+// less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
 __device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
   if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
     const Quads quad(source.along_rows, fresh_thread_index());
@@ -1269,18 +1250,17 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
     }
   }
   largest = 0, least = 0xFFFFFFFFu;
-  UNROLL for (int i = 0; i < kQuads; ++i)
-    UNROLL for (int e = 0; e < 4; ++e) {
-      const uint32_t magnitude = __float_as_uint(block[i][e]) & 0x7FFFFFFFu;
-      largest = max(largest, magnitude), least = min(least, magnitude - 1);
-    }
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
+    const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
+    largest = max(largest, magnitude), least = min(least, magnitude - 1);
+  }
   largest = __reduce_max_sync(0xFFFFFFFFu, largest);
   least = __reduce_min_sync(0xFFFFFFFFu, least);
 }
 
 // ---- Packing: scaling, splitting, outliers.
 
-// The power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends, as an exponent; at most 126,
+// The exponent of the power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends; at most 126,
 // so that its inverse is a normal number.
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
@@ -1302,8 +1282,8 @@ __device__ inline void split_block(const Source& source, int t, float scale, boo
   }
 }
 
-// The rare part: outliers go into the metadata, in the order of threads and elements, and become zero in the block. Returns their number
-// in the whole block, or -1 if the metadata cannot hold them.
+// The rare part: outliers go into the metadata, in the order of threads and elements, and become zero in the block. Returns how many the
+// whole block has, or -1 if the metadata cannot hold them.
 __device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata) {
   __shared__ int of_warp[kPackers / 32];
   const int t = fresh_thread_index();
@@ -1337,8 +1317,8 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, in a word that begins as zero: bits that packing sets if any product has outliers, or needs the fallback,
-// and one of the product kernel's.
+// What has become of a launch, in a word that begins as zero: bits of packing's, if any product has outliers or needs the fallback, and one
+// of the product kernel's.
 enum Progress : int { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 struct Packing {
@@ -1361,7 +1341,7 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
   atomicOr(p.progress, (outliers ? kOutliers : 0) | (fallback ? kFallback : 0));
 }
 
-// Whether each matrix of an operand is one product's. Else it is all of theirs, and a product that needs the fallback says nothing of it.
+// Whether each matrix of an operand is one product's. Else it is all of theirs, and goes on if one product needs the fallback.
 __device__ inline bool is_of_one(const Packed& operand, const Product& product) { return operand.matrices == product.batches; }
 
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
@@ -1445,8 +1425,8 @@ _CUDA_LAUNCH = r"""
 
 #include <atomic>
 
-// How a kernel is launched. `cluster`: CTAs in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
-// before the one ahead of it in the stream has ended.
+// How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: it may begin before the one
+// ahead of it in the stream has ended.
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
@@ -1518,9 +1498,8 @@ static cudaError_t with_type(ElementType type, const F& f) {
 # Enters: a Product, and 64 x 64 of C with a range of k. Leaves: their sums, in shared memory. Any strides, types and edges.
 #
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
-# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again: by the CTA that
-# has found it, or behind the half-precision kernel by whichever CTA is free. By itself this is a kernel, for products without any k and on
-# request.
+# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again. By itself this is
+# a kernel, for products without any k and on request.
 _CUDA_EXACT = r"""
 // ---- Exact path: k-blocks on their way to shared memory.
 
@@ -1539,7 +1518,7 @@ struct alignas(16) ExactMemory {
 };
 
 // A thread's elements of an operand's k-blocks, every 16th line and every 8th k. Neighbouring threads read along the smaller stride: along
-// k, eight of each of four lines, a sector each, whose stores meet no bank conflict.
+// k a sector of each of four lines, whose stores meet no bank conflict.
 template <typename T, int kLines>
 struct ExactLoader {
   using Acc = AccumulatorOf<T>;
@@ -1573,8 +1552,8 @@ struct ExactLoader {
 // ---- Exact path: sums.
 
 // Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds, in chains of four k-blocks:
-// errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
+// batch. A thread sums two rows and eight columns at a time, in the order of k, in chains of four k-blocks: errors do not grow as those of
+// one long sum.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
                                    ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
@@ -1721,13 +1700,13 @@ cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream
 
 # ---- Sums that are not finite, once more: behind the half-precision kernel. -------------------------------------------
 #
-# Zero times Inf is no term of the sum over k, but the zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is
-# not finite are summed again on the CUDA cores, only the terms that the sum has, by whichever CTAs are free.
+# The zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is not finite are summed again on the exact path,
+# by whichever CTAs are free.
 _CUDA_AGAIN = r"""
 // ---- Sums that are not finite: the list of boxes, and the kernel.
 
-// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of what is listed, so that nothing has
-// to be cleared beforehand; and how many halves of boxes have been taken.
+// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of boxes, so that nothing has to be
+// cleared beforehand; and how many halves of boxes have been taken.
 struct NonFinite {
   uint64_t* word;
   uint32_t* taken;
@@ -1780,16 +1759,16 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
 
 # ---- Tiles of 64 x 64: what the tf32 and the mma kernel share, which is all but how they multiply. --------------------
 #
-# Both have CTAs of 128 threads, and stages of k-blocks that hold 64 lines by 128 bytes of k of each operand. A kernel says by a Layout how
-# its k-blocks are permuted, and by Lanes of which elements of the tile its threads have the sums.
+# Stages hold 64 lines by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted, and by Lanes of which elements of
+# the tile its threads have the sums.
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: k-blocks on their way to shared memory.
 
 constexpr int kTileThreads = kExactThreads;
 constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand
 
-// Where in a stage, in bytes from its operand's begin, an element lies. In rows one behind the other, of a line or of a k, each permuted
-// by Layout: row r has its bytes b at b ^ Layout::permuted(r), which moves chunks of 16 bytes.
+// Where in a stage, in bytes from its operand's begin, an element lies: in rows, of a line or of a k, of which row r has its bytes b at
+// b ^ Layout::permuted(r), which moves chunks of 16 bytes.
 template <typename T, bool kKMajor, typename Layout>
 __device__ constexpr int place_in_stage(int line, int k) {
   constexpr int kSize = sizeof(T);
@@ -1848,7 +1827,7 @@ struct BlockCopier {
   }
 
  private:
-  // Little of this is unrolled: to read instructions for the first time takes small products as long as to multiply.
+  // Little of this is unrolled: in small products it takes as long to read instructions as to multiply.
   __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
     // Rows on the diagonal end there, or begin
     const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
@@ -1860,7 +1839,7 @@ struct BlockCopier {
     const bool chunks = by_chunks(view);
     if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
       UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
-        cp_async_16(after(at, i), from, end(i) * static_cast<int>(sizeof(T)));
+        cp_async_16(after(at, i), from, end(i) * int(sizeof(T)));
       return;
     }
     NO_UNROLL for (int i = 0; i < kChunks; ++i, from += step) {
@@ -1868,7 +1847,7 @@ struct BlockCopier {
       const uint32_t there = after(at, i);
       const int64_t step_near = near_stride(view);
       if (chunks && (first <= 0 || stop <= first)) {
-        cp_async_16(there, from, stop <= first ? 0 : stop * static_cast<int>(sizeof(T)));
+        cp_async_16(there, from, stop <= first ? 0 : stop * int(sizeof(T)));
       } else if constexpr (sizeof(T) >= 4) {
         UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
       } else {
@@ -1900,7 +1879,7 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
 
 // ---- Tiles of 64 x 64: the splits of a tile, and writing it.
 
-// 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all of them, and adds them.
+// 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all CTAs, and adds them.
 template <typename Acc>
 struct alignas(16) SumUnit {
   static constexpr int kSums = 16 / sizeof(Acc), kInTile = kBlock * kBlock / 32 / kSums;
@@ -1909,8 +1888,8 @@ struct alignas(16) SumUnit {
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[SumUnit<Acc>::kInTile + 1][32];   // all splits of the first unit, of the second; three splits: of 11 at most
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: those that exist can be written at once. kWhole: it is so, and all
-// exist, none of them above the diagonal.
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: they can be written at once. kWhole: so they can, and all exist,
+// none above the diagonal.
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
@@ -1993,10 +1972,10 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
-# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster
-# share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. Elements come to shared
-# memory as they are and are split there into two tf32, X on its way to registers, Y into a second place that wgmma reads. Every tile splits
-# its operands anew, and tf32 takes twice the time of float16; but there is no packing.
+# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster share the k of
+# a tile; each then adds the sums of all for a part of it. Elements come to shared memory as they are and are split there into two tf32, X
+# on its way to registers, Y into a second place that wgmma reads. Every tile splits its operands anew, and tf32 takes twice the time of
+# float16; but there is no packing.
 _CUDA_TF32_PLAN = r"""
 // ---- tf32 kernel: sizes, and which CTA computes what.
 
@@ -2046,8 +2025,8 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
   }
 }
 
-// Splits are as short as can be with all CTAs there at once, but not too short: each costs its start and its end. The GPU has
-// room for `at_once` clusters of kTfMostSplits. False if the table does not hold all tiles: then there is no plan.
+// Splits are as short as can be with all CTAs there at once, but not too short: each costs its start and its end. The GPU has room for
+// `at_once` clusters of kTfMostSplits. False, without a plan, if the table does not hold all tiles.
 inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // k-blocks
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
@@ -2065,8 +2044,7 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   int longest = min(kLeast, whole);
   while (longest < whole && !tf32_plan_with(rows, longest, static_cast<int>(clusters), plan)) ++longest;
   if (longest == whole && !tf32_plan_with(rows, whole, Tf32Plan::kMost, plan)) return false;
-  // The clusters that come first are spread over all SMs, one CTA each; then those that join them fall in length. So
-  // let the first ones rise.
+  // The clusters that come first are spread over all SMs, one CTA each; those that join them fall in length. So let the first ones rise.
   if (plan.cluster_size < kTfMostSplits) return true;
   for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
@@ -2098,13 +2076,9 @@ __device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& pl
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: shared memory.
 
-//   stage:        | X, 64 lines x 32 k | Y, 64 x 32 | X | Y |      two stages, float32 as it came, 8 KB each
-//   y:            | large parts | small parts |                    of the Y that is multiplied, as wgmma reads it
-//
-// Aligned because places in a k-block are permuted by bits of the address, and those of a split one, which wgmma reads, by its own.
-struct alignas(1024) Tf32Memory {
-  uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y
-  float y[2][kBlock * kTfBlockK];                    // the k-block of Y that is multiplied, split: large, small
+struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of the address below that
+  uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y: 64 lines x 32 k, float32 as it came, 8 KB each
+  float y[2][kBlock * kTfBlockK];                    // the k-block of Y that is multiplied, as wgmma reads it: large parts, small parts
   SplitSums<float> sums;
   uint64_t sums_are_here;
   WorkTile<float> work;                              // kept here, and not in registers, while k-blocks are multiplied
@@ -2120,9 +2094,9 @@ __device__ constexpr int tf32_at(int line, int k) { return place_in_stage<float,
 
 // ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
 
-// A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. So its
-// sums are those of the lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on:
-// sum[8 i + 4 (c / 2) + 2 r + c % 2] is that of line r, column c.
+// A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. It has
+// the sums of lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of line r and column
+// c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
 using Tf32Sums = float[32];
 template <bool kAlongK>
 __device__ inline int tf32_row(int g, int r) { return kAlongK ? g + 8 * r : 2 * g + r; }
@@ -2134,8 +2108,8 @@ struct Tf32Lanes {   // e = 8 i + 4 r + c
   __device__ static int col(int, int lane, int e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
-// How the k of a k-block are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number
-// q + 4 (e % 2). So four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
+// How k are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number q + 4 (e % 2). So
+// four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
 
 // Reads and splits X, from where the lane begins in the stage: by step, as the tensor cores want it.
 template <bool kAlongK>
@@ -2192,7 +2166,7 @@ struct Tf32Splitter {
   }
 };
 
-// ---- tf32 kernel: multiplying a k-block.
+// ---- tf32 kernel: multiplying.
 
 // part = X Y of one k-block. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block.
 __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,
@@ -2206,8 +2180,6 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
   warpgroup_commit_batch();
   warpgroup_wait<0>();
 }
-
-// ---- tf32 kernel: summing a split of a tile.
 
 // Sums the k-blocks of a split, each while others are being copied.
 template <bool kXAlongK, bool kYAlongK>
@@ -2254,7 +2226,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
 
 // ---- tf32 kernel: the kernel.
 
-// A CTA sums its split of a tile, and adds and writes its fragments of the tile; of a tile with one split, all of them.
+// A CTA sums its split of a tile, and writes its fragments of the tile; of a tile with one split, all of them.
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
   if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
@@ -2302,7 +2274,7 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
   return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
 }
 
-// How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
+// How many clusters of this kernel the current device runs at once. Asked for once on each.
 template <auto kKernel>
 static cudaError_t clusters_at_once(int& clusters) {
   static std::atomic<int> known[64] = {};
@@ -2346,7 +2318,7 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
 
 # ---- Layouts: of the operands that the copy engine, or copies of 16 bytes, can read as they are. ---------------------
 _CUDA_LAYOUT = r"""
-// ---- Layouts: what can be read as it is.
+// ---- Layouts.
 
 #include <numeric>
 
@@ -2394,9 +2366,7 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 # cluster share the k of one.
 #
 # cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
-# float64 operands take one product. A float32 is split in registers into two tf32, of which three products count; they have float32's
-# exponents, so that any block of any matrix can be multiplied so: see "Element types". A CTA whose sums are not finite sums them again, on
-# the exact path.
+# float64 operands take one product. A float32 is split in registers into two tf32, of which three products count: see "Element types".
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
@@ -2420,12 +2390,9 @@ struct MmaShape {
 template <typename T>
 using MmaSums = typename MmaShape<T>::Acc[MmaShape<T>::kSums];   // of a thread
 
-//   stage:     | X | Y |      one of kStages; 64 lines by 128 bytes of k each
-//   K-major:   | line 0: 128 bytes of k | line 1 | ...            chunks of 16 bytes, permuted by the line
-//   MN-major:  | k = 0: 64 lines | k = 1 | ...                     permuted by k
 template <typename T>
-struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
-  uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];
+struct alignas(256) MmaMemory {   // permutations go by bits of the address below that
+  uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];   // X, then Y
   uint64_t sums_are_here;
   WorkTile<T> work;
 };
@@ -2439,7 +2406,7 @@ struct MmaLayout {
 template <typename T, bool kKMajor>
 __device__ constexpr int mma_at(int line, int k) { return place_in_stage<T, kKMajor, MmaLayout<T, kKMajor>>(line, k); }
 
-// Whose sums a thread has: those of an m16n8 instruction are of two rows and two columns.
+// Of an m16n8 instruction a thread has sums of two rows and two columns.
 template <typename T>
 struct MmaLanes {
   using S = MmaShape<T>;
@@ -2453,8 +2420,8 @@ struct MmaLanes {
 
 // ---- mma kernel: from shared memory to registers.
 
-// What a lane reads of 16 lines and a step of k, 32 bytes of it: four registers, as `mma` wants them of A (kOfX) or of B, there for two
-// tiles of eight columns.
+// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two tiles of eight
+// columns.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   static constexpr int kKRow = MmaShape<T>::kBlockMN * sizeof(T);   // bytes from one k to the next, MN-major
@@ -2513,8 +2480,8 @@ __device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
     UNROLL for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
 }
 
-// The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of split operands, in `part`, go no
-// further than two steps, and the small terms of each step come first.
+// The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of those, in `part`, go no further than
+// two steps, and the small terms of each step come first.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   using S = MmaShape<T>;
@@ -2531,8 +2498,7 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
     mma_multiply<T>(small.x, large.y, part);
     mma_multiply<T>(large.x, small.y, part);
     mma_multiply<T>(large.x, large.y, part);
-    if ((step + 1) % S::kStepsToPromote == 0) {
-      // Promote
+    if ((step + 1) % S::kStepsToPromote == 0) {   // promote
       constexpr float kUnscale = 1.0f / (kTf32Scale * kTf32Scale);
       UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kUnscale, sum[u]);
     }
@@ -2541,17 +2507,15 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
   }
 }
 
-// ---- mma kernel: summing a CTA's k-blocks.
+// ---- mma kernel: summing a CTA's k-blocks, each while later ones are being copied.
 
-// Sums the k-blocks of a CTA, each while later ones are being copied.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
   using S = MmaShape<T>;
-  constexpr int kBlockMN = S::kBlockMN;
   const WorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpMN, warp_col = warp / 2 * S::kWarpMN;
-  const int row = work.tile.i * kBlockMN + warp_row, col = work.tile.j * kBlockMN + warp_col, k_begin = work.k_begin;
-  const int k_end = k_begin + work.k_blocks * S::kBlockK;
+  const int row = work.tile.i * S::kBlockMN + warp_row, col = work.tile.j * S::kBlockMN + warp_col;
+  const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * S::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
   auto view_x = [&] { return view_of(kX, p, work); };
@@ -2581,30 +2545,26 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
     const int later = k0 + S::kStages * S::kBlockK;
     MmaSums<T> part;
     // Multiply, while the next step is read
-    if (multiply) {
+    if (multiply)
       UNROLL for (int step = 0; step < S::kSteps - 1; ++step) {
         fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
         mma_multiply_step<T>(fragments[step % 2], step, part, sum);
       }
-    }
     // Wait for the next stage
     cp_async_wait_group<S::kStages - 2>();
     named_barrier_sync<S::kThreads>(0);   // it is there, and this one has been read
     const int next = stage == (S::kStages - 1) * S::kStageBytes ? 0 : stage + S::kStageBytes;
     fragments[0].read(x_reader, y_reader, next, 0);
     // Start the copies of a later k-block
-    if (later < k_end) {
-      x.template copy<kUsual>(view_x(), later, stage);
-      y.template copy<kUsual>(view_y(), later, stage);
-    }
+    if (later < k_end) x.template copy<kUsual>(view_x(), later, stage), y.template copy<kUsual>(view_y(), later, stage);
     cp_async_commit_group();
     // Multiply the last step
     if (multiply) mma_multiply_step<T>(fragments[1], S::kSteps - 1, part, sum);
     stage = next;
   };
   MmaSums<T> total = {};   // of chains, which split operands have
-  // The usual k-block has terms, and what is copied meanwhile exists wholly. Without branches ptxas finds a better order for it. Warps come
-  // to the barrier by either way.
+  // The usual k-block has terms, and what is copied meanwhile exists wholly: without branches ptxas finds a better order. Warps come to the
+  // barrier by either way.
   NO_UNROLL for (; k0 < k_end; k0 += S::kBlockK) {
     const int later = k0 + S::kStages * S::kBlockK;
     if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))
@@ -2623,13 +2583,12 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T>& memory) {
   using S = MmaShape<T>;
-  constexpr int kBlockMN = S::kBlockMN;
   if (threadIdx.x == 0) {
-    // All others wait for this, so it divides only where it has to: splits is 1, 2, 4 or 8
+    // All others wait for this, so it divides only where it has to. splits: 1, 2, 4 or 8
     const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = static_cast<int>(p.batches);
     int place = number >> log_splits, batch = 0;
     if (batches > 1) batch = place % batches, place /= batches;
-    memory.work = WorkTile<T>(p, batch, tile_at(p, kBlockMN, place), splits, split, S::kBlockK);
+    memory.work = WorkTile<T>(p, batch, tile_at(p, S::kBlockMN, place), splits, split, S::kBlockK);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (splits > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
 #endif
@@ -2690,12 +2649,11 @@ cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaS
 
 # ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
 #
-# Enters: a Product that the Hopper kernel was given, how it went there (`control`), and its packed operands. Leaves: C, corrected for the
-# outliers of X and Y, or computed as the fallback.
+# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected for the outliers of X
+# and Y, or computed as the fallback.
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 
-// What a kernel has to know of the products of the Hopper kernel that it runs behind: how they went, and the packed operands.
 struct Behind {
   const int* progress;
   const Control* controls;   // of each product
@@ -2729,15 +2687,14 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
 template <int kBlockMN>
 using Corrections = double[kBlockMN][kBlockMN + 1];   // of a tile
 
-// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
-// X meets a row of the tile, one of Y a column. Each may be less than half a last bit of what stands in C, and all of them together a lot.
-// So they are summed apart, in float64, and added once. Of one place always the same thread adds, in a fixed order.
+// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
+// be less than half a last bit of what stands in C, and all of them together a lot. So they are summed apart, in float64, and added once.
+// Of one place always the same thread adds, in a fixed order.
 template <int kBlockMN, int kThreads>
 __device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
                                           Corrections<kBlockMN>& corrections) {
-  const float* const x = static_cast<const float*>(p.x) + batch_offset(p, p.x_batch, batch);
-  const float* const y = static_cast<const float*>(p.y) + batch_offset(p, p.y_batch, batch);
-  float* const c = static_cast<float*>(p.c) + batch_offset(p, p.c_batch, batch);
+  const float *const x = x_of<float>(p, batch), *const y = y_of<float>(p, batch);
+  float* const c = c_of<float>(p, batch);
   const int x_matrix = matrix_of(packed_x, batch), y_matrix = matrix_of(packed_y, batch);
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const int first_row = tile.i * kBlockMN, first_col = tile.j * kBlockMN;
@@ -2802,8 +2759,8 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
 
 // ---- Behind the Hopper kernel: the kernel.
 
-// Behind products of the Hopper kernel: computes one as the fallback, or corrects what has outliers, or does nothing. That is so common
-// that no more CTAs than the GPU has room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
+// Computes products as the fallback, or corrects what has outliers, or does nothing, which is so common that no more CTAs than the GPU has
+// room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
     product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
@@ -2850,11 +2807,10 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 # Clusters stay and take tiles, the longest first, from a queue in memory, which they ask a few k-blocks before they need one: if they asked
 # sooner, tiles would no longer go to whoever is done first. In each CTA one producer brings the blocks of both operands to the stages of a
 # pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All tiles begin with the k-block in the
-# middle, if they have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2
-# the others find.
+# middle, if they have it: those that start together read the same blocks, and what one has brought to the L2 the others find.
 #
-# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs. docs/kernel.md has
-# pictures, docs/limits.md the measurements.
+# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs. docs/kernel.md has pictures,
+# docs/limits.md the measurements.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
@@ -2865,7 +2821,7 @@ constexpr int kHopperThreads = 3 * 128;
 constexpr int kMostShared = 227 * 1024;                           // bytes of shared memory that a CTA of Hopper has
 constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
 
-// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on, so that nothing has to be cleared before.
+// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing has to be cleared before.
 struct TileQueue {
   unsigned long long* word;
   uint64_t launch;
@@ -2908,8 +2864,7 @@ struct KBlock {
   int round;          // the place in the queue of the tile after this one
 };
 
-// What a policy's producer keeps of the operands of a tile.
-struct OperandsAt {
+struct OperandsAt {   // what a policy's producer keeps of a tile's operands
   int x, y;
 };
 
@@ -2922,8 +2877,8 @@ __device__ inline bool has_queue(const typename Policy::Product& h) {
 }
 
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
-// place that is written anew. The producer that asks is at most kDepth k-blocks ahead of all consumers; those wait for the mask warps once
-// in each tile of a triangle, but for a lower half that is empty.
+// place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
+// once in each tile of a triangle, but for a lower half that is empty.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -2932,7 +2887,7 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
   return shared.next[round % kQueued];
 }
 
-// One thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
+// A thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
   if (!has_queue<Policy>(h)) return;
@@ -2984,8 +2939,8 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   }
 }
 
-// One warp writes the CTA's part of the zeros above the diagonal, in tiles on which no tile of C lies; at first, and in large products
-// between any two strips, it waits a while, since the operands' way to the SMs is the same and they are wanted sooner.
+// One warp writes the CTA's part of the zeros in tiles above the diagonal. At first, and in large products between any two strips, it
+// waits a while: operands come the same way to the SMs, and are wanted sooner.
 template <typename Policy>
 __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
   using Element = typename Policy::Element;
@@ -3004,7 +2959,7 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
 
 // ---- Skeleton: the kernel.
 
-// What the warps of a CTA do, each in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
+// Each warp in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
 template <typename Policy>
 __device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
@@ -3084,9 +3039,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
 # other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in a launch, and one for sums that are not finite.
 #
-# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
-# to the stages of the skeleton's pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
-# docs/limits.md has the measurements.
+# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings
+# boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
 _CUDA_HALF = r"""
 #include <atomic>
 #include <random>
@@ -3116,10 +3070,10 @@ using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat16
 __device__ inline void round_two(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
 __device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 
-// A warpgroup rounds its sums of a box once and writes it, block (row, col) of C, by way of shared memory: in lines of 128 bytes, rows, or
-// columns if C is column-major. Above the diagonal of a lower C it writes zeros. Calls take two places in turn: whoever writes
-// to one has since been at a barrier that all threads reached after they had read what was there before. c: of this product of the batch.
-// Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges there is no number.
+// A warpgroup rounds its sums of a box, block (row, col) of C, and writes it by way of shared memory: in lines of 128 bytes, rows, or
+// columns if C is column-major. Calls take two places in turn: whoever writes to one has since been at a barrier that all threads reached
+// after they had read what was there before. c: of this product of the batch. Returns whether a number is not finite that may lack terms:
+// dense products have every one, and beyond the edges there is no number.
 template <typename T>
 __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
@@ -3364,15 +3318,13 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
     batch_strides[d] = unit ? batch_strides[d] / unit : 0;
     batches += (p.batch_size[d] - 1) * batch_strides[d];
   }
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(layout.lines_first ? lines : depth),
-                              static_cast<cuuint64_t>(layout.lines_first ? depth : lines), batches};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(layout.pitch) * 2, static_cast<cuuint64_t>(unit ? unit : 8) * 2};
+  const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
+  const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit ? unit : 8) * 2};
   const cuuint32_t box[] = {kBlock, kBlock, 1}, steps[] = {1, 1, 1};
-  const CUresult result =
+  return static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
       encode(&map, type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes,
              strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return static_cast<cudaError_t>(result);   // the driver's errors have the runtime's numbers
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 template <typename Policy>
@@ -3383,7 +3335,7 @@ static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream
 }
 
 // A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
-// adds to them. So nothing has to be cleared beforehand. The upper half, NonFinite's, is odd, and so never zero.
+// adds to them. The upper half, NonFinite's, is odd, and so never zero.
 static uint64_t number_of_launch() {
   static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
   return next += 2ull << 32;
@@ -3431,9 +3383,8 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
 # Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
 # fallback: theirs is for product_behind.
 #
-# One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote. Every
-# number below that depends on another is derived from it; docs/kernel.md follows one k-block through it, docs/limits.md has the
-# measurements.
+# One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote.
+# docs/kernel.md follows one k-block through it.
 _CUDA_PAIRS_TYPES = r"""
 // ---- Pairs: what its CTAs are given.
 
@@ -3455,8 +3406,8 @@ struct PairsProduct {
 // So many k-blocks are a chain: see "Element types: long sums". Those of a tile are added in memory.
 constexpr int kTileChain = 32;
 
-// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: the chain is not the tile's first. kHasX, kWideX << row
-// block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
+// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
+// kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
 enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
@@ -3498,8 +3449,7 @@ __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 1
   }
 }
 
-// Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
-// memory takes no register.
+// Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that it may take no register.
 template <int kCount, int kStride, bool kFar = false>
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
   NO_UNROLL for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
@@ -3518,8 +3468,8 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& parts, 
 
 // ---- Pairs: writing a tile, or leaving its sums.
 
-// Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
-// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
+// Writes 128 columns of this warpgroup's 64 rows, from row and column `first` on. A warp's stores fill sectors of 32 bytes: eight columns
+// of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
 __device__ inline void write_rows(const PairsProduct& of, int batch, int first_row, int first_col, const float (&total)[64]) {
   const Product& p = of.p;
   const int thread = fresh_thread_index(), lane = thread % 32;
@@ -3556,8 +3506,8 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   }
 }
 
-// Where a warpgroup leaves the sums of a tile's chains for the next one: in the tile's own part of C, where that takes 16 bytes at a time,
-// line by line; else in the workspace. step: from four of a thread to its next.
+// Where a warpgroup leaves the sums of a tile's chains for the next one: in the tile's own part of C, line by line, where that takes 16
+// bytes at a time; else in the workspace. step: from four of a thread to its next.
 __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& tile, int line, int group, int thread, int64_t& step) {
   const Product& p = h.p;
   const bool by_rows = p.c_col == 1;
@@ -3575,8 +3525,8 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
 // or, behind the tile's last chain, go to C.
 //
-// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
-// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
+// The last split of a tile adds the sums of those before to its own, in their order: so the result is the same every time. It does not wait
+// for one that has not begun: they are handed out in their order.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
@@ -3632,7 +3582,7 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
 // ---- Pairs: what a warpgroup multiplies.
 
 // What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
-// register: all that the consumers keep beside their sums must fit into the few that are left.
+// register: few are left beside the sums.
 struct ColumnHalf {
   int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
   static constexpr int kMultiplyBit = 1 << 10, kEndsBit = 1 << 11, kWideBit = 1 << 12;
@@ -3669,7 +3619,7 @@ struct ConsumerView {
   __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
   __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
-  // Waits for the next k-block, X and the first half of Y.
+  // Waits for X and the first half of Y.
   __device__ void next_k_block(Pipeline<Policy::kStages>& pipeline, ConsumedKBlock& k_block, ColumnHalf& first) const {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
     k_block.what = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * pipeline.stage);
@@ -3735,8 +3685,7 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
     view.release(h.y_stage());
     return;
   }
-  // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
-  // Issue wgmma
+  // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
   warpgroup_arrive();
   if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
@@ -3748,9 +3697,8 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   // Wait for the next stages, and then for the sums
   meanwhile();
   warpgroup_wait<0>();
-  // Give the stage back
+  // Give the stage back, and promote
   view.release(h.y_stage());
-  // Promote
   promote(sums, of_x, of_first, of_second, total);
 }
 
@@ -3760,8 +3708,8 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
 //   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
 //   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
 //
-// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other;
-// while one promotes its sums the other multiplies. What both CTAs need, Y, each of them fetches half of, for both.
+// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other:
+// while one promotes its sums the other multiplies. Of Y, which both CTAs need, each fetches half, for both.
 //
 // kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo.
 template <Contraction kContraction, int kProducts>
@@ -3856,8 +3804,7 @@ struct Pairs {
     at.advance();
   }
 
-  // The tile is read anew behind each chain, from its place in the queue, and which place this is from a k-block's flags: meanwhile both
-  // would take registers that sums need.
+  // The tile is read anew behind each chain, from its place in the queue, which stands in a k-block's flags: both would take registers.
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
     ConsumerView<Pairs> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
     keep(view.base);
@@ -3974,8 +3921,7 @@ static bool is_square_of_one(const Product& p) {
          std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
 }
 
-// A batch whose packed operands take more than this is computed in parts.
-constexpr int64_t kMostPackedBytes = 256 << 20;
+constexpr int64_t kMostPackedBytes = 256 << 20;   // a batch whose packed operands take more is computed in parts
 
 int64_t products_at_once(const Product& p) {
   const int64_t blocks = int64_t(to_pack(p, kX).blocks_each) + to_pack(p, kY).blocks_each;
@@ -4008,8 +3954,8 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
 // The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
 enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
 
-// Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
-// the Controls, the progress, the masks of wide blocks and the counters.
+// Everything that Hopper products need besides their operands, in one allocation: first words that are reset before use, the Controls, the
+// progress, the masks of wide blocks and the counters.
 struct Workspace {
   Control* controls;
   int* progress;
@@ -4018,7 +3964,7 @@ struct Workspace {
   float* partial_sums[2];
   bool chains_in_c;      // see PairsProduct
   float* chain_sums;     // both gradients' clusters have places in it
-  int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
+  int* gradient_words;   // those of a triangular product's gradients, which it resets with its own: that saves a launch
   int words;             // how many there are
   int64_t numbers;       // of tiles, which has to be an int
   SplitTiles tiles;
@@ -4049,7 +3995,7 @@ struct Workspace {
     take_masks(x);
     const bool packs_y = !gradients && !is_square_of_one(p);
     if (packs_y) take_masks(y);
-    for (int product = 0; product < products; ++product) queue[product] = take_words(queue_words);
+    for (int u = 0; u < products; ++u) queue[u] = take_words(queue_words);
     const int64_t masks_of_g = p.batches * (row_mask_words(x) + col_mask_words(x));   // at most
     // As above, for two
     gradient_words = take_words(gradients || !is_lower(p) ? 0 : even(progress_words) + masks_of_g + 2 + 2 * even(queue_words));
@@ -4064,11 +4010,11 @@ struct Workspace {
     };
     take_metadata(x);
     if (packs_y) take_metadata(y);
-    x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
-    if (packs_y) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
+    x.blocks = take(block_count(x) * int64_t(kBlockBytes));
+    if (packs_y) y.blocks = take(block_count(y) * int64_t(kBlockBytes));
     if (!gradients && !packs_y) y = x;
     const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
-    for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
+    for (int u = 0; u < products; ++u) partial_sums[u] = reinterpret_cast<float*>(take(sums * sizeof(float)));
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether some are left in the workspace: sums of a cluster's tile
@@ -4080,8 +4026,7 @@ struct Workspace {
 
 // ---- Hopper kernel, launching: one kernel each.
 
-// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
-// kernel has ended when packing begins.
+// Sets the words of a workspace to zero. It waits first: packing counts on it that everything before this kernel has ended.
 __global__ void reset_counters(int* words, int count) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   grid_dependency_wait();
@@ -4098,8 +4043,7 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 static cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
-  return launch_kernel<pack_blocks>(launch, packing);
+  return launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
 }
 
 template <typename First, typename Second = First>
@@ -4116,18 +4060,15 @@ static cudaError_t launch_as(const PairsProduct* of, int clusters, cudaStream_t 
   return launch_kernel<tile_product<First, Second>>(launch, products);
 }
 
-// One product, or two of one size, which are then NT and TN.
+// One product, or two of one size, NT and TN.
 cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cudaStream_t stream) {
   return with_constant(of[0].p.tf32, [&](auto tf32) {
     constexpr int kProducts = tf32 ? 1 : 3;
-    using NN = Pairs<kNN, kProducts>;
     using NT = Pairs<kNT, kProducts>;
     using TN = Pairs<kTN, kProducts>;
     if (count == 2) return launch_as<NT, TN>(of, clusters, stream);
-    const Contraction contraction = of[0].p.contraction;
-    return contraction == kNN   ? launch_as<NN>(of, clusters, stream)
-           : contraction == kNT ? launch_as<NT>(of, clusters, stream)
-                                : launch_as<TN>(of, clusters, stream);
+    if (of[0].p.contraction == kNN) return launch_as<Pairs<kNN, kProducts>>(of, clusters, stream);
+    return of[0].p.contraction == kNT ? launch_as<NT>(of, clusters, stream) : launch_as<TN>(of, clusters, stream);
   });
 }
 
@@ -4142,7 +4083,7 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
 
 // ---- Launching: what the binding calls.
 
-// Products of float32 operands, as many as products_at_once allows. Those of C lie one after the other, as the binding makes them.
+// Float32 products, as many as products_at_once allows, whose C lie one after the other, as the binding makes them.
 static cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
@@ -4162,7 +4103,7 @@ static bool hopper_serves(const Product& p) {
   return is_lower(p) ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
-// Whether a batch keeps the Hopper kernel's large tiles busy, though one of its products would be too small for them.
+// Whether a batch keeps the Hopper kernel's large tiles busy, though one of its products would not.
 static bool hopper_serves_batch(const Product& p) {
   const double all = static_cast<double>(p.m) * p.n * p.k * static_cast<double>(p.batches);
   if (p.batches == 1) return false;
@@ -4253,11 +4194,10 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
   if (dy.c) products[count] = describe_pairs(dy, x, g, at, count), ++count;
   if (error == cudaSuccess) error = launch_products(products, count, clusters, stream);
-  auto behind = [&](int which, const Packed& x, const Packed& y) {
-    return Behind{at.progress, at.controls, at.queue[which] + kNextBehind, x, y};
+  auto behind = [&](const Product& p, int which, const Packed& x, const Packed& y) {
+    if (error == cudaSuccess && p.c) error = launch_behind(p, gpu, {at.progress, at.controls, at.queue[which] + kNextBehind, x, y}, stream);
   };
-  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, behind(0, g, y), stream);
-  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, behind(dx.c != nullptr, x, g), stream);
+  behind(dx, 0, g, y), behind(dy, dx.c != nullptr, x, g);
   return error;
 }
 """
@@ -4289,8 +4229,8 @@ namespace {
 
 using at::Tensor;
 
-// TORCH_CHECK is given one string: parts it would print to a stream, and where a toolchain links the C++ library statically into an
-// extension, a stream of its own ends the process instead of telling what is wrong.
+// TORCH_CHECK is given one string: parts it would print to a stream, and where the C++ library is linked statically into an extension, that
+// ends the process instead of telling what is wrong.
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
@@ -4306,8 +4246,8 @@ void check(cudaError_t error) {
                          cudaGetErrorName(error) + " (" + std::to_string(error) + "), " + cudaGetErrorString(error) + advice + ".");
 }
 
-// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, and the driver's functions (one
-// encodes tensor maps) want one: cudaSetDevice makes it. The guard alone calls that only where another device is current.
+// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, which the driver's functions want:
+// cudaSetDevice makes it. The guard alone calls that only where another device is current.
 struct OnDevice {
   c10::cuda::CUDAGuard guard;
   explicit OnDevice(const Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device())); }
@@ -4339,8 +4279,8 @@ int element_type(at::ScalarType type) {
   return static_cast<int>(std::find(std::begin(types), std::end(types), type) - types);
 }
 
-// Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow
-// it. False if more than kMaxBatchDims remain.
+// Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow it. False if
+// more than kMaxBatchDims remain.
 bool describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
@@ -4379,8 +4319,8 @@ struct Structure {
   bool valid() const { return x <= kUpper && y <= kUpper && c >= kAll && c <= kSymmetric && (x != y || x == kAll || x == c); }
 };
 
-// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree (they may be
-// expanded). Operands that have too many of those, strided in unrelated ways, are copied.
+// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
+// that have too many of those, strided in unrelated ways, are copied.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (!describe_batch(x, y, c, p)) {
@@ -4404,7 +4344,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   return p;
 }
 
-// A tensor of which every stride but the last, which is 1, is a multiple of eight elements.
+// A tensor whose strides but the last, which is 1, are multiples of eight elements.
 Tensor empty_padded(const Tensor& like) {
   c10::SmallVector<int64_t, 8> shape(like.sizes().begin(), like.sizes().end());
   shape.back() = (shape.back() + 7) / 8 * 8;
@@ -4455,8 +4395,8 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 using Maybe = std::optional<Tensor>;
 
-// C = the contraction of two CUDA tensors; the kernel that computed it. If `keep`, the workspace that the Hopper kernel left, if it holds
-// the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
+// C = the contraction of two CUDA tensors; the kernel that computed it; if `keep`, the workspace that the Hopper kernel left, if it holds
+// the whole batch: how that went, and the packed operands; if `explain`, its Control of each of the batch, as ints.
 std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep,
                                                       bool explain) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
@@ -4502,7 +4442,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
-// both where something else looks on. `first`: they have not been computed from it before.
+// both where something else looks on. `first`: see launch_gradients.
 std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure, bool for_x,
                                                  bool for_y) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};
