@@ -186,19 +186,18 @@ constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of 
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The largest r with triangle(r) <= q.
+// The largest r with triangle(r) <= q, and with r * r <= q.
 template <typename Int>
 __device__ inline int triangle_root(Int q) {
   using Real = std::conditional_t<sizeof(Int) == 4, float, double>;
-  int r = static_cast<int>((sqrt(8 * static_cast<Real>(q) + 1) - 1) / 2);
+  int r = int((sqrt(8 * Real(q) + 1) - 1) / 2);
   while (triangle(r + 1) <= q) ++r;  // rounding may put the root one off, either way
   while (triangle(r) > q) --r;
   return r;
 }
 
-// The largest r with r * r <= q.
 __device__ inline int square_root(int q) {
-  int r = static_cast<int>(sqrt(static_cast<float>(q)));
+  int r = int(sqrt(float(q)));
   while ((r + int64_t(1)) * (r + 1) <= q) ++r;
   while (int64_t(r) * r > q) --r;
   return r;
@@ -210,7 +209,7 @@ __host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t 
   uint32_t rest = number;
   int64_t offset = 0;
   NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
-    const uint32_t size = static_cast<uint32_t>(p.batch_size[d]);
+    const uint32_t size = uint32_t(p.batch_size[d]);
     offset += rest % size * strides[d];
     rest /= size;
   }
@@ -227,7 +226,6 @@ __device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>
 
 // Which elements an operand has, by its line (row m of X, column n of Y) and k.
 enum Side : int { kUpToLine, kFromLine, kEverywhere };
-
 __device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
 
 // Whether an operand has all of `lines` lines at each of `depth` k.
@@ -237,7 +235,7 @@ __device__ inline bool has_all(Side side, int line, int lines, int k, int depth)
 
 // Whether block k of an operand's lines `first` .. `first` + `blocks` - 1, all in blocks, may be on its diagonal.
 __device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
-  return side != kEverywhere && static_cast<uint32_t>(k - first) < static_cast<uint32_t>(blocks);
+  return side != kEverywhere && uint32_t(k - first) < uint32_t(blocks);
 }
 
 // What of X and of Y there is, by the contraction, if they are triangular as they are stored; else all.
@@ -303,7 +301,7 @@ struct TileOrder {
   // C lower, one operand triangular: whether the longest group has most tiles
   __host__ __device__ bool falls() const { return by_rows() ? x == kUpToLine : x == kEverywhere && y == kFromLine; }
 
-  __host__ __device__ int64_t count() const { return c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols; }
+  __host__ __device__ int64_t count() const { return c_lower ? triangle(rows) : int64_t(rows) * cols; }
   __host__ __device__ int groups() const { return !masked() ? 1 : x == kEverywhere ? cols : rows; }
   __host__ __device__ int64_t tiles_of(int group) const {
     return !masked()       ? count()
@@ -328,7 +326,7 @@ struct TileOrder {
   __device__ Place at(int place, int band) const {   // band: rows that the tiles of a dense product go through together
     if (c_lower && both_masked()) {
       const int group = triangle_root(place);
-      return in_group(group, static_cast<int>(place - triangle(group)));
+      return in_group(group, int(place - triangle(group)));
     }
     if (masked() || c_lower) return other_at(place);
     const int first = place / (band * cols) * band, in_band = place - first * cols, height = min(band, rows - first);
@@ -346,12 +344,12 @@ struct TileOrder {
   }
   __device__ __noinline__ Place other_at(int place) const {
     if (!masked() || (c_lower && !falls())) {   // C lower, anti-diagonals or groups that rise
-      const int group = triangle_root(place), in = static_cast<int>(place - triangle(group));
+      const int group = triangle_root(place), in = int(place - triangle(group));
       return masked() ? in_group(group, in) : Place{in + rows - 1 - group, in};
     }
     if (c_lower) {
-      const int all = static_cast<int>(count()), group = rows - 1 - triangle_root(all - 1 - place);
-      return in_group(group, static_cast<int>(place - all + triangle(rows - group)));
+      const int all = int(count()), group = rows - 1 - triangle_root(all - 1 - place);
+      return in_group(group, int(place - all + triangle(rows - group)));
     }
     if (both_masked()) {
       const int group = square_root(place);
@@ -427,14 +425,14 @@ struct Tiles : TileOrder {
   int edge;              // of a tile
   int m_blocks, k_blocks;
   int batches;
-  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows, and for the lower one
+  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows and the lower one
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
   // Whole ones, of which no CTAs share k. Neither halved nor count is set.
   __host__ static Tiles of(const Product& p, int edge) {
     Tiles tiles = {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
-    tiles.batches = static_cast<int>(p.batches), tiles.splits = 1;
+    tiles.batches = int(p.batches), tiles.splits = 1;
     return tiles;
   }
   // k-blocks of a group's tiles; of all tiles of one C.
@@ -495,9 +493,9 @@ struct SplitTiles : Tiles {
     numbers = 0;
     for (int group = 0; group < tiles.groups(); ++group) {
       const int64_t of_group = tiles.tiles_of(group);
-      numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += static_cast<int>(of_group) * (tiles.splits_of(group) - 1);
+      numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += int(of_group) * (tiles.splits_of(group) - 1);
     }
-    static_cast<Tiles&>(tiles).count = static_cast<int>(numbers);
+    static_cast<Tiles&>(tiles).count = int(numbers);
     return tiles;
   }
 
@@ -505,7 +503,7 @@ struct SplitTiles : Tiles {
   __host__ void cut_long(int clusters, int products) {
     int64_t most = work() * batches * products / clusters;
     if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
-    longest = static_cast<int>(std::min<int64_t>(longest, std::max<int64_t>(4, most)));
+    longest = int(std::min<int64_t>(longest, std::max<int64_t>(4, most)));
   }
 
   // Cuts those dense tiles that are left when all clusters have had equally many, so that they end soonest, if a split costs one k-block.
@@ -513,17 +511,17 @@ struct SplitTiles : Tiles {
     const int64_t all = batches * TileOrder::count(), left = all % clusters;
     int best = longest;
     for (int splits = 2; left && ceil_div(k_blocks, splits) >= 4; ++splits) {
-      const int length = ceil_div(k_blocks, splits), time = ceil_div(static_cast<int>(left) * splits, clusters) * length + splits;
+      const int length = ceil_div(k_blocks, splits), time = ceil_div(int(left) * splits, clusters) * length + splits;
       if (time < best) best = time, longest = length;
     }
-    if (longest < k_blocks) cut = static_cast<int>(all < clusters ? TileOrder::count() : left / batches);
+    if (longest < k_blocks) cut = int(all < clusters ? TileOrder::count() : left / batches);
   }
 
   __device__ ClusterTile at(int number) const {
     const int batch = number % batches;
     int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= static_cast<int>(tiles_of(group)) * parts; ++group) {
-      const int of_group = static_cast<int>(tiles_of(group));
+    for (; (parts = splits_of(group)) > 1 && rest >= int(tiles_of(group)) * parts; ++group) {
+      const int of_group = int(tiles_of(group));
       rest -= of_group * parts;
       first += of_group, place += of_group * (parts - 1);
     }
@@ -555,8 +553,8 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are multiplied fastest, but few of them leave SMs
-// idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
+// How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are the fastest, but few of them leave SMs idle.
+// Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
 struct Plan {
   Tiles tiles = {};
   int ctas, clusters;   // of a cluster; of the product
@@ -579,13 +577,13 @@ struct Plan {
       for (int group = 0; group < tiles.groups() && 5 * pairs * tiles.length(group) > 6 * work; ++group)
         halved += p.batches * tiles.tiles_of(group);
     } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
-      apart = static_cast<int>(left);
+      apart = int(left);
     } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
       halved = left;
     }
     count = (wide ? large : small) + halved - apart;
-    clusters = static_cast<int>(std::min(sms / ctas, count));
-    tiles.halved = static_cast<int>(halved), tiles.count = static_cast<int>(count);
+    clusters = int(std::min(sms / ctas, count));
+    tiles.halved = int(halved), tiles.count = int(count);
   }
 };
 
@@ -612,7 +610,7 @@ namespace ptx = cuda::ptx;
 // For a stress test: where a warp waits, arrives, copies or commits it sleeps at random, so that orders come up that are rare else.
 #ifdef TRIL_MATMUL_STRESS
 __device__ inline void stress_delay() {
-  const uint32_t random = (static_cast<uint32_t>(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
+  const uint32_t random = (uint32_t(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
   if (random % 8 == 0) __nanosleep(random);
 }
 #define STRESS_DELAY() stress_delay()
@@ -620,7 +618,7 @@ __device__ inline void stress_delay() {
 #define STRESS_DELAY()
 #endif
 
-__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // threadIdx.x, read anew: what is derived from it in a rarely used place then takes no register elsewhere.
 __device__ inline int fresh_thread_index() {
@@ -660,7 +658,7 @@ __device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // ---- PTX: hints to the compiler.
 
-// at + step. Keeps the compiler from computing all addresses of an unrolled loop beforehand, which would take registers that data need.
+// at + step. Keeps the compiler from computing all addresses of an unrolled loop beforehand, in registers that data need.
 template <typename T>
 __device__ inline T* next_address(T* at, int64_t step) {
   at += step;
@@ -752,7 +750,7 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
 
 // ---- PTX: copies.
 
-// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of an element of 4 or 8, it or zeros.
+// Asynchronous copies: of 16 bytes, zeros for those that do not exist; or of an element of 4 or 8, it or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   STRESS_DELAY();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
@@ -809,13 +807,13 @@ __device__ inline bool elect_one() {
   return is != 0;
 }
 
-// Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
+// Order this thread's accesses to global, or to shared, memory with the copy engine's.
 __device__ inline void fence_proxy_async_global() { ptx::fence_proxy_async(ptx::space_global); }
 __device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::space_shared); }
 
 // ---- PTX: warps, memory order, registers, launches.
 
-// Waits for the threads of one of the teams that a CTA consists of, 15 at most.
+// Waits for the threads of one of a CTA's teams, 15 at most.
 template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
   STRESS_DELAY();
@@ -828,7 +826,7 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
   STRESS_DELAY();
   int any;
   asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
-               : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(static_cast<int>(condition)) : "memory");
+               : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(int(condition)) : "memory");
   return any;
 }
 
@@ -863,10 +861,10 @@ __device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.l
 // 1 for 128 bytes. The shuffle tells the compiler that a warp has one, or it would move it to the uniform registers for each instruction.
 __device__ inline uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
-  return static_cast<uint64_t>(stride_bytes >> 4 | 1u << 30) << 32 | low;
+  return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
 __device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {   // the strides stay: only the low word changes
-  return (operand & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(operand) + (bytes >> 4));
+  return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
 
 __device__ inline void warpgroup_arrive() { STRESS_DELAY(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -903,8 +901,8 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
 #endif
 }
 
-// Four matrices of eight rows of 16 bytes, to registers: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: the 16-bit
-// elements 2 t and 2 t + 1 of column g. Lane l gives the address of row l % 8 of matrix l / 8.
+// stmatrix_x4's way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g. Lane
+// l gives the address of row l % 8 of matrix l / 8.
 template <bool kTransposed>
 __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   if constexpr (kTransposed)
@@ -1104,7 +1102,7 @@ __device__ inline int matrix_of(const Packed& p, int batch) { return min(batch, 
 
 // Where a block of a matrix is, from the matrix's first one.
 __device__ inline int64_t block_index(const Packed& p, int r, int c) {
-  return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
+  return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
 // The words of a line's mask: of a column of blocks, or of a row. The last one is not zero if a block of the line has outliers.
@@ -1192,8 +1190,8 @@ __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, ui
 
 // ---- Packing: loading a block, and its largest element.
 
-// How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
-// reads four of a column at once, and the threads of a warp, 4 x 8 of them, write to shared memory without a bank conflict.
+// How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours, and
+// reads four of a column at once.
 struct Quads {
   int row, col, row_step;   // this thread's first quad, and from each to its next
   __device__ Quads(bool along_rows, int t)
@@ -1263,7 +1261,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
 // The exponent of the power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends; at most 126,
 // so that its inverse is a normal number.
 __device__ inline int scale_exponent(uint32_t largest) {
-  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
+  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
@@ -1308,7 +1306,7 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
   Outlier* to = metadata.outlier + at;
   UNROLL for (int e = 0; e < 4 * kQuads; ++e)
     if (mine >> e & 1) {
-      *to = {static_cast<uint16_t>(quad.row + e / 4 * quad.row_step), static_cast<uint16_t>(quad.col + e % 4), block[e / 4][e % 4]};
+      *to = {uint16_t(quad.row + e / 4 * quad.row_step), uint16_t(quad.col + e % 4), block[e / 4][e % 4]};
       to = next_address(to, 1);
       block[e / 4][e % 4] = 0.0f;
     }
@@ -1317,8 +1315,8 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, in a word that begins as zero: bits of packing's, if any product has outliers or needs the fallback, and one
-// of the product kernel's.
+// What has become of a launch, in a word that begins as zero: packing sets the first two if any product has outliers or needs the fallback,
+// the product kernel the third.
 enum Progress : int { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 struct Packing {
@@ -1347,18 +1345,18 @@ __device__ inline bool is_of_one(const Packed& operand, const Product& product) 
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ struct { uint32_t largest[kPackers / 32], least[kPackers / 32]; } of;   // by warp
+  __shared__ struct { uint32_t largest[kPackers / 32], least[kPackers / 32]; } scratch;   // by warp
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < p.x_blocks;
   const Packed& operand = of_x ? p.x : p.y;
   const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
-  // The first blocks are loaded while the counters are reset. The others find out beforehand whether there is any need of them
+  // The first blocks are loaded while the counters are reset. The others ask beforehand whether they are needed
   if (p.alone || blockIdx.x >= kFirstBlocks) grid_dependency_wait();
   if (blockIdx.x >= kFirstBlocks && is_of_one(operand, p.product) && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
-  const int c = in_matrix - static_cast<int>(block_index(operand, r, 0));
+  const int c = in_matrix - int(block_index(operand, r, 0));
   Source source;
   source.at = operand.source + int64_t(r * kBlock) * operand.row_stride + int64_t(c * kBlock) * operand.col_stride;
   if (operand.matrices > 1) source.at += batch_offset(p.product, of_x ? p.product.x_batch : p.product.y_batch, matrix);
@@ -1378,9 +1376,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
   uint32_t largest, least;
   inspect(source, operand, block, largest, least);
-  if (t % 32 == 0) of.largest[t / 32] = largest, of.least[t / 32] = least;
+  if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
   __syncthreads();
-  UNROLL for (int w = 0; w < kPackers / 32; ++w) largest = max(largest, of.largest[w]), least = min(least, of.least[w]);
+  UNROLL for (int w = 0; w < kPackers / 32; ++w) largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
   const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
@@ -1394,7 +1392,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
     if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
-  uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
+  uint8_t* const operand_tiles = operand.blocks + int64_t(number) * kBlockBytes;
   if (wide)
     split_block<true>(source, t, scale, p.low, block, operand_tiles);
   else
@@ -1432,7 +1430,7 @@ struct Launch {
   cudaLaunchConfig_t config = {};
   int64_t blocks;
   Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) : blocks(blocks) {
-    config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
+    config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
     if (early) {
       cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
@@ -1448,8 +1446,8 @@ struct Launch {
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
 
-// Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless.
-// Templates of the host are static: their own statics would else be shared with another build of this file in the same process.
+// Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless. Templates
+// of the host are static: their own statics would else be shared with another build of this file in the same process.
 template <auto kKernel>
 static cudaError_t allow_shared_memory(int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;
@@ -1466,7 +1464,7 @@ static cudaError_t allow_shared_memory(int bytes) {
 template <auto kKernel, typename... Arguments>
 static cudaError_t launch_kernel(const Launch& launch, const Arguments&... arguments) {
   if (launch.blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  const cudaError_t error = allow_shared_memory<kKernel>(static_cast<int>(launch.config.dynamicSmemBytes));
+  const cudaError_t error = allow_shared_memory<kKernel>(int(launch.config.dynamicSmemBytes));
   return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
 }
 
@@ -1618,7 +1616,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
 // Tile `number`, and the zeros opposite.
 template <typename T>
 __device__ inline void exact_compute(const Product& p, int number, ExactMemory<T>& memory) {
-  const int batches = static_cast<int>(p.batches), batch = number % batches;
+  const int batches = int(p.batches), batch = number % batches;
   const Tile tile = tile_at(p, kBlock, number / batches);
   exact_rows<T>(p, tile, 0, kBlock, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
@@ -1720,12 +1718,12 @@ struct NonFinite {
       found = atomicCAS(reinterpret_cast<unsigned long long*>(word), assumed, listed + 1);
     } while (found != assumed);
     if (listed == none) *taken = 0;
-    const uint32_t at = static_cast<uint32_t>(listed);
+    const uint32_t at = uint32_t(listed);
     if (at < room) boxes[at] = box;
   }
   __device__ uint32_t count() const {
     const uint64_t now = *word;
-    return now >> 32 == tag ? min(static_cast<uint32_t>(now), room) : 0;
+    return now >> 32 == tag ? min(uint32_t(now), room) : 0;
   }
 };
 
@@ -1749,7 +1747,7 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
       return;
     }
     const uint32_t box = list.boxes[number / 2];
-    const int i = box / cols % rows, j = box % cols, batch = static_cast<int>(box / cols / rows);
+    const int i = box / cols % rows, j = box % cols, batch = int(box / cols / rows);
     const int half = number % 2 * kExactRows;
     if ((j <= i || !p.c_lower) && batch < p.batches) exact_rows<T>(p, tile_of(p, kBlock, i, j), half, half + kExactRows, batch, memory);
   }
@@ -2008,7 +2006,7 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
     blocks += (group + 1) * splits_of(group);
   }
   plan.cluster_size = splits_of(0) > 1 ? kTfMostSplits : 1;
-  if (blocks > Tf32Plan::kMost || blocks > most_clusters * static_cast<int64_t>(plan.cluster_size)) return false;
+  if (blocks > Tf32Plan::kMost || blocks > most_clusters * int64_t(plan.cluster_size)) return false;
   for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most splits that it still has room for
     if ((plan.clusters + 1) * plan.cluster_size > Tf32Plan::kMost) return false;
     uint16_t* const entries = plan.table + plan.clusters * plan.cluster_size;
@@ -2016,7 +2014,7 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
     for (int splits = plan.cluster_size; splits > 0; --splits)
       for (auto& tiles = left[splits]; tiles.group < tiles.end && rank + splits <= plan.cluster_size;) {
         for (int split_index = 0; split_index < splits; ++split_index)
-          entries[rank++] = static_cast<uint16_t>(tiles.group | tiles.place << 5 | (splits - 1) << 10 | split_index << 12);
+          entries[rank++] = uint16_t(tiles.group | tiles.place << 5 | (splits - 1) << 10 | split_index << 12);
         if (++tiles.place > tiles.group) tiles.place = 0, ++tiles.group;
       }
     if (rank == 0) return true;
@@ -2032,21 +2030,21 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
   const int64_t clusters = at_once / p.batches;   // for one product
   if (!are_triangles(p)) {
-    const int tiles = static_cast<int>(tile_count(p, kTfBlockMN));
+    const int tiles = int(tile_count(p, kTfBlockMN));
     plan.log_splits = 0;
     while (1 << plan.log_splits < kTfMostSplits && k_blocks >= 2 * kLeast << plan.log_splits &&
-           static_cast<int64_t>(tiles) << (plan.log_splits + 1) <= clusters * kTfMostSplits)
+           int64_t(tiles) << (plan.log_splits + 1) <= clusters * kTfMostSplits)
       ++plan.log_splits;
     plan.cluster_size = 1 << plan.log_splits, plan.clusters = tiles;
     return true;
   }
   const int whole = rows * (kTfBlockMN / kTfBlockK);   // k-blocks of the longest tile
   int longest = min(kLeast, whole);
-  while (longest < whole && !tf32_plan_with(rows, longest, static_cast<int>(clusters), plan)) ++longest;
+  while (longest < whole && !tf32_plan_with(rows, longest, int(clusters), plan)) ++longest;
   if (longest == whole && !tf32_plan_with(rows, whole, Tf32Plan::kMost, plan)) return false;
   // The clusters that come first are spread over all SMs, one CTA each; those that join them fall in length. So let the first ones rise.
   if (plan.cluster_size < kTfMostSplits) return true;
-  for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
+  for (int a = 0, b = min(plan.clusters, int(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
       std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
   return true;
@@ -2056,7 +2054,7 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
 __device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& plan, int cluster, int rank) {
   int batch = 0;
   if (p.batches > 1) {
-    const uint32_t number = cluster, batches = static_cast<uint32_t>(p.batches);
+    const uint32_t number = cluster, batches = uint32_t(p.batches);
     batch = number % batches, cluster = number / batches;
   }
   const int number = cluster * plan.cluster_size + rank;
@@ -2111,7 +2109,14 @@ struct Tf32Lanes {   // e = 8 i + 4 r + c
 // How k are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number q + 4 (e % 2). So
 // four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
 
-// Reads and splits X, from where the lane begins in the stage: by step, as the tensor cores want it.
+// Where a lane begins to read X in the first k-block.
+template <bool kAlongK>
+__device__ inline uint32_t tf32_begin_of_x(const uint8_t* stage) {
+  const int line = threadIdx.x / 32 * 16 + tf32_row<kAlongK>(threadIdx.x % 32 / 4, 0), k = threadIdx.x % 4 * 4;
+  return shared_address(stage) + tf32_at<kAlongK>(line, k);
+}
+
+// Reads and splits X: by step, as the tensor cores want it.
 template <bool kAlongK>
 __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
   UNROLL for (int h = 0; h < 2; ++h) {
@@ -2190,8 +2195,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   Tf32Sums total = {};   // of chains
   UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
-  const int line = threadIdx.x / 32 * 16 + tf32_row<kXAlongK>(threadIdx.x % 32 / 4, 0);   // of X, the lane's first
-  uint32_t x_at = shared_address(memory.stage[0][0]) + tf32_at<kXAlongK>(line, threadIdx.x % 4 * 4);
+  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
@@ -2231,7 +2235,7 @@ template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
   if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
-  const WorkTile<float> here = tf32_work(p, plan, static_cast<int>(cluster_id_in_grid()), static_cast<int>(block_rank_in_cluster()));
+  const WorkTile<float> here = tf32_work(p, plan, int(cluster_id_in_grid()), int(block_rank_in_cluster()));
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
@@ -2266,7 +2270,7 @@ static bool tf32_computes(const Product& p) {
 // Whether it is for a product of many tiles; measured, on an H200. Larger ones are for the Hopper kernel.
 static bool tf32_serves(const Product& p, const Gpu& gpu) {
   if (!tf32_computes(p)) return false;
-  const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
+  const double terms = double(p.m) * p.n * p.k, all = terms * double(p.batches);
   const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
   if (!are_triangles(p))
     return terms < (aligned ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
@@ -2585,7 +2589,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   using S = MmaShape<T>;
   if (threadIdx.x == 0) {
     // All others wait for this, so it divides only where it has to. splits: 1, 2, 4 or 8
-    const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = static_cast<int>(p.batches);
+    const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = int(p.batches);
     int place = number >> log_splits, batch = 0;
     if (batches > 1) batch = place % batches, place /= batches;
     memory.work = WorkTile<T>(p, batch, tile_at(p, S::kBlockMN, place), splits, split, S::kBlockK);
@@ -2722,24 +2726,24 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   for (int e = threadIdx.x; e < kBlockMN * kBlockMN; e += kThreads)
     if (const double sum = corrections[e / kBlockMN][e % kBlockMN]; sum != 0.0) {
       float& at = c[(first_row + e / kBlockMN) * p.c_row + (first_col + e % kBlockMN) * p.c_col];
-      at = static_cast<float>(at + sum);
+      at = float(at + sum);
     }
   __syncthreads();
 }
 
-// Corrects the tiles that meet outliers. Of a CTA's tiles each thread looks at one, all at the same time: most meet none.
+// Corrects the tiles that meet outliers. Each thread looks at one of a CTA's tiles: most meet none.
 template <int kBlockMN, int kThreads>
 __device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections<kBlockMN>& corrections) {
   static_assert(kBlockMN <= kBlock, "a tile's rows, and its columns, are in one line of blocks");
   __shared__ uint32_t met[kThreads / 32];   // which of the tiles that a warp has looked at
-  const int batches = static_cast<int>(p.batches);
+  const int batches = int(p.batches);
   const int64_t numbers = tile_count(p, kBlockMN) * batches, step = gridDim.x;
   for (int64_t first = blockIdx.x; first < numbers; first += step * kThreads) {
     bool meets = false;
     const int64_t number = first + step * threadIdx.x;
     if (number < numbers) {
-      const int batch = static_cast<int>(number % batches);
-      const Tile tile = tile_at(p, kBlockMN, static_cast<int>(number / batches));
+      const int batch = int(number % batches);
+      const Tile tile = tile_at(p, kBlockMN, int(number / batches));
       meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i * kBlockMN / kBlock) |
                has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j * kBlockMN / kBlock)) &
               !behind.controls[batch].fallback;
@@ -2750,7 +2754,7 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
     for (int warp = 0; warp < kThreads / 32; ++warp)
       for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
         const int64_t one = first + step * (warp * 32 + __ffs(bits) - 1);
-        correct_tile<kBlockMN, kThreads>(p, static_cast<int>(one % batches), tile_at(p, kBlockMN, static_cast<int>(one / batches)),
+        correct_tile<kBlockMN, kThreads>(p, int(one % batches), tile_at(p, kBlockMN, int(one / batches)),
                                          behind.x, behind.y, corrections);
       }
     __syncthreads();
@@ -2766,7 +2770,7 @@ __global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
     product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   launch_dependent_grids();   // which may be another like this
-  // CTAs with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
+  // CTAs with nothing to do make room for the next kernel. The first stay, so that this kernel ends after the product.
   if (blockIdx.x >= splits && load_relaxed(behind.progress) == kPackingEnded) return;
   grid_dependency_wait();
   const int progress = *behind.progress;
@@ -2780,7 +2784,7 @@ __global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
   do {
     if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
     __syncthreads();
-    const int batches = static_cast<int>(p.batches), batch = number / splits % batches, rank = number / splits / batches;
+    const int batches = int(p.batches), batch = number / splits % batches, rank = number / splits / batches;
     if (rank >= tile_count(p, kBlock)) return;
     if (behind.controls[batch].fallback)
       mma_compute<float, kXKMajor, kYKMajor>(p, splits, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
@@ -2835,7 +2839,7 @@ struct TileQueue {
       taken = found == taken + 1 ? launch : counts(found) ? atomicAdd(word, 1ull) : found - 1;
     }
     if (taken - launch == count - 1) *word = 0;
-    return static_cast<uint32_t>(taken - launch);
+    return uint32_t(taken - launch);
   }
 };
 
@@ -2908,7 +2912,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
   const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
   const int* const words = reinterpret_cast<const int*>(&tile);
   for (int cta = 0; cta < Policy::kCtas; ++cta)
-    UNROLL for (int u = 0; u < static_cast<int>(sizeof(ClusterTile)) / 4; u += 4)
+    UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
 }
 
@@ -2946,11 +2950,11 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
   using Element = typename Policy::Element;
   if (!has_zeros(h.p)) return;
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
-  const int tiles = static_cast<int>(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
+  const int tiles = int(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
   __nanosleep(2000);
-  NO_UNROLL for (int64_t u = cta; u < static_cast<int64_t>(tiles) * h.tiles.batches * kStrips; u += ctas) {
-    const int number = static_cast<int>(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
-    const int i = place - static_cast<int>(triangle(j - 1)), from = static_cast<int>(u % kStrips) * kLines;
+  NO_UNROLL for (int64_t u = cta; u < int64_t(tiles) * h.tiles.batches * kStrips; u += ctas) {
+    const int number = int(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
+    const int i = place - int(triangle(j - 1)), from = int(u % kStrips) * kLines;
     write_zeros<kBlockMN, Policy::kStreaming>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
                                               threadIdx.x % 32, 32);
     if (h.p.n >= 4096) __nanosleep(500 * sizeof(Element));
@@ -3135,8 +3139,8 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
     if (lower ? c > on : c < on) *chunk(c) = uint4();
 }
 
-// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else CTAs have
-// tiles of 128 x 128.
+// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else tiles are
+// of 128 x 128.
 //
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
 //
@@ -3166,7 +3170,7 @@ struct Half {
   static __device__ KRange k_range(const HalfProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
   static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
-    return {static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch)), static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch))};
+    return {int(batch_offset(h.p, h.p.x_batch, tile.batch)), int(batch_offset(h.p, h.p.y_batch, tile.batch))};
   }
 
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
@@ -3192,7 +3196,7 @@ struct Half {
     at.advance();
   }
 
-  // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place. They may
+  // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place, which may
   // still meet a NaN or an Inf of the other operand: see sum_again.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
     if (!is_masked(h.p) || warp < kFirstMaskWarp) return;
@@ -3215,7 +3219,6 @@ struct Half {
     }
   }
 
-  // Masks a row of each block that lies on a diagonal.
   static __device__ void mask(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], const ClusterTile& tile, int rank, int k,
                               int row) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
@@ -3224,7 +3227,7 @@ struct Half {
     if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
   }
 
-  // A consumer warpgroup multiplies and stores its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
+  // A consumer warpgroup computes its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
     if constexpr (kWide)
@@ -3285,7 +3288,7 @@ struct Half {
       }
     }
     if (threadIdx.x % 128 == 0) {
-      const uint32_t first = (static_cast<uint32_t>(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
+      const uint32_t first = (uint32_t(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
       for (; again; again &= again - 1) h.non_finite.add(first + __ffs(again) - 1);
     }
   }
@@ -3337,7 +3340,7 @@ static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream
 // A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
 // adds to them. The upper half, NonFinite's, is odd, and so never zero.
 static uint64_t number_of_launch() {
-  static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
+  static std::atomic<uint64_t> next = (uint64_t(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
   return next += 2ull << 32;
 }
 
@@ -3358,7 +3361,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   h.queue = {words, number_of_launch()};
   if (is_masked(p))
     h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), reinterpret_cast<uint32_t*>(words + 2), reinterpret_cast<uint32_t*>(words + 3),
-                    static_cast<uint32_t>(h.queue.launch >> 32), static_cast<uint32_t>(box_count(p))};
+                    uint32_t(h.queue.launch >> 32), uint32_t(box_count(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
@@ -3475,7 +3478,7 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = first_col + lane % 4 * 2;
-  float* at = static_cast<float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
+  float* at = static_cast<float*>(p.c) + uint32_t(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
   const int below = p.c_lower ? row0 - col0 : 128;   // how far the diagonal is from `at`
   const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
   if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
@@ -3515,7 +3518,7 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
     const int chunks = by_rows ? kTileEdge / 4 : kBlock / 4;   // of a line
     const int64_t pitch = by_rows ? p.c_row : p.c_col;
     step = 128 / chunks * pitch / 4;
-    float* const c = static_cast<float*>(p.c) + static_cast<uint32_t>(tile.batch) * h.c_batch;
+    float* const c = static_cast<float*>(p.c) + uint32_t(tile.batch) * h.c_batch;
     return reinterpret_cast<float4*>(c + line * kBlock * p.c_row + tile.col * kBlock * p.c_col + thread / chunks * pitch) + thread % chunks;
   }
   step = 128;
@@ -3530,7 +3533,7 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
-  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
   int64_t step = 128;
   float4* at = nullptr;
   if (kChains) at = chain_place(h, tile, line, group, thread, step);
@@ -3538,12 +3541,12 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
   if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
   if (tile.splits > 1) {
-    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+    const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
-    at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
+    at = reinterpret_cast<float4*>(h.partial_sums + (int64_t(tile.place) * kLines + line % kLines) * kPart) + thread;
     const bool leaves = tile.split < tile.splits - 1;
     if (leaves) {
-      at += static_cast<int64_t>(tile.split) * kPart;
+      at += int64_t(tile.split) * kPart;
     } else {
       if (thread == 0)
         while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
@@ -3600,7 +3603,7 @@ struct ConsumedKBlock {
   __device__ int round() const { return what / kRound % (2 * kQueued); }
 };
 
-// The shared memory as a warp of consumers sees it, by addresses and not by pointers.
+// The shared memory as a warp of consumers sees it.
 template <typename Policy>
 struct ConsumerView {
   using Shared = SharedMemory<Policy>;
@@ -3733,7 +3736,7 @@ struct Pairs {
     OperandsAt first;     // the first blocks of the tile's matrices
   };
 
-  // If the only product needs the fallback there is nothing to do. What packing has found is asked for once it has ended.
+  // If the only product needs the fallback there is nothing to do.
   static __device__ bool has_work(const PairsProduct& h) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
     return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
@@ -3754,14 +3757,14 @@ struct Pairs {
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, const OperandsAt&) {
-    constexpr int kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
+    constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
     int flags = k_block_flags<kContraction, kLo>(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
-        const uint8_t* from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
+        const uint8_t* from = h.y.blocks + int64_t(block) * kBlockBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
         if (kLo) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
@@ -3769,7 +3772,7 @@ struct Pairs {
       }
     };
 
-    // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes when they are on their way.
+    // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes later.
     barrier_wait(&shared.empty[at.stage], at.parity);
     copy_y(0);
     const int stage_y = at.stage;
@@ -3778,7 +3781,7 @@ struct Pairs {
     UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
         const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
-        const uint8_t* from = h.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
+        const uint8_t* from = h.x.blocks + int64_t(block) * kBlockBytes;
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
@@ -3806,7 +3809,7 @@ struct Pairs {
 
   // The tile is read anew behind each chain, from its place in the queue, which stands in a k-block's flags: both would take registers.
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
-    ConsumerView<Pairs> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
+    ConsumerView<Pairs> view = {shared_address(&shared), int(threadIdx.x / 128)};
     keep(view.base);
     ConsumedKBlock k_block;
     ColumnHalf first, second;
@@ -3844,8 +3847,8 @@ __device__ inline void mirror_block(const Product& p, Word* c, int row, int col,
     Word v[kNear];
   };
   constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;   // of a thread
-  auto line = [](int u) { return (u * kMirrorThreads + static_cast<int>(threadIdx.x)) / kInLine; };
-  auto near = [](int u) { return (u * kMirrorThreads + static_cast<int>(threadIdx.x)) % kInLine * kNear; };
+  auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
+  auto near = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
   auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
   Vector held[kCount] = {};   // all are read before the first is written anywhere: else each would wait for the one before
   UNROLL for (int u = 0; u < kCount; ++u)
@@ -3864,9 +3867,9 @@ template <typename Word>
 __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
   constexpr int kNear = 16 / sizeof(Word);
   __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
-  const int batches = static_cast<int>(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
-  const int row = i * kBlock, col = static_cast<int>(number - triangle(i)) * kBlock;
-  Word* const c = c_of<Word>(p, blockIdx.x % batches);
+  const int batches = int(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
+  const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
+  Word* const c = static_cast<Word*>(p.c) + batch_offset(p, p.c_batch, blockIdx.x % batches);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   grid_dependency_wait();
 #endif
@@ -3891,26 +3894,26 @@ cudaError_t launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cu
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
-# Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product, and product_behind, which does nothing but for outliers
-# or as the fallback. Each starts before the one ahead of it has ended, and waits for it inside.
+# Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product and product_behind. Each starts before the one ahead of it
+# has ended, and waits for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: what is to be packed.
 
-// The matrices that are to be packed, as they are stored; the Workspace says where they go. Those that the whole batch has in common once.
+// The matrices that are to be packed, as they are stored; the Workspace says where they go. One that the whole batch has counts once.
 static Packed to_pack(const Product& p, Operand operand) {
-  const auto& strides = operand == kX ? p.x_batch : p.y_batch;
+  const bool of_x = operand == kX, k_in_rows = k_is_row(operand, p.contraction);
+  const auto& strides = of_x ? p.x_batch : p.y_batch;
   const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
-  const bool k_in_rows = k_is_row(operand, p.contraction);
-  const int lines = operand == kX ? p.m : p.n;
+  const int lines = of_x ? p.m : p.n;
   Packed packed = {};
-  packed.source = static_cast<const float*>(operand == kX ? p.x : p.y);
-  packed.row_stride = operand == kX ? p.x_row : p.y_col, packed.col_stride = operand == kX ? p.x_col : p.y_row;
+  packed.source = static_cast<const float*>(of_x ? p.x : p.y);
+  packed.row_stride = of_x ? p.x_row : p.y_col, packed.col_stride = of_x ? p.x_col : p.y_row;
   if (k_in_rows) std::swap(packed.row_stride, packed.col_stride);
   packed.rows = k_in_rows ? p.k : lines, packed.cols = k_in_rows ? lines : p.k;
-  packed.triangular = operand == kX ? p.x_triangular : p.y_triangular, packed.block_cols = blocks_in(packed.cols);
-  packed.matrices = common ? 1 : static_cast<int>(p.batches);
+  packed.triangular = of_x ? p.x_triangular : p.y_triangular, packed.block_cols = blocks_in(packed.cols);
+  packed.matrices = common ? 1 : int(p.batches);
   const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols;
-  packed.blocks_each = static_cast<int>(blocks);
+  packed.blocks_each = int(blocks);
   return packed;
 }
 static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
@@ -3999,7 +4002,7 @@ struct Workspace {
     const int64_t masks_of_g = p.batches * (row_mask_words(x) + col_mask_words(x));   // at most
     // As above, for two
     gradient_words = take_words(gradients || !is_lower(p) ? 0 : even(progress_words) + masks_of_g + 2 + 2 * even(queue_words));
-    words = static_cast<int>(at);
+    words = int(at);
     bytes = (at * 4 + 127) / 128 * 128;
     auto take = [&](int64_t count) {
       bytes += count;
@@ -4039,7 +4042,7 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
   return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
 }
 
-// An outlier of a line meets every tile on it. With too many the fallback is sooner done with the whole product.
+// An outlier of a line meets every tile on it: with too many the fallback is sooner done.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 static cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
@@ -4100,12 +4103,12 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, bool k
 
 // Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
 static bool hopper_serves(const Product& p) {
-  return is_lower(p) ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
+  return is_lower(p) ? p.n >= 1152 : double(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
 // Whether a batch keeps the Hopper kernel's large tiles busy, though one of its products would not.
 static bool hopper_serves_batch(const Product& p) {
-  const double all = static_cast<double>(p.m) * p.n * p.k * static_cast<double>(p.batches);
+  const double all = double(p.m) * p.n * p.k * double(p.batches);
   if (p.batches == 1) return false;
   return is_lower(p) ? p.n >= 1152 || (p.n >= 768 && all >= 1.25e10) : p.m >= 512 && p.n >= 512 && all >= 8e8;
 }
@@ -4117,7 +4120,7 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
 }
 
-// Whether so few tiles of float32 that the tf32 kernel is faster than the mma kernel, which may have to copy operands, too.
+// Whether float32 tiles are so few that the tf32 kernel is faster than the mma kernel, which may have to copy operands, too.
 static bool few_tiles(const Product& p, const Gpu& gpu) {
   return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kMmaKernel) ? 4 : 1);
 }
@@ -4206,7 +4209,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
 # 2. Binding and build
 # ======================================================================================================================
 
-# The only C++ that knows torch: it turns two tensors that the operator below has checked into a Product and launches it.
+# The only C++ that knows torch: it turns two tensors that the operator has checked into a Product and launches it.
 _CPP_BINDING = r"""
 // ---- Binding: errors, and what a GPU is.
 
@@ -4260,7 +4263,7 @@ const Gpu& gpu_of(const Tensor& x) {
     for (size_t device = 0; device < found.size(); ++device) {
       auto ask = [&](cudaDeviceAttr attribute) {
         int value = 0;
-        check(cudaDeviceGetAttribute(&value, attribute, static_cast<int>(device)));
+        check(cudaDeviceGetAttribute(&value, attribute, int(device)));
         return value;
       };
       found[device] = {ask(cudaDevAttrMultiProcessorCount),
@@ -4276,7 +4279,7 @@ const Gpu& gpu_of(const Tensor& x) {
 // The place of a dtype in ElementType; 4 where there is no kernel for it.
 int element_type(at::ScalarType type) {
   constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
-  return static_cast<int>(std::find(std::begin(types), std::end(types), type) - types);
+  return int(std::find(std::begin(types), std::end(types), type) - types);
 }
 
 // Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow it. False if
@@ -4327,7 +4330,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     x = x.contiguous(), y = y.contiguous();
     TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
   }
-  p.m = static_cast<int>(c.size(-2)), p.n = static_cast<int>(c.size(-1)), p.k = static_cast<int>(x.size(contraction == kTN ? -2 : -1));
+  p.m = int(c.size(-2)), p.n = int(c.size(-1)), p.k = int(x.size(contraction == kTN ? -2 : -1));
   p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
@@ -4351,7 +4354,7 @@ Tensor empty_padded(const Tensor& like) {
   return at::empty(shape, like.options()).narrow(-1, 0, like.size(-1));
 }
 
-// A copy that is one. What is broadcast stays so.
+// A copy that is padded so. What is broadcast stays so.
 Tensor padded_copy(const Tensor& t) {
   Tensor once = t;
   for (int64_t d = 0; d < t.dim() - 2; ++d)
@@ -4361,7 +4364,7 @@ Tensor padded_copy(const Tensor& t) {
 
 // ---- Binding: what the kernels can be given.
 
-// Whether all that is a tensor of this kind lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
+// Whether all of a tensor lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
 bool is_memory(const Tensor& t) {
   using c10::DispatchKey;
   static const c10::DispatchKeySet keys(
