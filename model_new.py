@@ -1134,11 +1134,11 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
   // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
   // is no normal number, but what it scales may be one: then they are undone one by one, the larger one first. The other way round, sums of
   // wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
-  auto undo = [&](int from, float of_y, float both) {
-    const float step = is_normal(both) ? both : fmaxf(of_x, of_y), then = is_normal(both) ? 1.0f : fminf(of_x, of_y);
-    UNROLL for (int u = from; u < from + 32; ++u) total[u] += of_y == 0.0f ? 0.0f : sums[u] * step * then;
-  };
-  undo(0, of_first, first), undo(32, of_second, second);
+  const float first_step = is_normal(first) ? first : fmaxf(of_x, of_first), then_first = is_normal(first) ? 1.0f : fminf(of_x, of_first);
+  const float second_step = is_normal(second) ? second : fmaxf(of_x, of_second);
+  const float then_second = is_normal(second) ? 1.0f : fminf(of_x, of_second);
+  UNROLL for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
+  UNROLL for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
 }
 """
 
