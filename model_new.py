@@ -147,57 +147,58 @@ Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu, Path
 // Which operands a kernel cannot read, or write, as they are, so that they have to be copied: bit 0 for x, bit 1 for y, bit 2 for c.
 int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 
-// Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product (gradients = 0), or for one or two gradients.
+// Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product, or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
-// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: all of its tiles are at work at
-// once, so that this takes no longer. What stands opposite is summed in the same order.
+// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: where all tiles are at work at
+// once this takes no longer. What stands opposite is summed in the same order.
 bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
 
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
 int64_t products_at_once(const Product& product);
 
-// Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch's setting of
-// TF32 may be another one. If `controls` is given, it gets each product's Control of the Hopper kernel.
+// Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch may allow TF32
+// no longer. If `controls` is given, it gets each product's Control of the Hopper kernel.
 cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
                            Control* controls, cudaStream_t stream);
 
 // The inverses of the blocks of 64 x 64 on the diagonal of p.x, lower triangular float32 or float64, in p.c, zeros beside them.
 cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream);
 
-// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y that had a workspace, from what they left there, `kept`.
-// Either may have no result (c = null): it is not computed. Their own workspace is of workspace_bytes_for(dx, ..., their number) bytes.
-// `first`: they have not been computed from `kept` before. Then their counters there are still as the product reset them.
+// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those left in their workspace, `kept`. One with
+// c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes. `first`: none has been computed from
+// `kept` before, where their counters are still as the product reset them.
 cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
                              const Gpu& gpu, cudaStream_t stream);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
 #
-# Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first: what is left at the end is
-# short, so no SM works on alone for long.
+# Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first, so that no SM works on alone for long.
 _CUDA_SCHEDULE = r"""
 // ---- Schedule: arithmetic.
+
+// Before a loop, as CUTLASS and CCCL have them.
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 
 constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of an operand tile, of a k-block
 
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
-
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The largest r with triangle(r) <= q.
+// The largest r with triangle(r) <= q, and with r * r <= q.
 template <typename Int>
 __device__ inline int triangle_root(Int q) {
   using Real = std::conditional_t<sizeof(Int) == 4, float, double>;
-  int r = static_cast<int>((sqrt(8 * static_cast<Real>(q) + 1) - 1) / 2);
+  int r = int((sqrt(8 * Real(q) + 1) - 1) / 2);
   while (triangle(r + 1) <= q) ++r;  // rounding may put the root one off, either way
   while (triangle(r) > q) --r;
   return r;
 }
 
-// The largest r with r * r <= q.
 __device__ inline int square_root(int q) {
-  int r = static_cast<int>(sqrt(static_cast<float>(q)));
+  int r = int(sqrt(float(q)));
   while ((r + int64_t(1)) * (r + 1) <= q) ++r;
   while (int64_t(r) * r > q) --r;
   return r;
@@ -208,20 +209,24 @@ __host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t 
   if (p.batch_dims == 0) return 0;
   uint32_t rest = number;
   int64_t offset = 0;
-#pragma unroll 1
-  for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
-    const uint32_t size = static_cast<uint32_t>(p.batch_size[d]);
+  NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
+    const uint32_t size = uint32_t(p.batch_size[d]);
     offset += rest % size * strides[d];
     rest /= size;
   }
   return offset + rest * strides[0];
 }
+template <typename T>
+__device__ inline const T* x_of(const Product& p, int number) { return static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, number); }
+template <typename T>
+__device__ inline const T* y_of(const Product& p, int number) { return static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, number); }
+template <typename T>
+__device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + batch_offset(p, p.c_batch, number); }
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
 
 // Which elements an operand has, by its line (row m of X, column n of Y) and k.
 enum Side : int { kUpToLine, kFromLine, kEverywhere };
-
 __device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
 
 // Whether an operand has all of `lines` lines at each of `depth` k.
@@ -231,10 +236,10 @@ __device__ inline bool has_all(Side side, int line, int lines, int k, int depth)
 
 // Whether block k of an operand's lines `first` .. `first` + `blocks` - 1, all in blocks, may be on its diagonal.
 __device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
-  return side != kEverywhere && static_cast<uint32_t>(k - first) < static_cast<uint32_t>(blocks);
+  return side != kEverywhere && uint32_t(k - first) < uint32_t(blocks);
 }
 
-// Masks: what of X and of Y there is, by the contraction, if they are triangular as they are stored; else all.
+// What of X and of Y there is, by the contraction, if they are triangular as they are stored; else all.
 //
 //        kNN       kNT       kTN
 //   X    k <= m    k <= m    k >= m
@@ -255,22 +260,20 @@ __host__ __device__ constexpr Side side_of(Operand operand, const P& p) {
 // Whether there are zeros above the diagonal of C.
 __host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
-// Whether X, Y and C are all lower triangular, as are products of the family that this file began with.
-__host__ __device__ inline bool is_lower(const Product& p) { return p.x_triangular && p.y_triangular && has_zeros(p); }
+// Whether X, Y and C are all triangles; and whether C has zeros, too, as products of the family that this file began with have.
+__host__ __device__ inline bool are_triangles(const Product& p) { return p.x_triangular && p.y_triangular && p.c_lower; }
+__host__ __device__ inline bool is_lower(const Product& p) { return are_triangles(p) && has_zeros(p); }
 
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
 __host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
 
-// Whether the rows of an operand as it is stored, A, B or G, are its k, and the columns its lines; else it is the other way round.
+// Whether the rows of an operand as it is stored, A, B or G, are its k, and its columns the lines; else it is the other way round.
 __host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contraction) {
   return operand == kX ? contraction == kTN : contraction != kNT;
 }
 
-// The range of k that elements of C sum, those in rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1, by the sides of X and Y:
-// in elements, or in blocks of one size.
-__host__ __device__ inline int first_k(Side x, Side y, int row, int col) {
-  return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0);
-}
+// The range of k that rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1 of C sum: in elements, or in blocks of one size.
+__host__ __device__ inline int first_k(Side x, Side y, int row, int col) { return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0); }
 __host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end, int depth) {
   return min(min(depth, x == kUpToLine ? row_end : depth), y == kUpToLine ? col_end : depth);
 }
@@ -299,7 +302,7 @@ struct TileOrder {
   // C lower, one operand triangular: whether the longest group has most tiles
   __host__ __device__ bool falls() const { return by_rows() ? x == kUpToLine : x == kEverywhere && y == kFromLine; }
 
-  __host__ __device__ int64_t count() const { return c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols; }
+  __host__ __device__ int64_t count() const { return c_lower ? triangle(rows) : int64_t(rows) * cols; }
   __host__ __device__ int groups() const { return !masked() ? 1 : x == kEverywhere ? cols : rows; }
   __host__ __device__ int64_t tiles_of(int group) const {
     return !masked()       ? count()
@@ -315,8 +318,7 @@ struct TileOrder {
   struct Place {
     int i, j;
   };
-  // By group and place in it, where groups are. What is not tril_matmul's is a function of its own: instructions that are not there need
-  // not be read.
+  // By group and place in it, where groups are. What is not tril_matmul's is a function of its own, whose instructions are rarely read.
   __device__ Place in_group(int group, int at) const {
     if (c_lower && both_masked())
       return {x == kFromLine ? group : at + rows - 1 - group, y == kUpToLine ? rows - 1 - group : at};
@@ -325,7 +327,7 @@ struct TileOrder {
   __device__ Place at(int place, int band) const {   // band: rows that the tiles of a dense product go through together
     if (c_lower && both_masked()) {
       const int group = triangle_root(place);
-      return in_group(group, static_cast<int>(place - triangle(group)));
+      return in_group(group, int(place - triangle(group)));
     }
     if (masked() || c_lower) return other_at(place);
     const int first = place / (band * cols) * band, in_band = place - first * cols, height = min(band, rows - first);
@@ -343,12 +345,12 @@ struct TileOrder {
   }
   __device__ __noinline__ Place other_at(int place) const {
     if (!masked() || (c_lower && !falls())) {   // C lower, anti-diagonals or groups that rise
-      const int group = triangle_root(place), in = static_cast<int>(place - triangle(group));
+      const int group = triangle_root(place), in = int(place - triangle(group));
       return masked() ? in_group(group, in) : Place{in + rows - 1 - group, in};
     }
     if (c_lower) {
-      const int all = static_cast<int>(count()), group = rows - 1 - triangle_root(all - 1 - place);
-      return in_group(group, static_cast<int>(place - all + triangle(rows - group)));
+      const int all = int(count()), group = rows - 1 - triangle_root(all - 1 - place);
+      return in_group(group, int(place - all + triangle(rows - group)));
     }
     if (both_masked()) {
       const int group = square_root(place);
@@ -375,7 +377,7 @@ __device__ inline Tile tile_of(const Product& p, int edge, int i, int j) {
   return {i, j, first_k(x, y, i * edge, j * edge), end_of_k(x, y, (i + 1) * edge, (j + 1) * edge, p.k)};
 }
 
-// The tile at place `rank` of the longest-first order, `edge` rows and columns each.
+// The tile at place `rank` of the longest-first order.
 __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   const auto place = TileOrder::of(p, edge).at(rank, kBandRows);
   return tile_of(p, edge, place.i, place.j);
@@ -384,7 +386,7 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
 // n / splits, where those are three or a power of two.
 __device__ inline int divided(int n, int splits) { return splits == 3 ? n / 3 : n >> (__ffs(splits) - 1); }
 
-// The sums of a tile's splits are added in so many units. The first one that a split's CTA adds.
+// The sums of a tile's splits are added in so many units: the first one that a split's CTA adds.
 __device__ inline int first_unit(int units, int splits, int split) { return divided(units * split + splits - 1, splits); }
 
 // What a CTA of the tf32 and the mma kernel computes: a split of a tile.
@@ -396,12 +398,7 @@ struct WorkTile {
   int splits, split;       // of the tile: this CTA's
   int k_begin, k_blocks;   // of the split
   __device__ WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
-      : x(static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch)),
-        y(static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch)),
-        c(static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch)),
-        tile(tile),
-        splits(splits),
-        split(split) {
+      : x(x_of<T>(p, batch)), y(y_of<T>(p, batch)), c(c_of<T>(p, batch)), tile(tile), splits(splits), split(split) {
     const int all = ceil_div(tile.k_end - tile.k_begin, block_k), first = divided(all * split, splits);
     k_begin = tile.k_begin + first * block_k, k_blocks = divided(all * (split + 1), splits) - first;
   }
@@ -429,14 +426,14 @@ struct Tiles : TileOrder {
   int edge;              // of a tile
   int m_blocks, k_blocks;
   int batches;
-  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows, and for the lower one
+  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows and the lower one
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
-  // Those of a product, whole, of which no CTAs share k. Neither halved nor count is set.
+  // Whole ones, of which no CTAs share k. Neither halved nor count is set.
   __host__ static Tiles of(const Product& p, int edge) {
     Tiles tiles = {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
-    tiles.batches = static_cast<int>(p.batches), tiles.splits = 1;
+    tiles.batches = int(p.batches), tiles.splits = 1;
     return tiles;
   }
   // k-blocks of a group's tiles; of all tiles of one C.
@@ -462,7 +459,7 @@ struct Tiles : TileOrder {
     return {begin + (end - begin) * rank / splits, begin + (end - begin) * (rank + 1) / splits};
   }
 
-  // The k-block that comes at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
+  // The k-block at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
   __device__ int k_block(const KRange& range, int at) const {
     const int middle = k_blocks / 2, k = (range.begin <= middle && middle < range.end ? middle : range.begin) + at;
     return k < range.end ? k : k - (range.end - range.begin);
@@ -474,9 +471,9 @@ struct Tiles : TileOrder {
   }
 };
 
-// The tiles of 256 x 256 of a batch by number, the longest first; the products of the batch take turns. A tile whose k-blocks are cut has a
-// number for each split, one after the other, so that the splits before one have been handed out before it: of triangular operands a tile
-// of more than `longest` k-blocks; of dense ones, whose tiles are equally long, the first `cut`.
+// The same, of 256 x 256. A tile whose k-blocks are cut has a number for each split, one after the other, so that the splits before one
+// have been handed out before it: of triangular operands a tile of more than `longest` k-blocks; of dense ones, which are equally long, the
+// first `cut`.
 struct SplitTiles : Tiles {
   int longest;
   int cut;
@@ -489,7 +486,7 @@ struct SplitTiles : Tiles {
   }
   __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
 
-  // Of a product for so many clusters, which as many of its size share. numbers: `count`, which has to be an int.
+  // For so many clusters, which so many products of one size share. numbers: `count`, which has to be an int.
   __host__ static SplitTiles of(const Product& p, int clusters, int products, int64_t& numbers) {
     SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock)};
     tiles.longest = max(1, tiles.k_blocks);
@@ -497,17 +494,17 @@ struct SplitTiles : Tiles {
     numbers = 0;
     for (int group = 0; group < tiles.groups(); ++group) {
       const int64_t of_group = tiles.tiles_of(group);
-      numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += static_cast<int>(of_group) * (tiles.splits_of(group) - 1);
+      numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += int(of_group) * (tiles.splits_of(group) - 1);
     }
-    static_cast<Tiles&>(tiles).count = static_cast<int>(numbers);
+    static_cast<Tiles&>(tiles).count = int(numbers);
     return tiles;
   }
 
-  // Cuts tiles of triangular operands that are longer than what each cluster has to do on average; measured, on an H200.
+  // Cuts triangular operands' tiles that are longer than what each cluster has to do on average; measured, on an H200.
   __host__ void cut_long(int clusters, int products) {
     int64_t most = work() * batches * products / clusters;
     if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
-    longest = static_cast<int>(std::min<int64_t>(longest, std::max<int64_t>(4, most)));
+    longest = int(std::min<int64_t>(longest, std::max<int64_t>(4, most)));
   }
 
   // Cuts those dense tiles that are left when all clusters have had equally many, so that they end soonest, if a split costs one k-block.
@@ -515,17 +512,17 @@ struct SplitTiles : Tiles {
     const int64_t all = batches * TileOrder::count(), left = all % clusters;
     int best = longest;
     for (int splits = 2; left && ceil_div(k_blocks, splits) >= 4; ++splits) {
-      const int length = ceil_div(k_blocks, splits), time = ceil_div(static_cast<int>(left) * splits, clusters) * length + splits;
+      const int length = ceil_div(k_blocks, splits), time = ceil_div(int(left) * splits, clusters) * length + splits;
       if (time < best) best = time, longest = length;
     }
-    if (longest < k_blocks) cut = static_cast<int>(all < clusters ? TileOrder::count() : left / batches);
+    if (longest < k_blocks) cut = int(all < clusters ? TileOrder::count() : left / batches);
   }
 
   __device__ ClusterTile at(int number) const {
     const int batch = number % batches;
     int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= static_cast<int>(tiles_of(group)) * parts; ++group) {
-      const int of_group = static_cast<int>(tiles_of(group));
+    for (; (parts = splits_of(group)) > 1 && rest >= int(tiles_of(group)) * parts; ++group) {
+      const int of_group = int(tiles_of(group));
       rest -= of_group * parts;
       first += of_group, place += of_group * (parts - 1);
     }
@@ -545,8 +542,8 @@ struct SplitTiles : Tiles {
 
 namespace half_precision {
 
-// The last large tiles on the diagonal of C, as a batch of products. So few that four CTAs can share the k of each of its small tiles: in a
-// launch of their own they take a fraction of the time for which they would leave other clusters idle.
+// The last large tiles on the diagonal of C, as a batch of products: so few that four CTAs can share the k of each of their small tiles. In
+// a launch of their own they take a fraction of the time for which they would leave other clusters idle.
 inline Product last_on_diagonal(const Product& p, int tiles) {
   Product q = p;
   const int first = p.m - tiles * kTileEdge;
@@ -557,8 +554,8 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are multiplied fastest, but few of them leave SMs
-// idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
+// How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are the fastest, but few of them leave SMs idle.
+// Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
 struct Plan {
   Tiles tiles = {};
   int ctas, clusters;   // of a cluster; of the product
@@ -581,13 +578,13 @@ struct Plan {
       for (int group = 0; group < tiles.groups() && 5 * pairs * tiles.length(group) > 6 * work; ++group)
         halved += p.batches * tiles.tiles_of(group);
     } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
-      apart = static_cast<int>(left);
+      apart = int(left);
     } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
       halved = left;
     }
     count = (wide ? large : small) + halved - apart;
-    clusters = static_cast<int>(std::min(sms / ctas, count));
-    tiles.halved = static_cast<int>(halved), tiles.count = static_cast<int>(count);
+    clusters = int(std::min(sms / ctas, count));
+    tiles.halved = int(halved), tiles.count = int(count);
   }
 };
 
@@ -596,10 +593,9 @@ struct Plan {
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. address_in_peer gives the
-# same place in another CTA of the cluster. cuda::ptx, of CCCL, has barriers, bulk and tensor copies and fences. Own asm are instructions
-# that it lacks, those that take an address in a peer, the cluster's barrier (which it has not aligned) and the cluster's registers (which
-# it lets the compiler read anew).
+# They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. Own asm are instructions
+# that CCCL's cuda::ptx lacks, those that take an address in a peer, the cluster's barrier (which it has not aligned) and the cluster's
+# registers (which it lets the compiler read anew).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -612,10 +608,10 @@ namespace ptx = cuda::ptx;
 
 // ---- PTX: addresses, clusters.
 
-// For a stress test: where a warp waits, arrives, copies or commits it sleeps a while at random, so that orders come up that are rare else.
+// For a stress test: where a warp waits, arrives, copies or commits it sleeps at random, so that orders come up that are rare else.
 #ifdef TRIL_MATMUL_STRESS
 __device__ inline void stress_delay() {
-  const uint32_t random = (static_cast<uint32_t>(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
+  const uint32_t random = (uint32_t(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
   if (random % 8 == 0) __nanosleep(random);
 }
 #define STRESS_DELAY() stress_delay()
@@ -623,7 +619,7 @@ __device__ inline void stress_delay() {
 #define STRESS_DELAY()
 #endif
 
-__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // threadIdx.x, read anew: what is derived from it in a rarely used place then takes no register elsewhere.
 __device__ inline int fresh_thread_index() {
@@ -643,12 +639,12 @@ __device__ inline uint32_t cluster_id_in_grid() {
   return number;
 }
 
+// The same place in another CTA of the cluster.
 __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
   return there;
 }
-
 __device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
   float value;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
@@ -663,7 +659,7 @@ __device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // ---- PTX: hints to the compiler.
 
-// at + step. Keeps the compiler from computing all addresses of an unrolled loop beforehand, which would take registers that data need.
+// at + step. Keeps the compiler from computing all addresses of an unrolled loop beforehand, in registers that data need.
 template <typename T>
 __device__ inline T* next_address(T* at, int64_t step) {
   at += step;
@@ -692,21 +688,17 @@ __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t byte
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
-// These take a barrier by its address. An arrival may be on a barrier of any CTA of the cluster, and publishes what this thread wrote to
-// its own CTA alone (the default scope). The other one is told no more than that a stage has been read, and the fence of a wider scope, in
-// every step of the pipeline, would cost more than the step.
+// By a barrier's address. An arrival may be on one of any CTA of the cluster, and publishes what this thread wrote to its own CTA alone
+// (the default scope). The other one is told no more than that a stage has been read: the fence of a wider scope would cost more.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
   STRESS_DELAY();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   STRESS_DELAY();
-  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(barrier),
-               "r"(parity)
-               : "memory");
+  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+               ::"r"(barrier), "r"(parity) : "memory");
 }
-
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
 // Where in a pipeline of shared memory a role is.
@@ -722,9 +714,8 @@ struct Pipeline {
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   STRESS_DELAY();
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(a), "r"(b),
-               "r"(c), "r"(d), "r"(barrier)
-               : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+               ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
 }
 
 __device__ inline int load_shared(uint32_t at) {
@@ -732,7 +723,6 @@ __device__ inline int load_shared(uint32_t at) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
   return value;
 }
-
 __device__ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
@@ -741,7 +731,6 @@ __device__ inline float2 load_shared_two(uint32_t at) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
   return v;
 }
-
 __device__ inline float4 load_shared_four(uint32_t at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
@@ -753,17 +742,16 @@ __device__ inline float4 load_shared_four(uint32_t at) {
 template <bool kTransposed>
 __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   if constexpr (kTransposed)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]),
-                 "r"(w[3])
-                 : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
   else
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
 
 // ---- PTX: copies.
 
-// Asynchronous copies: of 16 bytes, the first of which exist, with zeros for the rest; or of an element of 4 or 8, it or zeros.
+// Asynchronous copies: of 16 bytes, zeros for those that do not exist; or of an element of 4 or 8, it or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   STRESS_DELAY();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
@@ -778,8 +766,8 @@ __device__ inline void cp_async_commit_group() { STRESS_DELAY(); asm volatile("c
 template <int kPending>
 __device__ inline void cp_async_wait_group() { STRESS_DELAY(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// Bulk copies from global to shared memory, done by the copy engine; the bytes are counted on the barrier. Multicast: to the same place in
-// both CTAs of the cluster (3: a bit for each), counted on the barrier of each.
+// Bulk copies by the copy engine, whose bytes are counted on the barrier. Multicast: to the same place in both CTAs of the cluster (3: a
+// bit for each), counted on the barrier of each.
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   STRESS_DELAY();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
@@ -812,21 +800,21 @@ __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int 
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Whether this is the one thread of its warp that is elected. Of a copy that any other condition gives to one thread the compiler makes a
-// loop over threads, since the copy engine takes addresses of warps.
+// Whether this is its warp's elected thread. Of a copy that any other condition gives to one thread the compiler makes a loop over threads,
+// since the copy engine takes addresses of warps.
 __device__ inline bool elect_one() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
   return is != 0;
 }
 
-// Order this thread's ordinary accesses to global, or to shared, memory with those of the copy engine.
+// Order this thread's accesses to global, or to shared, memory with the copy engine's.
 __device__ inline void fence_proxy_async_global() { ptx::fence_proxy_async(ptx::space_global); }
 __device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::space_shared); }
 
 // ---- PTX: warps, memory order, registers, launches.
 
-// Waits for the threads of one of the teams that a CTA consists of, 15 at most.
+// Waits for the threads of one of a CTA's teams, 15 at most.
 template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
   STRESS_DELAY();
@@ -838,11 +826,8 @@ template <int kThreads>
 __device__ inline bool named_barrier_or(int team, bool condition) {
   STRESS_DELAY();
   int any;
-  asm volatile(
-      "{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
-      : "=r"(any)
-      : "r"(team + 1), "n"(kThreads), "r"(static_cast<int>(condition))
-      : "memory");
+  asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
+               : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(int(condition)) : "memory");
   return any;
 }
 
@@ -873,15 +858,14 @@ __device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.l
 
 // ---- PTX: the tensor cores.
 
-// wgmma: one warpgroup multiplies operands that lie in shared memory. An operand is described by its address and two strides, all in
-// units of 16 bytes, and the swizzle, 1 for 128 bytes. The same for all threads of a warp, and told to the compiler as such, or it would
-// move it to the uniform registers before each instruction anew.
+// wgmma: a warpgroup multiplies operands in shared memory, described by an address and two strides, in units of 16 bytes, and the swizzle,
+// 1 for 128 bytes. The shuffle tells the compiler that a warp has one, or it would move it to the uniform registers for each instruction.
 __device__ inline uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
-  return static_cast<uint64_t>(stride_bytes >> 4 | 1u << 30) << 32 | low;
+  return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
 __device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {   // the strides stay: only the low word changes
-  return (operand & 0xFFFFFFFF00000000ull) | (static_cast<uint32_t>(operand) + (bytes >> 4));
+  return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
 
 __device__ inline void warpgroup_arrive() { STRESS_DELAY(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -889,15 +873,14 @@ __device__ inline void warpgroup_commit_batch() { STRESS_DELAY(); asm volatile("
 template <int kPending>
 __device__ inline void warpgroup_wait() { STRESS_DELAY(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
-// mma: one warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or
-// four of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
+// mma: a warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or four
+// of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #define MMA_OF_TYPE(SHAPE, TYPE)                                                                                    \
   asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                                               \
                ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                \
-               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])                                                      \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
   if constexpr (sizeof(T) == 4)
     MMA_OF_TYPE("m16n8k8", "tf32");
   else if constexpr (std::is_same_v<T, __half>)
@@ -911,32 +894,24 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
   const double upper = __hiloint2double(a[1], a[0]), lower = __hiloint2double(a[3], a[2]), b = __hiloint2double(b1, b0);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3])
-               : "d"(upper), "d"(lower), "d"(b));
+               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3]) : "d"(upper), "d"(lower), "d"(b));
 #else
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(s[0]), "+d"(s[1])
-               : "d"(upper), "d"(b));
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(s[2]), "+d"(s[3])
-               : "d"(lower), "d"(b));
+  UNROLL for (int u = 0; u < 4; u += 2)
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(s[u]), "+d"(s[u + 1]) : "d"(u ? lower : upper), "d"(b));
 #endif
 }
 
-// Four matrices of eight rows of 16 bytes, to registers: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: the 16-bit
-// elements 2 t and 2 t + 1 of column g. Lane l gives the address of row l % 8 of matrix l / 8.
+// stmatrix_x4's way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g. Lane
+// l gives the address of row l % 8 of matrix l / 8.
 template <bool kTransposed>
 __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   if constexpr (kTransposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(at)
-                 : "memory");
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(at)
-                 : "memory");
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
 }
 
 #define SUMS_8(s, i) \
@@ -984,10 +959,8 @@ __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
 __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGISTERS_32
                "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
-               : SUMS_32(s, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+               : SUMS_32(s, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
-
 """
 
 # ---- Epilogue: what every kernel writes in the same way. -------------------------------------------------------------
@@ -995,18 +968,16 @@ _CUDA_EPILOGUE = r"""
 // ---- Epilogue: zeros above the diagonal.
 
 // Zeros in lines `from` to `to` of the tile of kBlockMN rows and columns whose first element is (row, col), as far as C goes. Lines are
-// rows, or columns if C is column-major, so that neighbours are neighbours in memory and 16 bytes can be written at once. kStreaming: the
-// zeros shall not drive anything else out of the L2 cache. P: anything that has m, n, c_row and c_col.
-template <int kBlockMN, bool kStreaming, typename P, typename T>
-__device__ inline void write_zeros(const P& p, T* c, int row, int col, int from, int to, int thread, int threads) {
+// rows, or columns if C is column-major, so that 16 bytes can be written at once. kStreaming: the zeros drive nothing out of the L2 cache.
+template <int kBlockMN, bool kStreaming, typename T>
+__device__ inline void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   constexpr int kVector = 16 / sizeof(T);
   const bool column_major = p.c_row == 1 && p.c_col != 1;
   const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kBlockMN, column_major ? p.m - row : p.n - col);
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
   if (length == kBlockMN && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
-#pragma unroll 1
-    for (int e = from * kBlockMN + thread * kVector; e < lines * kBlockMN; e += threads * kVector) {
+    NO_UNROLL for (int e = from * kBlockMN + thread * kVector; e < lines * kBlockMN; e += threads * kVector) {
       uint4* const at = reinterpret_cast<uint4*>(c + e / kBlockMN * line_stride + e % kBlockMN);
       if constexpr (kStreaming)
         __stcs(at, uint4());
@@ -1014,8 +985,7 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
         *at = uint4();
     }
   } else {
-#pragma unroll 1
-    for (int e = from * kBlockMN + thread; e < lines * kBlockMN; e += threads)
+    NO_UNROLL for (int e = from * kBlockMN + thread; e < lines * kBlockMN; e += threads)
       if (e % kBlockMN < length) c[e / kBlockMN * line_stride + e % kBlockMN * stride] = T();
   }
 }
@@ -1025,8 +995,7 @@ __device__ inline void write_zeros(const P& p, T* c, int row, int col, int from,
 _CUDA_ELEMENTS = r"""
 // ---- Element types: accumulators.
 
-// What each type is accumulated in, and the way there and back, rounding to nearest. The 16-bit conversions serve tensors of those types;
-// no float32 element goes through them here.
+// What each type is accumulated in, and the way there and back, rounding to nearest.
 template <typename T>
 using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 __device__ inline float widen(float v) { return v; }
@@ -1049,9 +1018,9 @@ struct OperandView {
 
 // ---- Element types: float32 as two tf32.
 //
-// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is
-// denormal, for any element: the bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and
-// products beyond 2^79 then make sums that are not finite. Those are for the exact path.
+// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is ever
+// denormal: bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and products beyond 2^79 then
+// make sums that are not finite. Those are for the exact path.
 constexpr float kTf32Scale = 0x1p24f;
 
 __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
@@ -1062,23 +1031,21 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 
 // ---- Element types: long sums.
 //
-// To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. A total of many promotions
-// is off by as many roundings; and they do not cancel where all that is added is the same, of operands with a period, say. So a total, a
-// chain, ends after so many, and the totals of the chains are added.
+// To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. Where the same is added
+// again and again, of operands with a period, say, roundings do not cancel. So a total, a chain, ends after so many promotions, and the
+// totals of the chains are added.
 [[maybe_unused]] constexpr int kChain = 32;
 
 template <int kCount>
 __device__ inline void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
+  UNROLL for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
 }
 
 // Whether all sums are finite, in all threads.
 template <int kCount, typename Acc>
 __device__ inline bool all_finite(const Acc (&sum)[kCount]) {
   Acc zero[4] = {};   // or a NaN
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
+  UNROLL for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
   return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0));
 }
 """
@@ -1086,9 +1053,8 @@ __device__ inline bool all_finite(const Acc (&sum)[kCount]) {
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ---------------------------------------
 #
 # Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the operand tile that wgmma wants in shared memory,
-# and metadata for each: its scale and its outliers. A power of two brings the largest element of a block near 2^16; hi + lo then hold 22
-# bits of every element down to 2^-3, or to 2^-14 in a block whose residuals are stored at 2^11 times their value. Smaller elements are
-# outliers. One packing serves a matrix in every place of the three contractions.
+# and metadata for each: its scale, a power of two that brings its largest element near 2^16, and its outliers, elements too small for that.
+# One packing serves a matrix in every place of the three contractions.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
@@ -1125,12 +1091,11 @@ struct Packed {
   int blocks_each;         // of one matrix
   uint8_t* blocks;
   BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see has_outliers_in_row
+  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see wide_in_line
   uint32_t* wide_by_col;   // and for each column
 };
 
 __host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
-
 __host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
 
 // The matrix that product `batch` has.
@@ -1138,15 +1103,14 @@ __device__ inline int matrix_of(const Packed& p, int batch) { return min(batch, 
 
 // Where a block of a matrix is, from the matrix's first one.
 __device__ inline int64_t block_index(const Packed& p, int r, int c) {
-  return p.triangular ? triangle(r) + c : static_cast<int64_t>(r) * p.block_cols + c;
+  return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
-// The words of a line's mask: of a column of blocks, or of a row.
+// The words of a line's mask: of a column of blocks, or of a row. The last one is not zero if a block of the line has outliers.
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(blocks_in(p.rows))
                 : p.wide_by_row + (matrix * blocks_in(p.rows) + line) * mask_words(p.block_cols);
 }
-// The last of them: not zero if a block of the line has outliers.
 __device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
   return wide_in_line(p, matrix, false, r)[mask_words(p.block_cols) - 1];
 }
@@ -1154,8 +1118,7 @@ __device__ inline uint32_t& has_outliers_in_col(const Packed& p, int matrix, int
   return wide_in_line(p, matrix, true, c)[mask_words(blocks_in(p.rows)) - 1];
 }
 
-// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (the 128-byte swizzle that wgmma
-// expects of both K-major and MN-major operands).
+// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (wgmma's 128-byte swizzle).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
 // ---- Packing: the way back to float32.
@@ -1166,20 +1129,17 @@ __device__ inline bool is_normal(float scale) { return scale >= 0x1p-126f && sca
 __device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
   const float first = of_x * of_first, second = of_x * of_second;
   if (is_normal(first) && is_normal(second)) {
-#pragma unroll
-    for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
+    UNROLL for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
     return;
   }
-  // Either a column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two
-  // powers is no normal number, but what it scales may be one: then they are undone one after the other, the larger one first. The other
-  // way round, sums of wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
+  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
+  // is no normal number, but what it scales may be one: then they are undone one by one, the larger one first. The other way round, sums of
+  // wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
   const float first_step = is_normal(first) ? first : fmaxf(of_x, of_first), then_first = is_normal(first) ? 1.0f : fminf(of_x, of_first);
   const float second_step = is_normal(second) ? second : fmaxf(of_x, of_second);
   const float then_second = is_normal(second) ? 1.0f : fminf(of_x, of_second);
-#pragma unroll
-  for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
-#pragma unroll
-  for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
+  UNROLL for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
+  UNROLL for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
 }
 """
 
@@ -1199,20 +1159,15 @@ struct Source {
   bool along_rows;         // whether rows, or else columns, run along the smaller stride
 };
 
-// What the warps of a CTA tell each other of a block.
-struct PackScratch {
-  uint32_t largest[kPackers / 32], least[kPackers / 32];
-};
-
 // ---- Packing: float32 as pairs of float16.
 
 // x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
 // 19 binades under the largest of the block, may lose some of the 22. A block in which one does is wide: its lo are stored at 2^11 times
-// their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. The price is paid by the products
-// of wide blocks alone: those with lo have a scale of their own and are promoted by themselves.
+// their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. Only products of wide blocks pay
+// for that: those with lo have a scale of their own and are promoted by themselves.
 //
-// Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by their exponents, would keep fewer bits of it than
-// of others. So an element that hi would hold as such is an outlier: the block holds a zero, and its metadata the element.
+// Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by their exponents, would keep fewer bits of it. So an
+// element that hi would hold as such is an outlier: the block holds a zero, and its metadata the element.
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 [[maybe_unused]] constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25 is the least float that is rounded to 2^-14
 
@@ -1236,8 +1191,8 @@ __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, ui
 
 // ---- Packing: loading a block, and its largest element.
 
-// How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours: it
-// reads four of a column at once, and the threads of a warp, 4 x 8 of them, write to shared memory without a bank conflict.
+// How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours, and
+// reads four of a column at once.
 struct Quads {
   int row, col, row_step;   // this thread's first quad, and from each to its next
   __device__ Quads(bool along_rows, int t)
@@ -1249,34 +1204,29 @@ struct Quads {
 // One block in registers, or on its way there.
 using BlockInFlight = float[kQuads][4];
 
-// Starts the loads of a block. Nothing waits for them here: where an element does not exist another one is read, and `inspect` puts a
-// zero in its place.
+// Starts the loads of a block. Nothing waits here: where an element does not exist another one is read, for which `inspect` puts a zero.
 __device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
   const Quads quad(source.along_rows, t);
   const float* at = source.at + quad.row * p.row_stride + quad.col * p.col_stride;
   const int64_t step = quad.row_step * p.row_stride;
   if (source.vectorized && !source.along_rows) {
     static_assert(kQuads == 4, "a thread's quads are a square");
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
+    UNROLL for (int e = 0; e < 4; ++e) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.col + e < source.cols ? at : source.at));
       block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
       at = next_address(at, p.col_stride);
     }
   } else if (source.vectorized) {
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.row + i * quad.row_step < source.rows ? at : source.at));
       block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
       at = next_address(at, step);
     }
   } else {
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
       const int cols = quad.row + i * quad.row_step < source.rows ? source.cols - quad.col : 0;
       const float* from = at;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
+      UNROLL for (int e = 0; e < 4; ++e) {
         block[i][e] = __ldcs(e < cols ? from : source.at);
         from = next_address(from, p.col_stride);
       }
@@ -1285,39 +1235,34 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
   }
 }
 
-// Waits for the loads. Zeros for elements that do not exist; then the largest magnitude among this warp's elements and the least one
-// that is not zero, less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
+// Waits for the loads. Zeros for elements that do not exist; then the largest magnitude of this warp's elements and the least one but zero,
+// less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
 __device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
   if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
     const Quads quad(source.along_rows, fresh_thread_index());
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
       const int row = quad.row + i * quad.row_step;
       const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
       const int here = cols - quad.col;
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
+      UNROLL for (int e = 0; e < 4; ++e)
         if (e >= here) block[i][e] = 0.0f;
     }
   }
   largest = 0, least = 0xFFFFFFFFu;
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const uint32_t magnitude = __float_as_uint(block[i][e]) & 0x7FFFFFFFu;
-      largest = max(largest, magnitude), least = min(least, magnitude - 1);
-    }
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
+    const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
+    largest = max(largest, magnitude), least = min(least, magnitude - 1);
+  }
   largest = __reduce_max_sync(0xFFFFFFFFu, largest);
   least = __reduce_min_sync(0xFFFFFFFFu, least);
 }
 
 // ---- Packing: scaling, splitting, outliers.
 
-// The power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends, as an exponent; at most 126,
+// The exponent of the power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends; at most 126,
 // so that its inverse is a normal number.
 __device__ inline int scale_exponent(uint32_t largest) {
-  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - static_cast<int>(largest >> 23));
+  return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
@@ -1326,8 +1271,7 @@ template <bool kWide>
 __device__ inline void split_block(const Source& source, int t, float scale, bool low, const BlockInFlight& block, uint8_t* operand_tiles) {
   const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
+  UNROLL for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
     split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
     split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
@@ -1337,38 +1281,33 @@ __device__ inline void split_block(const Source& source, int t, float scale, boo
   }
 }
 
-// The rare part: outliers go into the metadata, in the order of threads and elements, and become zero in the block. Returns their number
-// in the whole block, or -1 if the metadata cannot hold them.
+// The rare part: outliers go into the metadata, in the order of threads and elements, and become zero in the block. Returns how many the
+// whole block has, or -1 if the metadata cannot hold them.
 __device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata) {
   __shared__ int of_warp[kPackers / 32];
   const int t = fresh_thread_index();
   uint32_t mine = 0;
-#pragma unroll
-  for (int e = 0; e < 4 * kQuads; ++e)
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e)
     if (is_outlier(block[e / 4][e % 4], scale)) mine |= 1u << e;
   if (__syncthreads_count(mine != 0) == 0) return 0;
   int before = __popc(mine);   // in this warp, up to this thread
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
+  UNROLL for (int distance = 1; distance < 32; distance *= 2) {
     const int theirs = __shfl_up_sync(0xFFFFFFFFu, before, distance);
     if (t % 32 >= distance) before += theirs;
   }
   if (t % 32 == 31) of_warp[t / 32] = before;
   __syncthreads();
   int total = 0, at = before - __popc(mine);
-#pragma unroll 1
-  for (int w = 0; w < kPackers / 32; ++w) {
+  NO_UNROLL for (int w = 0; w < kPackers / 32; ++w) {
     if (w < t / 32) at += of_warp[w];
     total += of_warp[w];
   }
   if (total > kMaxOutliers) return -1;
   const Quads quad(source.along_rows, t);
   Outlier* to = metadata.outlier + at;
-#pragma unroll
-  for (int e = 0; e < 4 * kQuads; ++e)
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e)
     if (mine >> e & 1) {
-      *to = {static_cast<uint16_t>(quad.row + e / 4 * quad.row_step), static_cast<uint16_t>(quad.col + e % 4),
-             block[e / 4][e % 4]};
+      *to = {uint16_t(quad.row + e / 4 * quad.row_step), uint16_t(quad.col + e % 4), block[e / 4][e % 4]};
       to = next_address(to, 1);
       block[e / 4][e % 4] = 0.0f;
     }
@@ -1377,8 +1316,8 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, in a word that begins as zero: bits that packing sets if any product has outliers, or needs the fallback,
-// and one of the product kernel's.
+// What has become of a launch, in a word that begins as zero: packing sets the first two if any product has outliers or needs the fallback,
+// the product kernel the third.
 enum Progress : int { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 struct Packing {
@@ -1401,27 +1340,26 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
   atomicOr(p.progress, (outliers ? kOutliers : 0) | (fallback ? kFallback : 0));
 }
 
-// Whether each matrix of an operand is one product's. Else it is all of theirs, and a product that needs the fallback says nothing of it.
+// Whether each matrix of an operand is one product's. Else it is all of theirs, and goes on if one product needs the fallback.
 __device__ inline bool is_of_one(const Packed& operand, const Product& product) { return operand.matrices == product.batches; }
 
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ PackScratch scratch;
+  __shared__ struct { uint32_t largest[kPackers / 32], least[kPackers / 32]; } scratch;   // by warp
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < p.x_blocks;
   const Packed& operand = of_x ? p.x : p.y;
   const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
-  // The first blocks are loaded while the counters are reset. The others find out beforehand whether there is any need of them
+  // The first blocks are loaded while the counters are reset. The others ask beforehand whether they are needed
   if (p.alone || blockIdx.x >= kFirstBlocks) grid_dependency_wait();
   if (blockIdx.x >= kFirstBlocks && is_of_one(operand, p.product) && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
-  const int c = in_matrix - static_cast<int>(block_index(operand, r, 0));
+  const int c = in_matrix - int(block_index(operand, r, 0));
   Source source;
-  source.at =
-      operand.source + static_cast<int64_t>(r * kBlock) * operand.row_stride + static_cast<int64_t>(c * kBlock) * operand.col_stride;
+  source.at = operand.source + int64_t(r * kBlock) * operand.row_stride + int64_t(c * kBlock) * operand.col_stride;
   if (operand.matrices > 1) source.at += batch_offset(p.product, of_x ? p.product.x_batch : p.product.y_batch, matrix);
   source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
   source.diagonal = operand.triangular && r == c;
@@ -1441,11 +1379,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   inspect(source, operand, block, largest, least);
   if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
   __syncthreads();
-#pragma unroll
-  for (int w = 0; w < kPackers / 32; ++w) {
-    largest = max(largest, scratch.largest[w]);
-    least = min(least, scratch.least[w]);
-  }
+  UNROLL for (int w = 0; w < kPackers / 32; ++w) largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
   const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
   const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
@@ -1455,12 +1389,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   int outliers = 0;
   if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
     bool loses = false;
-#pragma unroll
-    for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
+    UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
     if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
-  uint8_t* const operand_tiles = operand.blocks + static_cast<int64_t>(number) * kBlockBytes;
+  uint8_t* const operand_tiles = operand.blocks + int64_t(number) * kBlockBytes;
   if (wide)
     split_block<true>(source, t, scale, p.low, block, operand_tiles);
   else
@@ -1491,14 +1424,14 @@ _CUDA_LAUNCH = r"""
 
 #include <atomic>
 
-// How a kernel is launched. `cluster`: CTAs in one; of 1, none are asked for, since not every GPU has them. `early`: it may begin
-// before the one ahead of it in the stream has ended.
+// How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: it may begin before the one
+// ahead of it in the stream has ended.
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
   int64_t blocks;
   Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) : blocks(blocks) {
-    config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
+    config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
     if (early) {
       cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
@@ -1514,8 +1447,8 @@ struct Launch {
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
 
-// Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless.
-// Templates of the host are static: their own statics would else be shared with another build of this file in the same process.
+// Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless. Templates
+// of the host are static: their own statics would else be shared with another build of this file in the same process.
 template <auto kKernel>
 static cudaError_t allow_shared_memory(int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;
@@ -1532,7 +1465,7 @@ static cudaError_t allow_shared_memory(int bytes) {
 template <auto kKernel, typename... Arguments>
 static cudaError_t launch_kernel(const Launch& launch, const Arguments&... arguments) {
   if (launch.blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  const cudaError_t error = allow_shared_memory<kKernel>(static_cast<int>(launch.config.dynamicSmemBytes));
+  const cudaError_t error = allow_shared_memory<kKernel>(int(launch.config.dynamicSmemBytes));
   return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
 }
 
@@ -1550,14 +1483,10 @@ static cudaError_t with_constants(bool a, bool b, const F& f) {
 template <typename F>
 static cudaError_t with_type(ElementType type, const F& f) {
   switch (type) {
-    case kFloat32:
-      return f(float());
-    case kFloat64:
-      return f(double());
-    case kFloat16:
-      return f(__half());
-    case kBFloat16:
-      return f(__nv_bfloat16());
+    case kFloat32: return f(float());
+    case kFloat64: return f(double());
+    case kFloat16: return f(__half());
+    case kBFloat16: return f(__nv_bfloat16());
   }
   return cudaErrorInvalidValue;
 }
@@ -1568,9 +1497,8 @@ static cudaError_t with_type(ElementType type, const F& f) {
 # Enters: a Product, and 64 x 64 of C with a range of k. Leaves: their sums, in shared memory. Any strides, types and edges.
 #
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
-# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again: by the CTA that
-# has found it, or behind the half-precision kernel by whichever CTA is free. By itself this is a kernel, for products without any k and on
-# request.
+# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again. By itself this is
+# a kernel, for products without any k and on request.
 _CUDA_EXACT = r"""
 // ---- Exact path: k-blocks on their way to shared memory.
 
@@ -1589,7 +1517,7 @@ struct alignas(16) ExactMemory {
 };
 
 // A thread's elements of an operand's k-blocks, every 16th line and every 8th k. Neighbouring threads read along the smaller stride: along
-// k, eight of each of four lines, a sector each, whose stores meet no bank conflict.
+// k a sector of each of four lines, whose stores meet no bank conflict.
 template <typename T, int kLines>
 struct ExactLoader {
   using Acc = AccumulatorOf<T>;
@@ -1605,11 +1533,9 @@ struct ExactLoader {
   __device__ void load(int k0) {
     const int thread = fresh_thread_index(), line = view.first_line + first_line(thread), k = k0 + first_k(thread);
     const T* at = view.data + line * view.line_stride + k * view.k_stride;
-#pragma unroll
-    for (int a = 0; a < kBlockK / 8; ++a, at = next_address(at, 8 * view.k_stride)) {
+    UNROLL for (int a = 0; a < kBlockK / 8; ++a, at = next_address(at, 8 * view.k_stride)) {
       const T* from = at;
-#pragma unroll
-      for (int b = 0; b < kLines / 16; ++b, from = next_address(from, 16 * view.line_stride)) {
+      UNROLL for (int b = 0; b < kLines / 16; ++b, from = next_address(from, 16 * view.line_stride)) {
         const bool exists = line + 16 * b < view.lines && k + 8 * a < view.depth && on_side(view.side, line + 16 * b, k + 8 * a);
         held[a][b] = exists ? *from : T();
       }
@@ -1617,18 +1543,16 @@ struct ExactLoader {
   }
   __device__ void store(Acc (&block)[kBlockK][kLines + 4]) const {
     const int thread = fresh_thread_index(), line = first_line(thread), k = first_k(thread);
-#pragma unroll
-    for (int a = 0; a < kBlockK / 8; ++a)
-#pragma unroll
-      for (int b = 0; b < kLines / 16; ++b) block[k + 8 * a][line + 16 * b] = widen(held[a][b]);
+    UNROLL for (int a = 0; a < kBlockK / 8; ++a)
+      UNROLL for (int b = 0; b < kLines / 16; ++b) block[k + 8 * a][line + 16 * b] = widen(held[a][b]);
   }
 };
 
 // ---- Exact path: sums.
 
 // Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, by fused multiply-adds, in chains of four k-blocks:
-// errors do not grow as those of one long sum. A thread's index is read anew where what follows from it is rarely needed.
+// batch. A thread sums two rows and eight columns at a time, in the order of k, in chains of four k-blocks: errors do not grow as those of
+// one long sum.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
                                    ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
@@ -1637,16 +1561,14 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
   auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
-#pragma unroll 1
-  for (int from = begin; from < end; from += kExactRows) {
+  NO_UNROLL for (int from = begin; from < end; from += kExactRows) {
     ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + from, p.m, k_end}};
     ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
     Acc sum[2][8] = {}, chain[2][8] = {};
     __syncthreads();   // whoever used the memory before has done with it
     of_x.load(k_begin), of_y.load(k_begin);
     int stage = 0;
-#pragma unroll 1
-    for (int k0 = k_begin; k0 < k_end; k0 += kBlockK, stage ^= 1) {
+    NO_UNROLL for (int k0 = k_begin; k0 < k_end; k0 += kBlockK, stage ^= 1) {
       auto& block = memory.stage[stage];
       of_x.store(block.x), of_y.store(block.y);
       __syncthreads();   // the k-block is there, and the one before it has been read
@@ -1657,12 +1579,9 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
 #pragma unroll(kMasked ? 1 : 4)
         for (int k = 0; k < kBlockK; ++k) {
           Acc a[2], b[8];
-#pragma unroll
-          for (int r = 0; r < 2; ++r) a[r] = block.x[k][row_of(thread, r)];
-#pragma unroll
-          for (int c = 0; c < 8; ++c) b[c] = block.y[k][col_of(thread, c)];
-#pragma unroll
-          for (int u = 0; u < 16; ++u) {
+          UNROLL for (int r = 0; r < 2; ++r) a[r] = block.x[k][row_of(thread, r)];
+          UNROLL for (int c = 0; c < 8; ++c) b[c] = block.y[k][col_of(thread, c)];
+          UNROLL for (int u = 0; u < 16; ++u) {
             const int r = u / 8, c = u % 8, m = row + from + row_of(thread, r), n = col + col_of(thread, c);
             if (!kMasked || (on_side(x_side, m, k0 + k) && on_side(y_side, n, k0 + k))) chain[r][c] = fma(a[r], b[c], chain[r][c]);
           }
@@ -1673,11 +1592,9 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
       else
         multiply(std::true_type());
       if ((k0 - k_begin) / kBlockK % kInChain == kInChain - 1 || k0 + kBlockK >= k_end)
-#pragma unroll
-        for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
+        UNROLL for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
     }
-#pragma unroll
-    for (int u = 0; u < 16; ++u) memory.sum[from + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
+    UNROLL for (int u = 0; u < 16; ++u) memory.sum[from + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
   }
   __syncthreads();
 }
@@ -1686,9 +1603,8 @@ __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int
 template <typename T>
 __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int end, int batch, ExactMemory<T>& memory) {
   const int row = tile.i * kBlock, col = tile.j * kBlock, rows = end - begin;
-  sum_exactly<T>(p, static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch),
-                 static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch), row, col, tile.k_begin, tile.k_end, memory, begin, end);
-  T* const c = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch);
+  sum_exactly<T>(p, x_of<T>(p, batch), y_of<T>(p, batch), row, col, tile.k_begin, tile.k_end, memory, begin, end);
+  T* const c = c_of<T>(p, batch);
   for (int e = threadIdx.x; e < rows * kBlock; e += kExactThreads) {
     const bool down = p.c_row == 1;   // neighbours in memory
     const int r = begin + (down ? e % rows : e / kBlock), s = down ? e / rows : e % kBlock, m = row + r, n = col + s;
@@ -1701,12 +1617,11 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
 // Tile `number`, and the zeros opposite.
 template <typename T>
 __device__ inline void exact_compute(const Product& p, int number, ExactMemory<T>& memory) {
-  const int batches = static_cast<int>(p.batches), batch = number % batches;
+  const int batches = int(p.batches), batch = number % batches;
   const Tile tile = tile_at(p, kBlock, number / batches);
   exact_rows<T>(p, tile, 0, kBlock, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
-    write_zeros<kBlock, false>(p, static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock,
-                               threadIdx.x, kExactThreads);
+    write_zeros<kBlock, false>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
 """
 
@@ -1728,26 +1643,19 @@ __device__ inline void invert(Acc (&x)[kBlock][kBlock]) {
     Acc v[4];
   };
   const int j = threadIdx.x;
-#pragma unroll 1
-  for (int i = 0; i < kBlock; i += 4) {
+  NO_UNROLL for (int i = 0; i < kBlock; i += 4) {
     Acc sum[4];
     for (int r = 0; r < 4; ++r) sum[r] = i + r == j ? 1 : 0;
-#pragma unroll 1
-    for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
+    NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
       Acc column[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
+      UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
+      UNROLL for (int r = 0; r < 4; ++r) {
         const Four row = *reinterpret_cast<const Four*>(&x[i + r][k]);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
+        UNROLL for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
       }
     }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-#pragma unroll
-      for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
+    UNROLL for (int r = 0; r < 4; ++r) {
+      UNROLL for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
       sum[r] /= x[i + r][i + r];
     }
     __syncthreads();   // the rows have been read
@@ -1762,7 +1670,7 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
   __shared__ alignas(16) T x[kBlock][kBlock];
   const int blocks = ceil_div(p.n, kBlock), batch = blockIdx.x / blocks, first = blockIdx.x % blocks * kBlock, j = threadIdx.x;
   const int size = min(kBlock, p.n - first);
-  const T* const from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
+  const T* const from = x_of<T>(p, batch) + first * (p.x_row + p.x_col);
 #pragma unroll 8
   for (int i = 0; i < kBlock; ++i) {
     const bool read = i < size && (j < i || (j == i && !unit));
@@ -1770,7 +1678,7 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
   }
   __syncthreads();
   invert(x);
-  T* const to = static_cast<T*>(p.c) + batch_offset(p, p.c_batch, batch) + first * p.c_row;
+  T* const to = c_of<T>(p, batch) + first * p.c_row;
   for (int i = 0; i < size; ++i)
     for (int col = j; col < p.n; col += kBlock) to[i * p.c_row + col] = col / kBlock * kBlock == first ? x[i][j] : T(0);
 }
@@ -1791,13 +1699,13 @@ cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream
 
 # ---- Sums that are not finite, once more: behind the half-precision kernel. -------------------------------------------
 #
-# Zero times Inf is no term of the sum over k, but the zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is
-# not finite are summed again on the CUDA cores, only the terms that the sum has, by whichever CTAs are free.
+# The zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is not finite are summed again on the exact path,
+# by whichever CTAs are free.
 _CUDA_AGAIN = r"""
 // ---- Sums that are not finite: the list of boxes, and the kernel.
 
-// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of what is listed, so that nothing has
-// to be cleared beforehand; and how many halves of boxes have been taken.
+// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of boxes, so that nothing has to be
+// cleared beforehand; and how many halves of boxes have been taken.
 struct NonFinite {
   uint64_t* word;
   uint32_t* taken;
@@ -1811,12 +1719,12 @@ struct NonFinite {
       found = atomicCAS(reinterpret_cast<unsigned long long*>(word), assumed, listed + 1);
     } while (found != assumed);
     if (listed == none) *taken = 0;
-    const uint32_t at = static_cast<uint32_t>(listed);
+    const uint32_t at = uint32_t(listed);
     if (at < room) boxes[at] = box;
   }
   __device__ uint32_t count() const {
     const uint64_t now = *word;
-    return now >> 32 == tag ? min(static_cast<uint32_t>(now), room) : 0;
+    return now >> 32 == tag ? min(uint32_t(now), room) : 0;
   }
 };
 
@@ -1840,7 +1748,7 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
       return;
     }
     const uint32_t box = list.boxes[number / 2];
-    const int i = box / cols % rows, j = box % cols, batch = static_cast<int>(box / cols / rows);
+    const int i = box / cols % rows, j = box % cols, batch = int(box / cols / rows);
     const int half = number % 2 * kExactRows;
     if ((j <= i || !p.c_lower) && batch < p.batches) exact_rows<T>(p, tile_of(p, kBlock, i, j), half, half + kExactRows, batch, memory);
   }
@@ -1850,16 +1758,16 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
 
 # ---- Tiles of 64 x 64: what the tf32 and the mma kernel share, which is all but how they multiply. --------------------
 #
-# Both have CTAs of 128 threads, and stages of k-blocks that hold 64 lines by 128 bytes of k of each operand. A kernel says by a Layout how
-# its k-blocks are permuted, and by Lanes of which elements of the tile its threads have the sums.
+# Stages hold 64 lines by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted, and by Lanes of which elements of
+# the tile its threads have the sums.
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: k-blocks on their way to shared memory.
 
 constexpr int kTileThreads = kExactThreads;
 constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand
 
-// Where in a stage, in bytes from its operand's begin, an element lies. In rows one behind the other, of a line or of a k, each permuted
-// by Layout: row r has its bytes b at b ^ Layout::permuted(r), which moves chunks of 16 bytes.
+// Where in a stage, in bytes from its operand's begin, an element lies: in rows, of a line or of a k, of which row r has its bytes b at
+// b ^ Layout::permuted(r), which moves chunks of 16 bytes.
 template <typename T, bool kKMajor, typename Layout>
 __device__ constexpr int place_in_stage(int line, int k) {
   constexpr int kSize = sizeof(T);
@@ -1909,8 +1817,7 @@ struct BlockCopier {
     const T* from = next;
     const uint32_t at = to + stage;
     if (kWhole || exists_wholly(k0)) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
+      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
       next += kKMajor ? kBlockK : kChunks * step;
     } else {
       copy_existing(view, k0, from, at);
@@ -1919,7 +1826,7 @@ struct BlockCopier {
   }
 
  private:
-  // Little of this is unrolled: to read instructions for the first time takes small products as long as to multiply.
+  // Little of this is unrolled: in small products it takes as long to read instructions as to multiply.
   __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
     // Rows on the diagonal end there, or begin
     const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
@@ -1930,25 +1837,21 @@ struct BlockCopier {
     };
     const bool chunks = by_chunks(view);
     if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
-        cp_async_16(after(at, i), from, end(i) * static_cast<int>(sizeof(T)));
+      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
+        cp_async_16(after(at, i), from, end(i) * int(sizeof(T)));
       return;
     }
-#pragma unroll 1
-    for (int i = 0; i < kChunks; ++i, from += step) {
+    NO_UNROLL for (int i = 0; i < kChunks; ++i, from += step) {
       const int first = begins ? row + i * kFarStep - col : 0, stop = end(i);
       const uint32_t there = after(at, i);
       const int64_t step_near = near_stride(view);
       if (chunks && (first <= 0 || stop <= first)) {
-        cp_async_16(there, from, stop <= first ? 0 : stop * static_cast<int>(sizeof(T)));
+        cp_async_16(there, from, stop <= first ? 0 : stop * int(sizeof(T)));
       } else if constexpr (sizeof(T) >= 4) {
-#pragma unroll
-        for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
+        UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
       } else {
         alignas(16) T v[kChunk];
-#pragma unroll
-        for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
+        UNROLL for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
         const uint4 w = *reinterpret_cast<const uint4*>(v);
         store_shared_four(there, w.x, w.y, w.z, w.w);
       }
@@ -1957,11 +1860,8 @@ struct BlockCopier {
 };
 
 template <typename T>
-__device__ inline OperandView<T> view_of_x(const Product& p, const WorkTile<T>& work) {
-  return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
-}
-template <typename T>
-__device__ inline OperandView<T> view_of_y(const Product& p, const WorkTile<T>& work) {
+__device__ inline OperandView<T> view_of(Operand operand, const Product& p, const WorkTile<T>& work) {
+  if (operand == kX) return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
   return {work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kBlock, p.n, p.k};
 }
 
@@ -1973,13 +1873,12 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
   if (__builtin_expect(all_finite(sum), true)) return;
   const int row = work.tile.i * kBlock, col = work.tile.j * kBlock, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   sum_exactly<T>(p, work.x, work.y, row, col, work.k_begin, min(work.tile.k_end, work.k_begin + work.k_blocks * kBlockK), exact);
-#pragma unroll
-  for (int e = 0; e < kCount; ++e) sum[Lanes::sum_at(e)] = exact.sum[Lanes::row(warp, lane, e)][Lanes::col(warp, lane, e)];
+  UNROLL for (int e = 0; e < kCount; ++e) sum[Lanes::sum_at(e)] = exact.sum[Lanes::row(warp, lane, e)][Lanes::col(warp, lane, e)];
 }
 
 // ---- Tiles of 64 x 64: the splits of a tile, and writing it.
 
-// 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all of them, and adds them.
+// 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all CTAs, and adds them.
 template <typename Acc>
 struct alignas(16) SumUnit {
   static constexpr int kSums = 16 / sizeof(Acc), kInTile = kBlock * kBlock / 32 / kSums;
@@ -1988,22 +1887,20 @@ struct alignas(16) SumUnit {
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[SumUnit<Acc>::kInTile + 1][32];   // all splits of the first unit, of the second; three splits: of 11 at most
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: those that exist can be written at once. kWhole: it is so, and all
-// exist, none of them above the diagonal.
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: they can be written at once. kWhole: so they can, and all exist,
+// none above the diagonal.
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
   struct alignas(kNear * sizeof(T)) Vector {
     T v[kNear];
   } vector;
-#pragma unroll
-  for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
+  UNROLL for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
   T* const to = c + row * p.c_row + col * p.c_col;
   if (kWhole || (vectorized && col + kNear <= p.n)) {
     *reinterpret_cast<Vector*>(to) = vector;
   } else {
-#pragma unroll
-    for (int e = 0; e < kNear; ++e)
+    UNROLL for (int e = 0; e < kNear; ++e)
       if (col + e < p.n) to[e * p.c_col] = vector.v[e];
   }
 }
@@ -2018,13 +1915,11 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
   auto unit = [&](int u) {   // of this lane
     SumUnit<Acc> v;
-#pragma unroll
-    for (int e = 0; e < kSums; ++e) v.sum[e] = sum[Lanes::sum_at(u * kSums + e)];
+    UNROLL for (int e = 0; e < kSums; ++e) v.sum[e] = sum[Lanes::sum_at(u * kSums + e)];
     return v;
   };
   auto write = [&](auto whole, int w, int u, const SumUnit<Acc>& v) {   // unit u of warp w
-#pragma unroll
-    for (int e = 0; e < kSums; e += kNear)
+    UNROLL for (int e = 0; e < kSums; e += kNear)
       write_neighbours<kNear, decltype(whole)::value>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e),
                                                       col + Lanes::col(w, lane, u * kSums + e), v.sum + e);
   };
@@ -2034,8 +1929,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   };
   if (work.splits == 1) {   // nobody else has sums of it
     auto write_all = [&](auto whole) {
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
+      UNROLL for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
     };
     if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.c_lower && row == col))
       write_all(std::true_type());
@@ -2054,8 +1948,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   const int place = (number - first_unit(kInTile, splits, owner)) * splits + work.split;
   const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
   const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
+  UNROLL for (int u = 0; u < kUnits; ++u) {
     const SumUnit<Acc> v = unit(u);
     const int* const words = reinterpret_cast<const int*>(v.sum);
     const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
@@ -2063,14 +1956,12 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   }
   write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   barrier_wait(&here, 0);
-#pragma unroll 1
-  for (int at = first + warp; at < end; at += kTileThreads / 32) {
+  NO_UNROLL for (int at = first + warp; at < end; at += kTileThreads / 32) {
     SumUnit<Acc> total = sums[(at - first) * splits][lane];
 #pragma unroll 4
     for (int s = 1; s < splits; ++s) {
       const SumUnit<Acc> v = sums[(at - first) * splits + s][lane];
-#pragma unroll
-      for (int e = 0; e < kSums; ++e) total.sum[e] += v.sum[e];
+      UNROLL for (int e = 0; e < kSums; ++e) total.sum[e] += v.sum[e];
     }
     write(std::false_type(), at / kUnits, at % kUnits, total);
   }
@@ -2080,10 +1971,10 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
-# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster
-# share the range of k of a tile, each sums its part, and each then adds the sums of all for a part of the tile. Elements come to shared
-# memory as they are and are split there into two tf32, X on its way to registers, Y into a second place that wgmma reads. Every tile splits
-# its operands anew, and tf32 takes twice the time of float16; but there is no packing.
+# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster share the k of
+# a tile; each then adds the sums of all for a part of it. Elements come to shared memory as they are and are split there into two tf32, X
+# on its way to registers, Y into a second place that wgmma reads. Every tile splits its operands anew, and tf32 takes twice the time of
+# float16; but there is no packing.
 _CUDA_TF32_PLAN = r"""
 // ---- tf32 kernel: sizes, and which CTA computes what.
 
@@ -2091,11 +1982,8 @@ constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
 
-// Whether all three matrices are triangles.
-__host__ __device__ inline bool tf32_has_table(const Product& p) { return p.x_triangular && p.y_triangular && p.c_lower; }
-
-// Which CTA sums what. CTAs that share a tile follow each other in a cluster. Where all three matrices are triangles, of at most 29 tile
-// rows, it stands in a table, the same for all products of a batch, which take turns; the tiles of others come as they are numbered, shared
+// Which CTA sums what. CTAs that share a tile follow each other in a cluster. Where all matrices are triangles (are_triangles), of at most
+// 29 tile rows, it stands in a table, the same for all products of a batch, which take turns; other tiles come as they are numbered, shared
 // by equally many.
 struct Tf32Plan {
   static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
@@ -2119,7 +2007,7 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
     blocks += (group + 1) * splits_of(group);
   }
   plan.cluster_size = splits_of(0) > 1 ? kTfMostSplits : 1;
-  if (blocks > Tf32Plan::kMost || blocks > most_clusters * static_cast<int64_t>(plan.cluster_size)) return false;
+  if (blocks > Tf32Plan::kMost || blocks > most_clusters * int64_t(plan.cluster_size)) return false;
   for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most splits that it still has room for
     if ((plan.clusters + 1) * plan.cluster_size > Tf32Plan::kMost) return false;
     uint16_t* const entries = plan.table + plan.clusters * plan.cluster_size;
@@ -2127,7 +2015,7 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
     for (int splits = plan.cluster_size; splits > 0; --splits)
       for (auto& tiles = left[splits]; tiles.group < tiles.end && rank + splits <= plan.cluster_size;) {
         for (int split_index = 0; split_index < splits; ++split_index)
-          entries[rank++] = static_cast<uint16_t>(tiles.group | tiles.place << 5 | (splits - 1) << 10 | split_index << 12);
+          entries[rank++] = uint16_t(tiles.group | tiles.place << 5 | (splits - 1) << 10 | split_index << 12);
         if (++tiles.place > tiles.group) tiles.place = 0, ++tiles.group;
       }
     if (rank == 0) return true;
@@ -2136,29 +2024,28 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
   }
 }
 
-// Splits are as short as can be with all CTAs there at once, but not too short: each costs its start and its end. The GPU has
-// room for `at_once` clusters of kTfMostSplits. False if the table does not hold all tiles: then there is no plan.
+// Splits are as short as can be with all CTAs there at once, but not too short: each costs its start and its end. The GPU has room for
+// `at_once` clusters of kTfMostSplits. False, without a plan, if the table does not hold all tiles.
 inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   constexpr int kLeast = 3;   // k-blocks
   const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
   const int64_t clusters = at_once / p.batches;   // for one product
-  if (!tf32_has_table(p)) {
-    const int tiles = static_cast<int>(tile_count(p, kTfBlockMN));
+  if (!are_triangles(p)) {
+    const int tiles = int(tile_count(p, kTfBlockMN));
     plan.log_splits = 0;
     while (1 << plan.log_splits < kTfMostSplits && k_blocks >= 2 * kLeast << plan.log_splits &&
-           static_cast<int64_t>(tiles) << (plan.log_splits + 1) <= clusters * kTfMostSplits)
+           int64_t(tiles) << (plan.log_splits + 1) <= clusters * kTfMostSplits)
       ++plan.log_splits;
     plan.cluster_size = 1 << plan.log_splits, plan.clusters = tiles;
     return true;
   }
   const int whole = rows * (kTfBlockMN / kTfBlockK);   // k-blocks of the longest tile
   int longest = min(kLeast, whole);
-  while (longest < whole && !tf32_plan_with(rows, longest, static_cast<int>(clusters), plan)) ++longest;
+  while (longest < whole && !tf32_plan_with(rows, longest, int(clusters), plan)) ++longest;
   if (longest == whole && !tf32_plan_with(rows, whole, Tf32Plan::kMost, plan)) return false;
-  // The clusters that come first are spread over all SMs, one CTA each; then those that join them fall in length. So
-  // let the first ones rise.
+  // The clusters that come first are spread over all SMs, one CTA each; those that join them fall in length. So let the first ones rise.
   if (plan.cluster_size < kTfMostSplits) return true;
-  for (int a = 0, b = min(plan.clusters, static_cast<int>(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
+  for (int a = 0, b = min(plan.clusters, int(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
     for (int rank = 0; rank < plan.cluster_size; ++rank)
       std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
   return true;
@@ -2168,12 +2055,12 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
 __device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& plan, int cluster, int rank) {
   int batch = 0;
   if (p.batches > 1) {
-    const uint32_t number = cluster, batches = static_cast<uint32_t>(p.batches);
+    const uint32_t number = cluster, batches = uint32_t(p.batches);
     batch = number % batches, cluster = number / batches;
   }
   const int number = cluster * plan.cluster_size + rank;
   const TileOrder order = TileOrder::of(p, kTfBlockMN);
-  if (!tf32_has_table(p)) {
+  if (!are_triangles(p)) {
     const int splits = 1 << plan.log_splits;
     const auto place = order.at(number >> plan.log_splits, order.rows);
     return {p, batch, tile_of(p, kTfBlockMN, place.i, place.j), splits, number & (splits - 1), kTfBlockK};
@@ -2188,13 +2075,9 @@ __device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& pl
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: shared memory.
 
-//   stage:        | X, 64 lines x 32 k | Y, 64 x 32 | X | Y |      two stages, float32 as it came, 8 KB each
-//   y:            | large parts | small parts |                    of the Y that is multiplied, as wgmma reads it
-//
-// Aligned because places in a k-block are permuted by bits of the address, and those of a split one, which wgmma reads, by its own.
-struct alignas(1024) Tf32Memory {
-  uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y
-  float y[2][kBlock * kTfBlockK];                    // the k-block of Y that is multiplied, split: large, small
+struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of the address below that
+  uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y: 64 lines x 32 k, float32 as it came, 8 KB each
+  float y[2][kBlock * kTfBlockK];                    // the k-block of Y that is multiplied, as wgmma reads it: large parts, small parts
   SplitSums<float> sums;
   uint64_t sums_are_here;
   WorkTile<float> work;                              // kept here, and not in registers, while k-blocks are multiplied
@@ -2206,22 +2089,16 @@ struct Tf32Layout {
   __device__ static constexpr int permuted(int row) { return (row & 12) << (kAlongK ? 2 : 3) ^ (row & 1) << 6; }
 };
 template <bool kAlongK>
-__device__ constexpr int tf32_at(int line, int k) {
-  return place_in_stage<float, kAlongK, Tf32Layout<kAlongK>>(line, k);
-}
+__device__ constexpr int tf32_at(int line, int k) { return place_in_stage<float, kAlongK, Tf32Layout<kAlongK>>(line, k); }
 
-// ---- tf32 kernel: splitting a k-block.
-//
-// As "Element types" says, X on its way to registers and Y into a second place in shared memory.
+// ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
 
-// A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. So its
-// sums are those of the lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on:
-// sum[8 i + 4 (c / 2) + 2 r + c % 2] is that of line r, column c.
+// A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. It has
+// the sums of lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of line r and column
+// c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
 using Tf32Sums = float[32];
 template <bool kAlongK>
-__device__ inline int tf32_row(int g, int r) {
-  return kAlongK ? g + 8 * r : 2 * g + r;
-}
+__device__ inline int tf32_row(int g, int r) { return kAlongK ? g + 8 * r : 2 * g + r; }
 template <bool kXAlongK>
 struct Tf32Lanes {   // e = 8 i + 4 r + c
   static constexpr int kNear = 4;
@@ -2230,8 +2107,8 @@ struct Tf32Lanes {   // e = 8 i + 4 r + c
   __device__ static int col(int, int lane, int e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
-// How the k of a k-block are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number
-// q + 4 (e % 2). So four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
+// How k are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number q + 4 (e % 2). So
+// four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
 
 // Where a lane begins to read X in the first k-block.
 template <bool kAlongK>
@@ -2243,24 +2120,20 @@ __device__ inline uint32_t tf32_begin_of_x(const uint8_t* stage) {
 // Reads and splits X: by step, as the tensor cores want it.
 template <bool kAlongK>
 __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  UNROLL for (int h = 0; h < 2; ++h) {
     float v[2][4];   // by line and k
     if (kAlongK) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
+      UNROLL for (int r = 0; r < 2; ++r) {
         const float4 four = load_shared_four((at ^ (h * 64 | r * 32)) + r * 8 * kTfBlockK * 4);
         v[r][0] = four.x, v[r][1] = four.y, v[r][2] = four.z, v[r][3] = four.w;
       }
     } else {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
+      UNROLL for (int e = 0; e < 4; ++e) {
         const float2 two = load_shared_two((at ^ (e * kTfBlockMN * 4 | e % 2 * 64)) + h * 16 * kTfBlockMN * 4);
         v[0][e] = two.x, v[1][e] = two.y;
       }
     }
-#pragma unroll
-    for (int u = 0; u < 8; ++u)
+    UNROLL for (int u = 0; u < 8; ++u)
       split_tf32(v[u % 2][u / 2], large[2 * h + u / 4][u / 2 % 2 * 2 + u % 2], small[2 * h + u / 4][u / 2 % 2 * 2 + u % 2]);
   }
 }
@@ -2284,17 +2157,14 @@ struct Tf32Splitter {
   }
   __device__ void split(int stage) const {
     float v[4][4];
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
+    UNROLL for (int u = 0; u < 4; ++u) {
       const uint32_t at = from + stage;
       const float4 four = load_shared_four(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kTfBlockMN * 4);
       v[0][u] = four.x, v[1][u] = four.y, v[2][u] = four.z, v[3][u] = four.w;
     }
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
+    UNROLL for (int u = 0; u < 4; ++u) {
       uint32_t large[4], small[4];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) split_tf32(v[u][w], large[w], small[w]);
+      UNROLL for (int w = 0; w < 4; ++w) split_tf32(v[u][w], large[w], small[w]);
       const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfBlockK * 4;
       store_shared_four(at, large[0], large[1], large[2], large[3]);
       store_shared_four(at + kStageOperandBytes, small[0], small[1], small[2], small[3]);
@@ -2302,35 +2172,30 @@ struct Tf32Splitter {
   }
 };
 
-// ---- tf32 kernel: multiplying a k-block.
+// ---- tf32 kernel: multiplying.
 
 // part = X Y of one k-block. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block.
 __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,
                                      Tf32Sums& part) {
   warpgroup_arrive();
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
+  UNROLL for (int step = 0; step < 4; ++step) {
     wgmma_tf32(part, x_small[step], advance_descriptor(y_large, step * 32), step > 0);
     wgmma_tf32(part, x_large[step], advance_descriptor(y_small, step * 32), 1);
   }
-#pragma unroll
-  for (int step = 0; step < 4; ++step) wgmma_tf32(part, x_large[step], advance_descriptor(y_large, step * 32), 1);
+  UNROLL for (int step = 0; step < 4; ++step) wgmma_tf32(part, x_large[step], advance_descriptor(y_large, step * 32), 1);
   warpgroup_commit_batch();
   warpgroup_wait<0>();
 }
-
-// ---- tf32 kernel: summing a split of a tile.
 
 // Sums the k-blocks of a split, each while others are being copied.
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, Tf32Memory& memory, Tf32Sums& sum) {
   const int k_begin = work.k_begin, k_blocks = work.k_blocks;
-  const auto view_x = view_of_x(p, work), view_y = view_of_y(p, work);
+  const auto view_x = view_of(kX, p, work), view_y = view_of(kY, p, work);
   BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   Tf32Sums total = {};   // of chains
-#pragma unroll
-  for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
+  UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
@@ -2338,8 +2203,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
   int stage = 0;   // of k-block `number`: how far it is from the first
-#pragma unroll 1
-  for (int number = -kTfStages; number < k_blocks; ++number) {
+  NO_UNROLL for (int number = -kTfStages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
       // Wait for the stage, and split it
@@ -2359,8 +2223,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
     // Issue wgmma, wait for the sums, promote
     Tf32Sums part;
     tf32_multiply(large, small, y_large, y_small, part);
-#pragma unroll
-    for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (kTf32Scale * kTf32Scale), sum[u]);
+    UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (kTf32Scale * kTf32Scale), sum[u]);
     if (number % kChain == kChain - 1) end_chain(sum, total);
   }
   end_chain(total, sum);
@@ -2368,15 +2231,12 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
 
 // ---- tf32 kernel: the kernel.
 
-// A CTA sums its split of a tile, and adds and writes its fragments of the tile; of a tile with one split, all of them.
+// A CTA sums its split of a tile, and writes its fragments of the tile; of a tile with one split, all of them.
 template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
-  if (threadIdx.x == 0) {
-    barrier_init(&memory.sums_are_here, 1);
-    barrier_init_fence();
-  }
+  if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
-  const WorkTile<float> here = tf32_work(p, plan, static_cast<int>(cluster_id_in_grid()), static_cast<int>(block_rank_in_cluster()));
+  const WorkTile<float> here = tf32_work(p, plan, int(cluster_id_in_grid()), int(block_rank_in_cluster()));
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
@@ -2411,15 +2271,15 @@ static bool tf32_computes(const Product& p) {
 // Whether it is for a product of many tiles; measured, on an H200. Larger ones are for the Hopper kernel.
 static bool tf32_serves(const Product& p, const Gpu& gpu) {
   if (!tf32_computes(p)) return false;
-  const double terms = static_cast<double>(p.m) * p.n * p.k, all = terms * static_cast<double>(p.batches);
+  const double terms = double(p.m) * p.n * p.k, all = terms * double(p.batches);
   const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
-  if (!tf32_has_table(p))
+  if (!are_triangles(p))
     return terms < (aligned ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
   if (p.n > (aligned ? 1280 : 1151)) return false;
   return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
 }
 
-// How many clusters of this kernel, with the shared memory that it needs allowed, the current device runs at once. Asked for once on each.
+// How many clusters of this kernel the current device runs at once. Asked for once on each.
 template <auto kKernel>
 static cudaError_t clusters_at_once(int& clusters) {
   static std::atomic<int> known[64] = {};
@@ -2443,7 +2303,7 @@ static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
   // The same again and again takes no planning.
   static thread_local Tf32Plan plan;
   static thread_local std::array<int64_t, 6> planned = {-1};
-  const std::array<int64_t, 6> wanted = {tf32_has_table(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
+  const std::array<int64_t, 6> wanted = {are_triangles(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
   if (planned != wanted) {
     planned = {-1};   // should there be no plan
     if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
@@ -2463,7 +2323,7 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
 
 # ---- Layouts: of the operands that the copy engine, or copies of 16 bytes, can read as they are. ---------------------
 _CUDA_LAYOUT = r"""
-// ---- Layouts: what can be read as it is.
+// ---- Layouts.
 
 #include <numeric>
 
@@ -2511,9 +2371,7 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 # cluster share the k of one.
 #
 # cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
-# float64 operands take one product. A float32 is split in registers into two tf32, of which three products count; they have float32's
-# exponents, so that any block of any matrix can be multiplied so: see "Element types". A CTA whose sums are not finite sums them again, on
-# the exact path.
+# float64 operands take one product. A float32 is split in registers into two tf32, of which three products count: see "Element types".
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
@@ -2537,12 +2395,9 @@ struct MmaShape {
 template <typename T>
 using MmaSums = typename MmaShape<T>::Acc[MmaShape<T>::kSums];   // of a thread
 
-//   stage:     | X | Y |      one of kStages; 64 lines by 128 bytes of k each
-//   K-major:   | line 0: 128 bytes of k | line 1 | ...            chunks of 16 bytes, permuted by the line
-//   MN-major:  | k = 0: 64 lines | k = 1 | ...                     permuted by k
 template <typename T>
-struct alignas(256) MmaMemory {   // the permutations go by bits of the address below that
-  uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];
+struct alignas(256) MmaMemory {   // permutations go by bits of the address below that
+  uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];   // X, then Y
   uint64_t sums_are_here;
   WorkTile<T> work;
 };
@@ -2554,11 +2409,9 @@ struct MmaLayout {
   __device__ static constexpr int permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
 };
 template <typename T, bool kKMajor>
-__device__ constexpr int mma_at(int line, int k) {
-  return place_in_stage<T, kKMajor, MmaLayout<T, kKMajor>>(line, k);
-}
+__device__ constexpr int mma_at(int line, int k) { return place_in_stage<T, kKMajor, MmaLayout<T, kKMajor>>(line, k); }
 
-// Whose sums a thread has: those of an m16n8 instruction are of two rows and two columns.
+// Of an m16n8 instruction a thread has sums of two rows and two columns.
 template <typename T>
 struct MmaLanes {
   using S = MmaShape<T>;
@@ -2572,8 +2425,8 @@ struct MmaLanes {
 
 // ---- mma kernel: from shared memory to registers.
 
-// What a lane reads of 16 lines and a step of k, 32 bytes of it: four registers, as `mma` wants them of A (kOfX) or of B, there for two
-// tiles of eight columns.
+// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two tiles of eight
+// columns.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   static constexpr int kKRow = MmaShape<T>::kBlockMN * sizeof(T);   // bytes from one k to the next, MN-major
@@ -2592,8 +2445,7 @@ struct MmaReader {
   __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
     const uint32_t from = at + stage;
     if constexpr (sizeof(T) == 8) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {   // eight lines at a time
+      UNROLL for (int i = 0; i < 2; ++i) {   // eight lines at a time
         const float2 two = load_shared_two(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * kLineBytes
                                                    : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
@@ -2603,8 +2455,7 @@ struct MmaReader {
     } else if constexpr (sizeof(T) == 2) {
       ldmatrix_x4<true>((from ^ u * 32) + step * 16 * kKRow, w);
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      UNROLL for (int i = 0; i < 4; ++i) {
         const int line_half = kOfX ? i % 2 : i / 2, k_half = kOfX ? i / 2 : i % 2;
         w[i] = load_shared((from ^ (u * 64 | line_half * 32)) + (step * 8 + k_half * 4) * kKRow);
       }
@@ -2621,10 +2472,8 @@ struct MmaFragments {
 
   template <typename X, typename Y>
   __device__ void read(const X& x_reader, const Y& y_reader, int stage, int step) {
-#pragma unroll
-    for (int m = 0; m < MmaShape<T>::kTilesM; ++m) x_reader.read(stage, m, step, x[m]);
-#pragma unroll
-    for (int n = 0; n < MmaShape<T>::kTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
+    UNROLL for (int m = 0; m < MmaShape<T>::kTilesM; ++m) x_reader.read(stage, m, step, x[m]);
+    UNROLL for (int n = 0; n < MmaShape<T>::kTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
   }
 };
 
@@ -2632,59 +2481,50 @@ struct MmaFragments {
 template <typename T, typename X, typename Y>
 __device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
   using S = MmaShape<T>;
-#pragma unroll
-  for (int m = 0; m < S::kTilesM; ++m)
-#pragma unroll
-    for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
+  UNROLL for (int m = 0; m < S::kTilesM; ++m)
+    UNROLL for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
 }
 
-// The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of split operands, in `part`, go no
-// further than two steps, and the small terms of each step come first.
+// The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of those, in `part`, go no further than
+// two steps, and the small terms of each step come first.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   using S = MmaShape<T>;
   if constexpr (S::kSplit) {
     MmaFragments<T> small;
     auto split = [](auto& large, auto& small) {
-#pragma unroll
-      for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
+      UNROLL for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
+        UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
     };
     split(large.x, small.x), split(large.y, small.y);
     if (step % S::kStepsToPromote == 0) {
-#pragma unroll
-      for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
+      UNROLL for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
     }
     mma_multiply<T>(small.x, large.y, part);
     mma_multiply<T>(large.x, small.y, part);
     mma_multiply<T>(large.x, large.y, part);
-    if ((step + 1) % S::kStepsToPromote == 0) {
-      // Promote
+    if ((step + 1) % S::kStepsToPromote == 0) {   // promote
       constexpr float kUnscale = 1.0f / (kTf32Scale * kTf32Scale);
-#pragma unroll
-      for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kUnscale, sum[u]);
+      UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kUnscale, sum[u]);
     }
   } else {
     mma_multiply<T>(large.x, large.y, sum);
   }
 }
 
-// ---- mma kernel: summing a CTA's k-blocks.
+// ---- mma kernel: summing a CTA's k-blocks, each while later ones are being copied.
 
-// Sums the k-blocks of a CTA, each while later ones are being copied.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
   using S = MmaShape<T>;
-  constexpr int kBlockMN = S::kBlockMN;
   const WorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpMN, warp_col = warp / 2 * S::kWarpMN;
-  const int row = work.tile.i * kBlockMN + warp_row, col = work.tile.j * kBlockMN + warp_col, k_begin = work.k_begin;
-  const int k_end = k_begin + work.k_blocks * S::kBlockK;
+  const int row = work.tile.i * S::kBlockMN + warp_row, col = work.tile.j * S::kBlockMN + warp_col;
+  const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * S::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
-  auto view_x = [&] { return view_of_x(p, work); };
-  auto view_y = [&] { return view_of_y(p, work); };
+  auto view_x = [&] { return view_of(kX, p, work); };
+  auto view_y = [&] { return view_of(kY, p, work); };
   BlockCopier<T, kXKMajor, MmaLayout<T, kXKMajor>> x(view_x(), k_begin, stages);
   BlockCopier<T, kYKMajor, MmaLayout<T, kYKMajor>> y(view_y(), k_begin, stages + kStageOperandBytes);
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
@@ -2693,11 +2533,9 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
   int terms_to = end_of_k(x_side, y_side, row + S::kWarpMN, col + S::kWarpMN, p.k);
   keep(terms_from), keep(terms_to);
-#pragma unroll
-  for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
+  UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
   // Fill the pipeline
-#pragma unroll 1
-  for (int stage = 0, k0 = k_begin; stage < S::kStages * S::kStageBytes; stage += S::kStageBytes, k0 += S::kBlockK) {
+  NO_UNROLL for (int stage = 0, k0 = k_begin; stage < S::kStages * S::kStageBytes; stage += S::kStageBytes, k0 += S::kBlockK) {
     if (k0 < k_end) x.copy(view_x(), k0, stage), y.copy(view_y(), k0, stage);
     cp_async_commit_group();
   }
@@ -2712,33 +2550,27 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
     const int later = k0 + S::kStages * S::kBlockK;
     MmaSums<T> part;
     // Multiply, while the next step is read
-    if (multiply) {
-#pragma unroll
-      for (int step = 0; step < S::kSteps - 1; ++step) {
+    if (multiply)
+      UNROLL for (int step = 0; step < S::kSteps - 1; ++step) {
         fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
         mma_multiply_step<T>(fragments[step % 2], step, part, sum);
       }
-    }
     // Wait for the next stage
     cp_async_wait_group<S::kStages - 2>();
     named_barrier_sync<S::kThreads>(0);   // it is there, and this one has been read
     const int next = stage == (S::kStages - 1) * S::kStageBytes ? 0 : stage + S::kStageBytes;
     fragments[0].read(x_reader, y_reader, next, 0);
     // Start the copies of a later k-block
-    if (later < k_end) {
-      x.template copy<kUsual>(view_x(), later, stage);
-      y.template copy<kUsual>(view_y(), later, stage);
-    }
+    if (later < k_end) x.template copy<kUsual>(view_x(), later, stage), y.template copy<kUsual>(view_y(), later, stage);
     cp_async_commit_group();
     // Multiply the last step
     if (multiply) mma_multiply_step<T>(fragments[1], S::kSteps - 1, part, sum);
     stage = next;
   };
   MmaSums<T> total = {};   // of chains, which split operands have
-  // The usual k-block has terms, and what is copied meanwhile exists wholly. Without branches ptxas finds a better order for it. Warps come
-  // to the barrier by either way.
-#pragma unroll 1
-  for (; k0 < k_end; k0 += S::kBlockK) {
+  // The usual k-block has terms, and what is copied meanwhile exists wholly: without branches ptxas finds a better order. Warps come to the
+  // barrier by either way.
+  NO_UNROLL for (; k0 < k_end; k0 += S::kBlockK) {
     const int later = k0 + S::kStages * S::kBlockK;
     if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))
       iterate(std::true_type());
@@ -2756,13 +2588,12 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T>& memory) {
   using S = MmaShape<T>;
-  constexpr int kBlockMN = S::kBlockMN;
   if (threadIdx.x == 0) {
-    // All others wait for this, so it divides only where it has to: splits is 1, 2, 4 or 8
-    const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = static_cast<int>(p.batches);
+    // All others wait for this, so it divides only where it has to. splits: 1, 2, 4 or 8
+    const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = int(p.batches);
     int place = number >> log_splits, batch = 0;
     if (batches > 1) batch = place % batches, place /= batches;
-    memory.work = WorkTile<T>(p, batch, tile_at(p, kBlockMN, place), splits, split, S::kBlockK);
+    memory.work = WorkTile<T>(p, batch, tile_at(p, S::kBlockMN, place), splits, split, S::kBlockK);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (splits > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
 #endif
@@ -2823,12 +2654,11 @@ cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaS
 
 # ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
 #
-# Enters: a Product that the Hopper kernel was given, how it went there (`control`), and its packed operands. Leaves: C, corrected for the
-# outliers of X and Y, or computed as the fallback.
+# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected for the outliers of X
+# and Y, or computed as the fallback.
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 
-// What a kernel has to know of the products of the Hopper kernel that it runs behind: how they went, and the packed operands.
 struct Behind {
   const int* progress;
   const Control* controls;   // of each product
@@ -2862,15 +2692,14 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
 template <int kBlockMN>
 using Corrections = double[kBlockMN][kBlockMN + 1];   // of a tile
 
-// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. An outlier of
-// X meets a row of the tile, one of Y a column. Each may be less than half a last bit of what stands in C, and all of them together a lot.
-// So they are summed apart, in float64, and added once. Of one place always the same thread adds, in a fixed order.
+// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
+// be less than half a last bit of what stands in C, and all of them together a lot. So they are summed apart, in float64, and added once.
+// Of one place always the same thread adds, in a fixed order.
 template <int kBlockMN, int kThreads>
 __device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
                                           Corrections<kBlockMN>& corrections) {
-  const float* const x = static_cast<const float*>(p.x) + batch_offset(p, p.x_batch, batch);
-  const float* const y = static_cast<const float*>(p.y) + batch_offset(p, p.y_batch, batch);
-  float* const c = static_cast<float*>(p.c) + batch_offset(p, p.c_batch, batch);
+  const float *const x = x_of<float>(p, batch), *const y = y_of<float>(p, batch);
+  float* const c = c_of<float>(p, batch);
   const int x_matrix = matrix_of(packed_x, batch), y_matrix = matrix_of(packed_y, batch);
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const int first_row = tile.i * kBlockMN, first_col = tile.j * kBlockMN;
@@ -2898,24 +2727,24 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   for (int e = threadIdx.x; e < kBlockMN * kBlockMN; e += kThreads)
     if (const double sum = corrections[e / kBlockMN][e % kBlockMN]; sum != 0.0) {
       float& at = c[(first_row + e / kBlockMN) * p.c_row + (first_col + e % kBlockMN) * p.c_col];
-      at = static_cast<float>(at + sum);
+      at = float(at + sum);
     }
   __syncthreads();
 }
 
-// Corrects the tiles that meet outliers. Of a CTA's tiles each thread looks at one, all at the same time: most meet none.
+// Corrects the tiles that meet outliers. Each thread looks at one of a CTA's tiles: most meet none.
 template <int kBlockMN, int kThreads>
 __device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections<kBlockMN>& corrections) {
   static_assert(kBlockMN <= kBlock, "a tile's rows, and its columns, are in one line of blocks");
   __shared__ uint32_t met[kThreads / 32];   // which of the tiles that a warp has looked at
-  const int batches = static_cast<int>(p.batches);
+  const int batches = int(p.batches);
   const int64_t numbers = tile_count(p, kBlockMN) * batches, step = gridDim.x;
   for (int64_t first = blockIdx.x; first < numbers; first += step * kThreads) {
     bool meets = false;
     const int64_t number = first + step * threadIdx.x;
     if (number < numbers) {
-      const int batch = static_cast<int>(number % batches);
-      const Tile tile = tile_at(p, kBlockMN, static_cast<int>(number / batches));
+      const int batch = int(number % batches);
+      const Tile tile = tile_at(p, kBlockMN, int(number / batches));
       meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i * kBlockMN / kBlock) |
                has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j * kBlockMN / kBlock)) &
               !behind.controls[batch].fallback;
@@ -2926,7 +2755,7 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
     for (int warp = 0; warp < kThreads / 32; ++warp)
       for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
         const int64_t one = first + step * (warp * 32 + __ffs(bits) - 1);
-        correct_tile<kBlockMN, kThreads>(p, static_cast<int>(one % batches), tile_at(p, kBlockMN, static_cast<int>(one / batches)),
+        correct_tile<kBlockMN, kThreads>(p, int(one % batches), tile_at(p, kBlockMN, int(one / batches)),
                                          behind.x, behind.y, corrections);
       }
     __syncthreads();
@@ -2935,14 +2764,14 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
 
 // ---- Behind the Hopper kernel: the kernel.
 
-// Behind products of the Hopper kernel: computes one as the fallback, or corrects what has outliers, or does nothing. That is so common
-// that no more CTAs than the GPU has room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
+// Computes products as the fallback, or corrects what has outliers, or does nothing, which is so common that no more CTAs than the GPU has
+// room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
     product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   launch_dependent_grids();   // which may be another like this
-  // CTAs with nothing to do make room for the next kernel. The first stay: it counts on it that this one ends after the product.
+  // CTAs with nothing to do make room for the next kernel. The first stay, so that this kernel ends after the product.
   if (blockIdx.x >= splits && load_relaxed(behind.progress) == kPackingEnded) return;
   grid_dependency_wait();
   const int progress = *behind.progress;
@@ -2956,7 +2785,7 @@ __global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
   do {
     if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
     __syncthreads();
-    const int batches = static_cast<int>(p.batches), batch = number / splits % batches, rank = number / splits / batches;
+    const int batches = int(p.batches), batch = number / splits % batches, rank = number / splits / batches;
     if (rank >= tile_count(p, kBlock)) return;
     if (behind.controls[batch].fallback)
       mma_compute<float, kXKMajor, kYKMajor>(p, splits, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
@@ -2983,11 +2812,10 @@ cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind
 # Clusters stay and take tiles, the longest first, from a queue in memory, which they ask a few k-blocks before they need one: if they asked
 # sooner, tiles would no longer go to whoever is done first. In each CTA one producer brings the blocks of both operands to the stages of a
 # pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All tiles begin with the k-block in the
-# middle, if they have it, and come round at their end: those that start together read the same blocks, and what one has brought to the L2
-# the others find.
+# middle, if they have it: those that start together read the same blocks, and what one has brought to the L2 the others find.
 #
-# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs. docs/kernel.md has
-# pictures, docs/limits.md the measurements.
+# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs. docs/kernel.md has pictures,
+# docs/limits.md the measurements.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
@@ -2998,7 +2826,7 @@ constexpr int kHopperThreads = 3 * 128;
 constexpr int kMostShared = 227 * 1024;                           // bytes of shared memory that a CTA of Hopper has
 constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
 
-// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on, so that nothing has to be cleared before.
+// The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing has to be cleared before.
 struct TileQueue {
   unsigned long long* word;
   uint64_t launch;
@@ -3012,7 +2840,7 @@ struct TileQueue {
       taken = found == taken + 1 ? launch : counts(found) ? atomicAdd(word, 1ull) : found - 1;
     }
     if (taken - launch == count - 1) *word = 0;
-    return static_cast<uint32_t>(taken - launch);
+    return uint32_t(taken - launch);
   }
 };
 
@@ -3041,8 +2869,7 @@ struct KBlock {
   int round;          // the place in the queue of the tile after this one
 };
 
-// What a policy's producer keeps of the operands of a tile.
-struct OperandsAt {
+struct OperandsAt {   // what a policy's producer keeps of a tile's operands
   int x, y;
 };
 
@@ -3055,8 +2882,8 @@ __device__ inline bool has_queue(const typename Policy::Product& h) {
 }
 
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
-// place that is written anew. The producer that asks is at most kDepth k-blocks ahead of all consumers; those wait for the mask warps once
-// in each tile of a triangle, but for a lower half that is empty.
+// place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
+// once in each tile of a triangle, but for a lower half that is empty.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -3065,7 +2892,7 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
   return shared.next[round % kQueued];
 }
 
-// One thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
+// A thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
   if (!has_queue<Policy>(h)) return;
@@ -3086,8 +2913,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
   const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
   const int* const words = reinterpret_cast<const int*>(&tile);
   for (int cta = 0; cta < Policy::kCtas; ++cta)
-#pragma unroll
-    for (int u = 0; u < static_cast<int>(sizeof(ClusterTile)) / 4; u += 4)
+    UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
 }
 
@@ -3097,8 +2923,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
 template <typename T, int kN, int kMajorX, int kMajorY>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
-#pragma unroll
-  for (int k = 0; k < kBlock / 16; ++k)
+  UNROLL for (int k = 0; k < kBlock / 16; ++k)
     wgmma<T, kN, kMajorX, kMajorY>(sums, advance_descriptor(x, k * kStepX), advance_descriptor(y, k * kStepY), add || k > 0);
 }
 
@@ -3111,8 +2936,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
     const KRange range = Policy::k_range(h, tile, rank);
     const int count = range.end - range.begin;
     const OperandsAt operands = Policy::operands_of(h, shared, tile);
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
+    NO_UNROLL for (int i = 0; i < count; ++i) {
       const int k = h.tiles.k_block(range, i);
       Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
       if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
@@ -3120,19 +2944,18 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   }
 }
 
-// One warp writes the CTA's part of the zeros above the diagonal, in tiles on which no tile of C lies; at first, and in large products
-// between any two strips, it waits a while, since the operands' way to the SMs is the same and they are wanted sooner.
+// One warp writes the CTA's part of the zeros in tiles above the diagonal. At first, and in large products between any two strips, it
+// waits a while: operands come the same way to the SMs, and are wanted sooner.
 template <typename Policy>
 __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
   using Element = typename Policy::Element;
   if (!has_zeros(h.p)) return;
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
-  const int tiles = static_cast<int>(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
+  const int tiles = int(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
   __nanosleep(2000);
-#pragma unroll 1
-  for (int64_t u = cta; u < static_cast<int64_t>(tiles) * h.tiles.batches * kStrips; u += ctas) {
-    const int number = static_cast<int>(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
-    const int i = place - static_cast<int>(triangle(j - 1)), from = static_cast<int>(u % kStrips) * kLines;
+  NO_UNROLL for (int64_t u = cta; u < int64_t(tiles) * h.tiles.batches * kStrips; u += ctas) {
+    const int number = int(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
+    const int i = place - int(triangle(j - 1)), from = int(u % kStrips) * kLines;
     write_zeros<kBlockMN, Policy::kStreaming>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
                                               threadIdx.x % 32, 32);
     if (h.p.n >= 4096) __nanosleep(500 * sizeof(Element));
@@ -3141,7 +2964,7 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
 
 // ---- Skeleton: the kernel.
 
-// What the warps of a CTA do, each in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
+// Each warp in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
 template <typename Policy>
 __device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
@@ -3221,9 +3044,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
 # other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in a launch, and one for sums that are not finite.
 #
-# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings boxes
-# to the stages of the skeleton's pipeline, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
-# docs/limits.md has the measurements.
+# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings
+# boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
 _CUDA_HALF = r"""
 #include <atomic>
 #include <random>
@@ -3253,24 +3075,22 @@ using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat16
 __device__ inline void round_two(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
 __device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 
-// A warpgroup rounds its sums of a box once and writes it, block (row, col) of C, by way of shared memory: in lines of 128 bytes, rows, or
-// columns if C is column-major. Above the diagonal of a lower C it writes zeros. Calls take two places in turn: whoever writes
-// to one has since been at a barrier that all threads reached after they had read what was there before. c: of this product of the batch.
-// Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges there is no number.
+// A warpgroup rounds its sums of a box, block (row, col) of C, and writes it by way of shared memory: in lines of 128 bytes, rows, or
+// columns if C is column-major. Calls take two places in turn: whoever writes to one has since been at a barrier that all threads reached
+// after they had read what was there before. c: of this product of the batch. Returns whether a number is not finite that may lack terms:
+// dense products have every one, and beyond the edges there is no number.
 template <typename T>
 __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const bool by_rows = h.p.c_col == 1;
   if (h.p.c_lower && col >= row) {
     const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
-#pragma unroll
-    for (int u = 0; u < 32; ++u)
+    UNROLL for (int u = 0; u < 32; ++u)
       if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
   }
   uint32_t w[4][4];
   Two<T> zero[2] = {};   // or NaN, where a number is one, or Inf
-#pragma unroll
-  for (int u = 0; u < 16; ++u) {
+  UNROLL for (int u = 0; u < 16; ++u) {
     Two<T> two;
     round_two(sum[2 * u], sum[2 * u + 1], two);
     zero[u % 2] = __hfma2(two, Two<T>(), zero[u % 2]);
@@ -3282,11 +3102,9 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
   const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
   if (by_rows) {
-#pragma unroll
-    for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
+    UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
   } else {
-#pragma unroll
-    for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
+    UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
   }
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
   const bool any = named_barrier_or<128>(kConsumerTeam + group, is_masked(h.p) && !finite);
@@ -3297,14 +3115,11 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
   const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
   if (lines >= kBlock && length >= 8) {
-#pragma unroll
-    for (int u = 0; u < kBlock / 16; ++u)
+    UNROLL for (int u = 0; u < kBlock / 16; ++u)
       *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
   } else {
-#pragma unroll 1
-    for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
-#pragma unroll 1
-      for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
+    NO_UNROLL for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
+      NO_UNROLL for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
   }
   return any && m > 0 && n > 0;
 }
@@ -3321,13 +3136,12 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
     return two & (lower ? first : ~first);
   };
   *chunk(on) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
-#pragma unroll
-  for (int c = 0; c < 8; ++c)
+  UNROLL for (int c = 0; c < 8; ++c)
     if (lower ? c > on : c < on) *chunk(c) = uint4();
 }
 
-// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else CTAs have
-// tiles of 128 x 128.
+// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else tiles are
+// of 128 x 128.
 //
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
 //
@@ -3355,11 +3169,9 @@ struct Half {
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
   static __device__ KRange k_range(const HalfProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
-  static __device__ uint16_t* result(const HalfProduct& h, int batch) {
-    return static_cast<uint16_t*>(h.p.c) + batch_offset(h.p, h.p.c_batch, batch);
-  }
+  static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
   static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
-    return {static_cast<int>(batch_offset(h.p, h.p.x_batch, tile.batch)), static_cast<int>(batch_offset(h.p, h.p.y_batch, tile.batch))};
+    return {int(batch_offset(h.p, h.p.x_batch, tile.batch)), int(batch_offset(h.p, h.p.y_batch, tile.batch))};
   }
 
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
@@ -3371,14 +3183,12 @@ struct Half {
     uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.own.landed : shared.full)[at.stage];
     barrier_wait(&shared.empty[at.stage], at.parity);
     barrier_arrive_expect_tx(barrier, (rows + kBlocksN) * kOperandBytes);
-#pragma unroll
-    for (int u = 0; u < kBlocksM; ++u)
+    UNROLL for (int u = 0; u < kBlocksM; ++u)
       if (u < rows) {
         const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
         tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
       }
-#pragma unroll
-    for (int u = 0; u < kBlocksN; u += kCtas) {
+    UNROLL for (int u = 0; u < kBlocksN; u += kCtas) {
       const int block = u + (kWide ? rank : 0);
       const int line = (tile.col + block) * kBlock, depth = (on_side(y_side, tile.col + block, k) ? k : h.tiles.k_blocks) * kBlock;
       auto* const copy = kWide ? tma_load_multicast : tma_load;
@@ -3387,7 +3197,7 @@ struct Half {
     at.advance();
   }
 
-  // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place. They may
+  // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place, which may
   // still meet a NaN or an Inf of the other operand: see sum_again.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
     if (!is_masked(h.p) || warp < kFirstMaskWarp) return;
@@ -3397,8 +3207,7 @@ struct Half {
     Pipeline<kStages> at;
     for (int round = 0; tile.row >= 0; tile = next_tile<Half>(h, shared, round++)) {
       const KRange range = h.tiles.k_range(tile, rank);
-#pragma unroll 1
-      for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
+      NO_UNROLL for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
         const int k = h.tiles.k_block(range, i);
         if (!h.tiles.is_masked(tile, k)) continue;
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
@@ -3411,7 +3220,6 @@ struct Half {
     }
   }
 
-  // Masks a row of each block that lies on a diagonal.
   static __device__ void mask(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], const ClusterTile& tile, int rank, int k,
                               int row) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
@@ -3420,7 +3228,7 @@ struct Half {
     if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
   }
 
-  // A consumer warpgroup multiplies and stores its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
+  // A consumer warpgroup computes its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
     if constexpr (kWide)
@@ -3436,16 +3244,14 @@ struct Half {
     const uint32_t base = shared_address(&shared);
     const KRange range = h.tiles.k_range(tile, rank);
     float sum[32 * kCols] = {};
-#pragma unroll
-    for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
+    UNROLL for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
     auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
       if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
     };
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
-#pragma unroll 1
-    for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
+    NO_UNROLL for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
       warpgroup_arrive();
@@ -3465,30 +3271,25 @@ struct Half {
       if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
     };
     if (kWide || h.tiles.splits == 1) {
-#pragma unroll
-      for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
+      UNROLL for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float* const sums = reinterpret_cast<float*>(shared.own.stage);
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
-#pragma unroll
-      for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
+      UNROLL for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
       cluster_sync();
-#pragma unroll 1
-      for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
+      NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
-#pragma unroll 1
-        for (int from = 0; from < h.tiles.splits; ++from) {
+        NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {
           const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
-#pragma unroll
-          for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
+          UNROLL for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
         }
         store(0, box / 2, total);
       }
     }
     if (threadIdx.x % 128 == 0) {
-      const uint32_t first = (static_cast<uint32_t>(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
+      const uint32_t first = (uint32_t(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
       for (; again; again &= again - 1) h.non_finite.add(first + __ffs(again) - 1);
     }
   }
@@ -3500,8 +3301,7 @@ struct Half {
 // batch_strides become numbers of such steps.
 static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const OperandLayout& layout, int lines, int depth,
                               const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
-  using Encode = CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                          const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  using Encode = decltype(cuTensorMapEncodeTiled);
   static std::atomic<Encode*> known = nullptr;   // the driver's function
   Encode* encode = known;
   if (!encode) {
@@ -3522,15 +3322,13 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
     batch_strides[d] = unit ? batch_strides[d] / unit : 0;
     batches += (p.batch_size[d] - 1) * batch_strides[d];
   }
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(layout.lines_first ? lines : depth),
-                              static_cast<cuuint64_t>(layout.lines_first ? depth : lines), batches};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(layout.pitch) * 2, static_cast<cuuint64_t>(unit ? unit : 8) * 2};
+  const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
+  const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit ? unit : 8) * 2};
   const cuuint32_t box[] = {kBlock, kBlock, 1}, steps[] = {1, 1, 1};
-  const CUresult result =
+  return static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
       encode(&map, type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes,
              strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return static_cast<cudaError_t>(result);   // the driver's errors have the runtime's numbers
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 template <typename Policy>
@@ -3541,9 +3339,9 @@ static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream
 }
 
 // A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
-// adds to them. So nothing has to be cleared beforehand. The upper half, NonFinite's, is odd, and so never zero.
+// adds to them. The upper half, NonFinite's, is odd, and so never zero.
 static uint64_t number_of_launch() {
-  static std::atomic<uint64_t> next = (static_cast<uint64_t>(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
+  static std::atomic<uint64_t> next = (uint64_t(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
   return next += 2ull << 32;
 }
 
@@ -3564,7 +3362,7 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   h.queue = {words, number_of_launch()};
   if (is_masked(p))
     h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), reinterpret_cast<uint32_t*>(words + 2), reinterpret_cast<uint32_t*>(words + 3),
-                    static_cast<uint32_t>(h.queue.launch >> 32), static_cast<uint32_t>(box_count(p))};
+                    uint32_t(h.queue.launch >> 32), uint32_t(box_count(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
   if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
@@ -3589,9 +3387,8 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
 # Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
 # fallback: theirs is for product_behind.
 #
-# One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote. Every
-# number below that depends on another is derived from it; docs/kernel.md follows one k-block through it, docs/limits.md has the
-# measurements.
+# One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote.
+# docs/kernel.md follows one k-block through it.
 _CUDA_PAIRS_TYPES = r"""
 // ---- Pairs: what its CTAs are given.
 
@@ -3613,16 +3410,14 @@ struct PairsProduct {
 // So many k-blocks are a chain: see "Element types: long sums". Those of a tile are added in memory.
 constexpr int kTileChain = 32;
 
-// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: the chain is not the tile's first. kHasX, kWideX << row
-// block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
+// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
+// kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
 enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
 template <Operand kOperand>
-__device__ inline int lines_of(const PairsProduct& h) {
-  return kOperand == kX ? h.tiles.m_blocks : blocks_in(h.p.n);
-}
+__device__ inline int lines_of(const PairsProduct& h) { return kOperand == kX ? h.tiles.m_blocks : blocks_in(h.p.n); }
 
 template <Operand kOperand, Contraction kC>
 __device__ inline bool has_block(const PairsProduct& h, int line, int k) {
@@ -3651,30 +3446,24 @@ _CUDA_PAIRS = r"""
 // next one. kCount of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
 template <int kCount, bool kFar = false>
 __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
-#pragma unroll
-  for (int u = 0; u < kCount; u += 4) {
+  UNROLL for (int u = 0; u < kCount; u += 4) {
     float4* const to = kFar ? at : at + u * 32;
     *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
     if (kFar) at = next_address(at, step);
   }
 }
 
-// Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that one that lies in shared
-// memory takes no register.
+// Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that it may take no register.
 template <int kCount, int kStride, bool kFar = false>
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
-#pragma unroll 1
-  for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
-#pragma unroll
-    for (int part = 0; part < kCount / 32; ++part) {
+  NO_UNROLL for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
+    UNROLL for (int part = 0; part < kCount / 32; ++part) {
       float4 other[8];   // all read before the first is added: the reads then wait for memory together
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
+      UNROLL for (int u = 0; u < 8; ++u) {
         other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
         if (kFar) at = next_address(at, step);
       }
-#pragma unroll
-      for (int u = 0; u < 8; ++u) {
+      UNROLL for (int u = 0; u < 8; ++u) {
         float* const four = sum + part * 32 + 4 * u;
         four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
       }
@@ -3683,40 +3472,35 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& parts, 
 
 // ---- Pairs: writing a tile, or leaving its sums.
 
-// Writes 128 columns of the 64 rows that this warpgroup holds, from row and column `first` on. Zeros above the diagonal. A warp's stores
-// fill sectors of 32 bytes: eight columns of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
+// Writes 128 columns of this warpgroup's 64 rows, from row and column `first` on. A warp's stores fill sectors of 32 bytes: eight columns
+// of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
 __device__ inline void write_rows(const PairsProduct& of, int batch, int first_row, int first_col, const float (&total)[64]) {
   const Product& p = of.p;
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = first_col + lane % 4 * 2;
-  float* at = static_cast<float*>(p.c) + static_cast<uint32_t>(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
+  float* at = static_cast<float*>(p.c) + uint32_t(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
   const int below = p.c_lower ? row0 - col0 : 128;   // how far the diagonal is from `at`
   const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
   if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int g = 0; g < 16; ++g) {
+    UNROLL for (int h = 0; h < 2; ++h)
+      UNROLL for (int g = 0; g < 16; ++g) {
         const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
         __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
       }
   } else if (inside && p.c_row == 1) {
-#pragma unroll
-    for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
+    UNROLL for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
       const int col = g / 2 * 8 + g % 2;
       __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
       __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
       at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
     }
   } else {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    UNROLL for (int h = 0; h < 2; ++h) {
       const int row = row0 + 8 * h, cols = p.c_lower ? row + 1 : p.n;   // of the row that have sums
       float* one = next_address(at, 8 * h * p.c_row);
       if (row >= p.m) break;
-#pragma unroll
-      for (int g = 0; g < 32; ++g) {
+      UNROLL for (int g = 0; g < 32; ++g) {
         if (g % 8 == 0) keep(col0);   // else all conditions are known beforehand, and take registers that sums need
         const int col = col0 + g / 2 * 8 + g % 2;
         if (col < p.n) __stcs(one, col < cols ? total[g / 2 * 4 + 2 * h + g % 2] : 0.0f);
@@ -3726,8 +3510,8 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   }
 }
 
-// Where a warpgroup leaves the sums of a tile's chains for the next one: in the tile's own part of C, where that takes 16 bytes at a time,
-// line by line; else in the workspace. step: from four of a thread to its next.
+// Where a warpgroup leaves the sums of a tile's chains for the next one: in the tile's own part of C, line by line, where that takes 16
+// bytes at a time; else in the workspace. step: from four of a thread to its next.
 __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& tile, int line, int group, int thread, int64_t& step) {
   const Product& p = h.p;
   const bool by_rows = p.c_col == 1;
@@ -3735,7 +3519,7 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
     const int chunks = by_rows ? kTileEdge / 4 : kBlock / 4;   // of a line
     const int64_t pitch = by_rows ? p.c_row : p.c_col;
     step = 128 / chunks * pitch / 4;
-    float* const c = static_cast<float*>(p.c) + static_cast<uint32_t>(tile.batch) * h.c_batch;
+    float* const c = static_cast<float*>(p.c) + uint32_t(tile.batch) * h.c_batch;
     return reinterpret_cast<float4*>(c + line * kBlock * p.c_row + tile.col * kBlock * p.c_col + thread / chunks * pitch) + thread % chunks;
   }
   step = 128;
@@ -3745,12 +3529,12 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
 // or, behind the tile's last chain, go to C.
 //
-// A tile in splits: all splits but the last leave their sums in the workspace, and the last one adds them to its own, in their order. So
-// the result is the same every time. It does not wait for one that has not begun: they are handed out in their order.
+// The last split of a tile adds the sums of those before to its own, in their order: so the result is the same every time. It does not wait
+// for one that has not begun: they are handed out in their order.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
-  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * static_cast<int>(block_rank_in_cluster()) + group;   // in blocks
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
   int64_t step = 128;
   float4* at = nullptr;
   if (kChains) at = chain_place(h, tile, line, group, thread, step);
@@ -3758,12 +3542,12 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
   if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
   if (tile.splits > 1) {
-    const int64_t of_tile = static_cast<int64_t>(tile.batch) * kLines * h.tiles.rows + line;
+    const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
-    at = reinterpret_cast<float4*>(h.partial_sums + (static_cast<int64_t>(tile.place) * kLines + line % kLines) * kPart) + thread;
+    at = reinterpret_cast<float4*>(h.partial_sums + (int64_t(tile.place) * kLines + line % kLines) * kPart) + thread;
     const bool leaves = tile.split < tile.splits - 1;
     if (leaves) {
-      at += static_cast<int64_t>(tile.split) * kPart;
+      at += int64_t(tile.split) * kPart;
     } else {
       if (thread == 0)
         while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
@@ -3792,11 +3576,9 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
   int flags = k_block.last ? kLast | kEnds : 0;
   if (kChains && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
   if (kChains && k_block.place >= kTileChain) flags |= kAgain;
-#pragma unroll
-  for (int u = 0; u < 2; ++u)
+  UNROLL for (int u = 0; u < 2; ++u)
     if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
-#pragma unroll
-  for (int u = 0; u < 4; ++u)
+  UNROLL for (int u = 0; u < 4; ++u)
     if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
   return flags;
 }
@@ -3804,7 +3586,7 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
 // ---- Pairs: what a warpgroup multiplies.
 
 // What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
-// register: all that the consumers keep beside their sums must fit into the few that are left.
+// register: few are left beside the sums.
 struct ColumnHalf {
   int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
   static constexpr int kMultiplyBit = 1 << 10, kEndsBit = 1 << 11, kWideBit = 1 << 12;
@@ -3822,7 +3604,7 @@ struct ConsumedKBlock {
   __device__ int round() const { return what / kRound % (2 * kQueued); }
 };
 
-// The shared memory as a warp of consumers sees it, by addresses and not by pointers.
+// The shared memory as a warp of consumers sees it.
 template <typename Policy>
 struct ConsumerView {
   using Shared = SharedMemory<Policy>;
@@ -3841,7 +3623,7 @@ struct ConsumerView {
   __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
   __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
-  // Waits for the next k-block, X and the first half of Y.
+  // Waits for X and the first half of Y.
   __device__ void next_k_block(Pipeline<Policy::kStages>& pipeline, ConsumedKBlock& k_block, ColumnHalf& first) const {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
     k_block.what = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * pipeline.stage);
@@ -3893,15 +3675,13 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   };
   if (kLo && h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
-#pragma unroll 1
-    for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
+    NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
       warpgroup_arrive();
       issue(advance_descriptor(x, product == 0 ? kOperandBytes : 0), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), false);
       warpgroup_commit_batch();
       const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
       float of_y[2];
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
+      UNROLL for (int u = 0; u < 2; ++u)
         of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) * (product == 1 ? view.residual(h.y_stage(), u) : 1.0f) : 0.0f;
       warpgroup_wait<0>();
       promote(sums, of_x, of_y[0], of_y[1], total);
@@ -3909,8 +3689,7 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
     view.release(h.y_stage());
     return;
   }
-  // lo hi + hi lo come before hi hi: so the small terms are added while the sums are small.
-  // Issue wgmma
+  // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
   warpgroup_arrive();
   if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
   const float of_x = view.unscale(h.x_stage(), view.group);
@@ -3922,9 +3701,8 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   // Wait for the next stages, and then for the sums
   meanwhile();
   warpgroup_wait<0>();
-  // Give the stage back
+  // Give the stage back, and promote
   view.release(h.y_stage());
-  // Promote
   promote(sums, of_x, of_first, of_second, total);
 }
 
@@ -3934,8 +3712,8 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
 //   X:       | hi, rows 0..63 | lo, rows 0..63 | hi, rows 64..127 | lo, rows 64..127 |      8 KB each: 64 x 64 float16,
 //   Y:       | hi, columns 0..63 | hi, 64..127 | lo, columns 0..63 | lo, 64..127 |          rows of 128 bytes, swizzled
 //
-// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other;
-// while one promotes its sums the other multiplies. What both CTAs need, Y, each of them fetches half of, for both.
+// Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other:
+// while one promotes its sums the other multiplies. Of Y, which both CTAs need, each fetches half, for both.
 //
 // kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo.
 template <Contraction kContraction, int kProducts>
@@ -3959,7 +3737,7 @@ struct Pairs {
     OperandsAt first;     // the first blocks of the tile's matrices
   };
 
-  // If the only product needs the fallback there is nothing to do. What packing has found is asked for once it has ended.
+  // If the only product needs the fallback there is nothing to do.
   static __device__ bool has_work(const PairsProduct& h) {
     if (blockIdx.x == 0 && threadIdx.x == 0) atomicOr(h.progress, kPackingEnded);
     return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
@@ -3980,14 +3758,14 @@ struct Pairs {
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, const OperandsAt&) {
-    constexpr int kBytesAndHead = kPartBytes + static_cast<int>(sizeof(BlockHead));
+    constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
     int flags = k_block_flags<kContraction, kLo>(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
-        const uint8_t* from = h.y.blocks + static_cast<int64_t>(block) * kBlockBytes;
+        const uint8_t* from = h.y.blocks + int64_t(block) * kBlockBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
         if (kLo) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
@@ -3995,31 +3773,28 @@ struct Pairs {
       }
     };
 
-    // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes when they are on their way.
+    // Wait for two empty stages, and copy the first half of Y, and X. What else takes time comes later.
     barrier_wait(&shared.empty[at.stage], at.parity);
     copy_y(0);
     const int stage_y = at.stage;
     at.advance();
     barrier_wait(&shared.empty[at.stage], at.parity);
-#pragma unroll
-    for (int u = 0; u < 2; ++u)
+    UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
         const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
-        const uint8_t* from = h.x.blocks + static_cast<int64_t>(block) * kBlockBytes;
+        const uint8_t* from = h.x.blocks + int64_t(block) * kBlockBytes;
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
     if (kLo && (k_block.jumps || k % 32 == 0)) {
       const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
+      UNROLL for (int u = 0; u < 2; ++u) {
         const int col = first_col + 2 * u;
         own.wide[u] = wide_blocks<kX, kContraction>(h, x_matrix, first_row + u, k);
         own.wide[2 + u] = wide_blocks<kY, kContraction>(h, y_matrix, col, k) | wide_blocks<kY, kContraction>(h, y_matrix, col + 1, k);
       }
     }
-#pragma unroll
-    for (int u = 0; kLo && u < 2; ++u)
+    UNROLL for (int u = 0; kLo && u < 2; ++u)
       flags |= (own.wide[u] >> k % 32 & 1) * (kWideX << u) | (own.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
     own.flags[stage_y] = flags | k_block.round % (2 * kQueued) * kRound;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
@@ -4033,10 +3808,9 @@ struct Pairs {
     at.advance();
   }
 
-  // The tile is read anew behind each chain, from its place in the queue, and which place this is from a k-block's flags: meanwhile both
-  // would take registers that sums need.
+  // The tile is read anew behind each chain, from its place in the queue, which stands in a k-block's flags: both would take registers.
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
-    ConsumerView<Pairs> view = {shared_address(&shared), static_cast<int>(threadIdx.x / 128)};
+    ConsumerView<Pairs> view = {shared_address(&shared), int(threadIdx.x / 128)};
     keep(view.base);
     ConsumedKBlock k_block;
     ColumnHalf first, second;
@@ -4047,8 +3821,7 @@ struct Pairs {
     do {
       view.next_k_block(pipeline, k_block, first);
       float total[2][64];
-#pragma unroll
-      for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
+      UNROLL for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
       do {
         consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
         consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
@@ -4075,22 +3848,17 @@ __device__ inline void mirror_block(const Product& p, Word* c, int row, int col,
     Word v[kNear];
   };
   constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;   // of a thread
-  auto line = [](int u) { return (u * kMirrorThreads + static_cast<int>(threadIdx.x)) / kInLine; };
-  auto near = [](int u) { return (u * kMirrorThreads + static_cast<int>(threadIdx.x)) % kInLine * kNear; };
+  auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
+  auto near = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
   auto is_below = [&](int m, int n) { return kNear > 1 || (row + m < p.m && col + n < row + m); };
   Vector held[kCount] = {};   // all are read before the first is written anywhere: else each would wait for the one before
-#pragma unroll
-  for (int u = 0; u < kCount; ++u)
+  UNROLL for (int u = 0; u < kCount; ++u)
     if (is_below(line(u), near(u))) held[u] = *reinterpret_cast<const Vector*>(c + (row + line(u)) * p.c_row + (col + near(u)) * p.c_col);
-#pragma unroll
-  for (int u = 0; u < kCount; ++u)
-#pragma unroll
-    for (int e = 0; e < kNear; ++e) block[line(u)][near(u) + e] = held[u].v[e];
+  UNROLL for (int u = 0; u < kCount; ++u)
+    UNROLL for (int e = 0; e < kNear; ++e) block[line(u)][near(u) + e] = held[u].v[e];
   __syncthreads();
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) {
-#pragma unroll
-    for (int e = 0; e < kNear; ++e) held[u].v[e] = block[near(u) + e][line(u)];
+  UNROLL for (int u = 0; u < kCount; ++u) {
+    UNROLL for (int e = 0; e < kNear; ++e) held[u].v[e] = block[near(u) + e][line(u)];
     if (is_below(near(u), line(u))) *reinterpret_cast<Vector*>(c + (col + line(u)) * p.c_row + (row + near(u)) * p.c_col) = held[u];
   }
 }
@@ -4100,8 +3868,8 @@ template <typename Word>
 __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__ Product p) {
   constexpr int kNear = 16 / sizeof(Word);
   __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
-  const int batches = static_cast<int>(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
-  const int row = i * kBlock, col = static_cast<int>(number - triangle(i)) * kBlock;
+  const int batches = int(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
+  const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
   Word* const c = static_cast<Word*>(p.c) + batch_offset(p, p.c_batch, blockIdx.x % batches);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   grid_dependency_wait();
@@ -4127,26 +3895,26 @@ cudaError_t launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cu
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
-# Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product, and product_behind, which does nothing but for outliers
-# or as the fallback. Each starts before the one ahead of it has ended, and waits for it inside.
+# Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product and product_behind. Each starts before the one ahead of it
+# has ended, and waits for it inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: what is to be packed.
 
-// The matrices that are to be packed, as they are stored; the Workspace says where they go. Those that the whole batch has in common once.
+// The matrices that are to be packed, as they are stored; the Workspace says where they go. One that the whole batch has counts once.
 static Packed to_pack(const Product& p, Operand operand) {
-  const auto& strides = operand == kX ? p.x_batch : p.y_batch;
+  const bool of_x = operand == kX, k_in_rows = k_is_row(operand, p.contraction);
+  const auto& strides = of_x ? p.x_batch : p.y_batch;
   const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
-  const bool k_in_rows = k_is_row(operand, p.contraction);
-  const int lines = operand == kX ? p.m : p.n;
+  const int lines = of_x ? p.m : p.n;
   Packed packed = {};
-  packed.source = static_cast<const float*>(operand == kX ? p.x : p.y);
-  packed.row_stride = operand == kX ? p.x_row : p.y_col, packed.col_stride = operand == kX ? p.x_col : p.y_row;
+  packed.source = static_cast<const float*>(of_x ? p.x : p.y);
+  packed.row_stride = of_x ? p.x_row : p.y_col, packed.col_stride = of_x ? p.x_col : p.y_row;
   if (k_in_rows) std::swap(packed.row_stride, packed.col_stride);
   packed.rows = k_in_rows ? p.k : lines, packed.cols = k_in_rows ? lines : p.k;
-  packed.triangular = operand == kX ? p.x_triangular : p.y_triangular, packed.block_cols = blocks_in(packed.cols);
-  packed.matrices = common ? 1 : static_cast<int>(p.batches);
+  packed.triangular = of_x ? p.x_triangular : p.y_triangular, packed.block_cols = blocks_in(packed.cols);
+  packed.matrices = common ? 1 : int(p.batches);
   const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols;
-  packed.blocks_each = static_cast<int>(blocks);
+  packed.blocks_each = int(blocks);
   return packed;
 }
 static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
@@ -4157,8 +3925,7 @@ static bool is_square_of_one(const Product& p) {
          std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
 }
 
-// A batch whose packed operands take more than this is computed in parts.
-constexpr int64_t kMostPackedBytes = 256 << 20;
+constexpr int64_t kMostPackedBytes = 256 << 20;   // a batch whose packed operands take more is computed in parts
 
 int64_t products_at_once(const Product& p) {
   const int64_t blocks = int64_t(to_pack(p, kX).blocks_each) + to_pack(p, kY).blocks_each;
@@ -4191,8 +3958,8 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
 // The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
 enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
 
-// Everything that Hopper products need besides their operands, laid out in one allocation: first words that are reset before use, which are
-// the Controls, the progress, the masks of wide blocks and the counters.
+// Everything that Hopper products need besides their operands, in one allocation: first words that are reset before use, the Controls, the
+// progress, the masks of wide blocks and the counters.
 struct Workspace {
   Control* controls;
   int* progress;
@@ -4201,7 +3968,7 @@ struct Workspace {
   float* partial_sums[2];
   bool chains_in_c;      // see PairsProduct
   float* chain_sums;     // both gradients' clusters have places in it
-  int* gradient_words;   // triangular products have the words of their gradients, too, and reset them with their own: that saves a launch
+  int* gradient_words;   // those of a triangular product's gradients, which it resets with its own: that saves a launch
   int words;             // how many there are
   int64_t numbers;       // of tiles, which has to be an int
   SplitTiles tiles;
@@ -4232,11 +3999,11 @@ struct Workspace {
     take_masks(x);
     const bool packs_y = !gradients && !is_square_of_one(p);
     if (packs_y) take_masks(y);
-    for (int product = 0; product < products; ++product) queue[product] = take_words(queue_words);
+    for (int u = 0; u < products; ++u) queue[u] = take_words(queue_words);
     const int64_t masks_of_g = p.batches * (row_mask_words(x) + col_mask_words(x));   // at most
     // As above, for two
     gradient_words = take_words(gradients || !is_lower(p) ? 0 : even(progress_words) + masks_of_g + 2 + 2 * even(queue_words));
-    words = static_cast<int>(at);
+    words = int(at);
     bytes = (at * 4 + 127) / 128 * 128;
     auto take = [&](int64_t count) {
       bytes += count;
@@ -4247,11 +4014,11 @@ struct Workspace {
     };
     take_metadata(x);
     if (packs_y) take_metadata(y);
-    x.blocks = take(block_count(x) * static_cast<int64_t>(kBlockBytes));
-    if (packs_y) y.blocks = take(block_count(y) * static_cast<int64_t>(kBlockBytes));
+    x.blocks = take(block_count(x) * int64_t(kBlockBytes));
+    if (packs_y) y.blocks = take(block_count(y) * int64_t(kBlockBytes));
     if (!gradients && !packs_y) y = x;
     const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
-    for (int product = 0; product < products; ++product) partial_sums[product] = reinterpret_cast<float*>(take(sums * sizeof(float)));
+    for (int u = 0; u < products; ++u) partial_sums[u] = reinterpret_cast<float*>(take(sums * sizeof(float)));
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether some are left in the workspace: sums of a cluster's tile
@@ -4263,8 +4030,7 @@ struct Workspace {
 
 // ---- Hopper kernel, launching: one kernel each.
 
-// Sets the counters in a workspace, and the masks of wide blocks, to zero. It waits first: packing counts on it that everything before this
-// kernel has ended when packing begins.
+// Sets the words of a workspace to zero. It waits first: packing counts on it that everything before this kernel has ended.
 __global__ void reset_counters(int* words, int count) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   grid_dependency_wait();
@@ -4277,12 +4043,11 @@ cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
   return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
 }
 
-// An outlier of a line meets every tile on it. With too many the fallback is sooner done with the whole product.
+// An outlier of a line meets every tile on it: with too many the fallback is sooner done.
 int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 static cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  const Launch launch(packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream);
-  return launch_kernel<pack_blocks>(launch, packing);
+  return launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
 }
 
 template <typename First, typename Second = First>
@@ -4299,18 +4064,15 @@ static cudaError_t launch_as(const PairsProduct* of, int clusters, cudaStream_t 
   return launch_kernel<tile_product<First, Second>>(launch, products);
 }
 
-// One product, or two of one size, which are then NT and TN.
+// One product, or two of one size, NT and TN.
 cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cudaStream_t stream) {
   return with_constant(of[0].p.tf32, [&](auto tf32) {
     constexpr int kProducts = tf32 ? 1 : 3;
-    using NN = Pairs<kNN, kProducts>;
     using NT = Pairs<kNT, kProducts>;
     using TN = Pairs<kTN, kProducts>;
     if (count == 2) return launch_as<NT, TN>(of, clusters, stream);
-    const Contraction contraction = of[0].p.contraction;
-    return contraction == kNN   ? launch_as<NN>(of, clusters, stream)
-           : contraction == kNT ? launch_as<NT>(of, clusters, stream)
-                                : launch_as<TN>(of, clusters, stream);
+    if (of[0].p.contraction == kNN) return launch_as<Pairs<kNN, kProducts>>(of, clusters, stream);
+    return of[0].p.contraction == kNT ? launch_as<NT>(of, clusters, stream) : launch_as<TN>(of, clusters, stream);
   });
 }
 
@@ -4318,24 +4080,14 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
   int* const words = at.queue[which];
   SplitTiles tiles = at.tiles;
   static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
-  return {p,
-          x,
-          y,
-          tiles,
-          {reinterpret_cast<unsigned long long*>(words + kNextTile), 0},
-          0,
-          p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0,
-          at.controls,
-          at.progress,
-          words + kSplitsDone,
-          at.partial_sums[which],
-          at.chains_in_c,
-          at.chain_sums};
+  const TileQueue queue = {reinterpret_cast<unsigned long long*>(words + kNextTile), 0};
+  return {p, x, y, tiles, queue, 0, p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0, at.controls, at.progress, words + kSplitsDone,
+          at.partial_sums[which], at.chains_in_c, at.chain_sums};
 }
 
 // ---- Launching: what the binding calls.
 
-// Products of float32 operands, as many as products_at_once allows. Those of C lie one after the other, as the binding makes them.
+// Float32 products, as many as products_at_once allows, whose C lie one after the other, as the binding makes them.
 static cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
   const int clusters = gpu.sms / 2;
   const Workspace at(product, clusters, 0, workspace);
@@ -4352,12 +4104,12 @@ static cudaError_t launch_hopper(const Product& product, void* workspace, bool k
 
 // Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
 static bool hopper_serves(const Product& p) {
-  return is_lower(p) ? p.n >= 1152 : static_cast<double>(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
+  return is_lower(p) ? p.n >= 1152 : double(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
 }
 
-// Whether a batch keeps the Hopper kernel's large tiles busy, though one of its products would be too small for them.
+// Whether a batch keeps the Hopper kernel's large tiles busy, though one of its products would not.
 static bool hopper_serves_batch(const Product& p) {
-  const double all = static_cast<double>(p.m) * p.n * p.k * static_cast<double>(p.batches);
+  const double all = double(p.m) * p.n * p.k * double(p.batches);
   if (p.batches == 1) return false;
   return is_lower(p) ? p.n >= 1152 || (p.n >= 768 && all >= 1.25e10) : p.m >= 512 && p.n >= 512 && all >= 8e8;
 }
@@ -4369,7 +4121,7 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
 }
 
-// Whether so few tiles of float32 that the tf32 kernel is faster than the mma kernel, which may have to copy operands, too.
+// Whether float32 tiles are so few that the tf32 kernel is faster than the mma kernel, which may have to copy operands, too.
 static bool few_tiles(const Product& p, const Gpu& gpu) {
   return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kMmaKernel) ? 4 : 1);
 }
@@ -4446,11 +4198,10 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
   if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
   if (dy.c) products[count] = describe_pairs(dy, x, g, at, count), ++count;
   if (error == cudaSuccess) error = launch_products(products, count, clusters, stream);
-  auto behind = [&](int which, const Packed& x, const Packed& y) {
-    return Behind{at.progress, at.controls, at.queue[which] + kNextBehind, x, y};
+  auto behind = [&](const Product& p, int which, const Packed& x, const Packed& y) {
+    if (error == cudaSuccess && p.c) error = launch_behind(p, gpu, {at.progress, at.controls, at.queue[which] + kNextBehind, x, y}, stream);
   };
-  if (error == cudaSuccess && dx.c) error = launch_behind(dx, gpu, behind(0, g, y), stream);
-  if (error == cudaSuccess && dy.c) error = launch_behind(dy, gpu, behind(dx.c != nullptr, x, g), stream);
+  behind(dx, 0, g, y), behind(dy, dx.c != nullptr, x, g);
   return error;
 }
 """
@@ -4459,7 +4210,7 @@ cudaError_t launch_gradients(const Product& product, const Product& dx, const Pr
 # 2. Binding and build
 # ======================================================================================================================
 
-# The only C++ that knows torch: it turns two tensors that the operator below has checked into a Product and launches it.
+# The only C++ that knows torch: it turns two tensors that the operator has checked into a Product and launches it.
 _CPP_BINDING = r"""
 // ---- Binding: errors, and what a GPU is.
 
@@ -4482,8 +4233,8 @@ namespace {
 
 using at::Tensor;
 
-// TORCH_CHECK is given one string: parts it would print to a stream, and where a toolchain links the C++ library statically into an
-// extension, a stream of its own ends the process instead of telling what is wrong.
+// TORCH_CHECK is given one string: parts it would print to a stream, and where the C++ library is linked statically into an extension, that
+// ends the process instead of telling what is wrong.
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
@@ -4499,8 +4250,8 @@ void check(cudaError_t error) {
                          cudaGetErrorName(error) + " (" + std::to_string(error) + "), " + cudaGetErrorString(error) + advice + ".");
 }
 
-// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, and the driver's functions (one
-// encodes tensor maps) want one: cudaSetDevice makes it. The guard alone calls that only where another device is current.
+// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, which the driver's functions want:
+// cudaSetDevice makes it. The guard alone calls that only where another device is current.
 struct OnDevice {
   c10::cuda::CUDAGuard guard;
   explicit OnDevice(const Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device())); }
@@ -4513,7 +4264,7 @@ const Gpu& gpu_of(const Tensor& x) {
     for (size_t device = 0; device < found.size(); ++device) {
       auto ask = [&](cudaDeviceAttr attribute) {
         int value = 0;
-        check(cudaDeviceGetAttribute(&value, attribute, static_cast<int>(device)));
+        check(cudaDeviceGetAttribute(&value, attribute, int(device)));
         return value;
       };
       found[device] = {ask(cudaDevAttrMultiProcessorCount),
@@ -4529,11 +4280,11 @@ const Gpu& gpu_of(const Tensor& x) {
 // The place of a dtype in ElementType; 4 where there is no kernel for it.
 int element_type(at::ScalarType type) {
   constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
-  return static_cast<int>(std::find(std::begin(types), std::end(types), type) - types);
+  return int(std::find(std::begin(types), std::end(types), type) - types);
 }
 
-// Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow
-// it. False if more than kMaxBatchDims remain.
+// Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow it. False if
+// more than kMaxBatchDims remain.
 bool describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
@@ -4572,15 +4323,15 @@ struct Structure {
   bool valid() const { return x <= kUpper && y <= kUpper && c >= kAll && c <= kSymmetric && (x != y || x == kAll || x == c); }
 };
 
-// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree (they may be
-// expanded). Operands that have too many of those, strided in unrelated ways, are copied.
+// The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
+// that have too many of those, strided in unrelated ways, are copied.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (!describe_batch(x, y, c, p)) {
     x = x.contiguous(), y = y.contiguous();
     TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
   }
-  p.m = static_cast<int>(c.size(-2)), p.n = static_cast<int>(c.size(-1)), p.k = static_cast<int>(x.size(contraction == kTN ? -2 : -1));
+  p.m = int(c.size(-2)), p.n = int(c.size(-1)), p.k = int(x.size(contraction == kTN ? -2 : -1));
   p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
@@ -4597,14 +4348,14 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   return p;
 }
 
-// A tensor of which every stride but the last, which is 1, is a multiple of eight elements.
+// A tensor whose strides but the last, which is 1, are multiples of eight elements.
 Tensor empty_padded(const Tensor& like) {
   c10::SmallVector<int64_t, 8> shape(like.sizes().begin(), like.sizes().end());
   shape.back() = (shape.back() + 7) / 8 * 8;
   return at::empty(shape, like.options()).narrow(-1, 0, like.size(-1));
 }
 
-// A copy that is one. What is broadcast stays so.
+// A copy that is padded so. What is broadcast stays so.
 Tensor padded_copy(const Tensor& t) {
   Tensor once = t;
   for (int64_t d = 0; d < t.dim() - 2; ++d)
@@ -4614,7 +4365,7 @@ Tensor padded_copy(const Tensor& t) {
 
 // ---- Binding: what the kernels can be given.
 
-// Whether all that is a tensor of this kind lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
+// Whether all of a tensor lies in its memory: no subclass (DTensor), none of torch's wrappers, no negated view.
 bool is_memory(const Tensor& t) {
   using c10::DispatchKey;
   static const c10::DispatchKeySet keys(
@@ -4648,8 +4399,8 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 using Maybe = std::optional<Tensor>;
 
-// C = the contraction of two CUDA tensors; the kernel that computed it. If `keep`, the workspace that the Hopper kernel left, if it holds
-// the whole batch: how that went, and the packed operands. If `explain`, its Control of each of the batch, as ints.
+// C = the contraction of two CUDA tensors; the kernel that computed it; if `keep`, the workspace that the Hopper kernel left, if it holds
+// the whole batch: how that went, and the packed operands; if `explain`, its Control of each of the batch, as ints.
 std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep,
                                                       bool explain) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
@@ -4695,7 +4446,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
-// both where something else looks on. `first`: they have not been computed from it before.
+// both where something else looks on. `first`: see launch_gradients.
 std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure, bool for_x,
                                                  bool for_y) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};

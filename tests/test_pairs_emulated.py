@@ -191,7 +191,7 @@ def build(model, folder, types):
         skeleton(model),
         types,
         model._CUDA_PAIRS,
-        cut(launch, "// The matrices that are to be packed", "// A batch whose packed operands take more"),
+        cut(launch, "// The matrices that are to be packed", "constexpr int64_t kMostPackedBytes"),
         cut(launch, "// ---- Hopper kernel, launching: the workspace.", "// ---- Hopper kernel, launching: one kernel each."),
         cut(launch, "PairsProduct describe_pairs(", "// ---- Launching: what the binding calls."),
         emulation.PRODUCT,

@@ -129,7 +129,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
   CHECK(tf32_plan(p, at_once, plan), "there is no plan");
   const int rows = ceil_div(m, kTfBlockMN), cols = ceil_div(n, kTfBlockMN), size = plan.cluster_size;
   CHECK((size == 1 || size == 2 || size == kTfMostSplits) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
-  CHECK(!tf32_has_table(p) || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters,
+  CHECK(!are_triangles(p) || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters,
         size);
   CHECK(size == 1 || static_cast<int64_t>(plan.clusters) * size * batches <= static_cast<int64_t>(at_once) * kTfMostSplits,
         "%d clusters of %d are shared, but not there at once", plan.clusters, size);
