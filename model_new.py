@@ -5077,11 +5077,7 @@ def _product_by_torch(X, Y, contraction, structure):
     return C if contraction == _NN else cut(C, out=C)
 
 
-# ---- Operator, as PyTorch knows it. ----------------------------------------------------------------------------------
-#
-# torch.ops.tril_matmul.product is what torch.compile and export see; _Product is the same for eager autograd and torch.func, which want an
-# autograd.Function of their own. The three contractions are each other's derivatives (see the trilinear form above), so one operator
-# serves gradients of every order. Executing this file again, as notebooks do, defines it anew.
+# ---- Operator: what it computes, its gradients and its cost. ----------------------------------------------------------
 
 
 def _product(X, Y, contraction, structure):
@@ -5089,21 +5085,25 @@ def _product(X, Y, contraction, structure):
     return _product_by_kernels(X, Y, contraction, structure)[0] if _has_kernels(X) else _product_by_torch(X, Y, contraction, structure)
 
 
-_definition = torch.library.custom_op(
-    "tril_matmul::product", _product, mutates_args=(), schema="(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
-)
+def _inverse(L, unitriangular):
+    """The inverses of lower triangular matrices. On a GPU blocks of 64 on the diagonal by a kernel; then of two neighbours X11 and X22 and
+    what stands between them X21 = -X22 L21 X11, by our products, until one is left."""
+    if L.dtype in (torch.float16, torch.bfloat16):
+        return _inverse(L.float(), unitriangular).to(L.dtype)
+    if not _has_kernels(L):
+        one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand(L.shape)
+        return torch.linalg.solve_triangular(L.tril(), one, upper=False, unitriangular=unitriangular).contiguous()
+    X, N, edge = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64
+    while edge < N:
+        for begin in range(0, N - edge, 2 * edge):
+            first, second = slice(begin, begin + edge), slice(begin + edge, begin + 2 * edge)
+            right = _product(L[..., second, first], X[..., first, first], _NN, _masked(_FULL, _TRIL, _FULL))
+            X[..., second, first] = _product(X[..., second, second], right, _NN, _masked(_TRIL, _FULL, _FULL)).neg_()
+        edge *= 2
+    return X
 
 
-def _product_op(X, Y, contraction, structure):
-    """The operator as it was defined last: where this file is executed again, torch destroys the definition before."""
-    return torch.ops.tril_matmul.product(X, Y, contraction, structure)
-
-
-@_definition.register_fake
-def _(X, Y, contraction, structure):
-    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
-
-
+# The three contractions are each other's derivatives (see the trilinear form above), so one operator serves gradients of every order:
 # dX and dY from G = dC, each again one of the contractions, with the three masks in the places of their matrices.
 _GRADIENTS = {
     _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # of C = X Y
@@ -5116,23 +5116,38 @@ def _save_operands(ctx, inputs, output, both=False):
     """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
     X, Y, ctx.contraction, ctx.structure = inputs
     ctx.save_for_backward(X if both or ctx.needs_input_grad[1] else None, Y if both or ctx.needs_input_grad[0] else None)
+    ctx.save_for_forward(X, Y)
 
 
 def _gradients(product, ctx, G, X, Y):
     """What a backward returns for the operands, the contraction and the structure, computed by `product`; None where not asked for. Of a
     symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
-    x, y, c = _masks(ctx.structure)
-    needed = list(ctx.needs_input_grad[:2])
+    (x, y, c), needed = _masks(ctx.structure), list(ctx.needs_input_grad[:2])
     if c == _SYMMETRIC:
         G, c, needed[1] = G + G.mT, _FULL, False
     both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
     return *(product(*one) if wanted else None for one, wanted in both), None, None
 
 
-def _map(product, info, in_dims, X, Y, contraction, structure):
+def _save_inverse(ctx, inputs, output):
+    ctx.unitriangular = inputs[1]
+    ctx.save_for_backward(output)
+    ctx.save_for_forward(output)
+
+
+def _gradient_of_inverse(product, ctx, G, X):
+    """Of X = L^-1 it is dL = -X^T G X^T, as far as L has elements."""
+    G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
+    return G.tril(-1) if ctx.unitriangular else G, None
+
+
+def _map(operator, info, in_dims, *inputs):
     """vmap: the mapped dimension becomes one more leading dimension."""
-    X, Y = (T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0) for T, dim in zip((X, Y), in_dims[:2], strict=True))
-    return product(X, Y, contraction, structure), 0
+    inputs = list(inputs)
+    for at, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
+        if isinstance(T, torch.Tensor):
+            inputs[at] = T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0)
+    return operator(*inputs), 0
 
 
 def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
@@ -5153,25 +5168,52 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
     return 2 * math.prod(batch) * terms
 
 
+# ---- Operators, as PyTorch knows them. -------------------------------------------------------------------------------
+#
+# torch.ops.tril_matmul.product and .inverse are what torch.compile and export see; _Product and _Inverse are the same for eager autograd
+# and torch.func, which want an autograd.Function of their own, and have forward mode. Executing this file again, as notebooks do, defines
+# all of them anew, and torch destroys the definitions before: an operator is looked up at each call.
+
+
+def _product_op(*inputs):
+    return torch.ops.tril_matmul.product(*inputs)
+
+
+def _inverse_op(*inputs):
+    return torch.ops.tril_matmul.inverse(*inputs)
+
+
+def _define(operator, name, schema, compute, fake, save, gradients):
+    definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=schema)
+    definition.register_fake(fake)
+    definition.register_autograd(lambda ctx, G: gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=save)
+    definition.register_vmap(functools.partial(_map, operator))
+    return definition
+
+
+def _empty_product(X, Y, contraction, structure):
+    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
+
+
+def _empty_inverse(L, unitriangular):
+    return L.new_empty(L.shape)
+
+
+_PRODUCT, _INVERSE = "(Tensor X, Tensor Y, int contraction, int structure) -> Tensor", "(Tensor L, bool unitriangular) -> Tensor"
+_definitions = [  # torch forgets those to which nothing refers
+    _define(_product_op, "product", _PRODUCT, _product, _empty_product, _save_operands, _gradients),
+    _define(_inverse_op, "inverse", _INVERSE, _inverse, _empty_inverse, _save_inverse, _gradient_of_inverse),
+]
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
 torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
-_definition.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=_save_operands)
-_definition.register_vmap(functools.partial(_map, _product_op))
 
 
 class _Product(torch.autograd.Function):
     """The operator with a derivative in forward mode, for eager code and torch.func."""
 
-    forward = staticmethod(_product_op)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _save_operands(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[:2])
-
-    @staticmethod
-    def backward(ctx, G):
-        return _gradients(_shortest_way, ctx, G, *ctx.saved_tensors)
+    forward, setup_context = staticmethod(_product_op), staticmethod(_save_operands)
+    backward = staticmethod(lambda ctx, G: _gradients(_shortest_way, ctx, G, *ctx.saved_tensors))
+    vmap = staticmethod(lambda *mapped: _map(_Product.apply, *mapped))
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
@@ -5191,9 +5233,19 @@ class _Product(torch.autograd.Function):
         first, *rest = (_Product.apply(*operands, ctx.contraction, ctx.structure) for operands in pairs)
         return sum(rest, first)
 
+
+class _Inverse(torch.autograd.Function):
+    """The inverse's operator likewise: dX = -X dL X."""
+
+    forward, setup_context = staticmethod(_inverse_op), staticmethod(_save_inverse)
+    backward = staticmethod(lambda ctx, G: _gradient_of_inverse(_shortest_way, ctx, G, *ctx.saved_tensors))
+    vmap = staticmethod(lambda *mapped: _map(_Inverse.apply, *mapped))
+
     @staticmethod
-    def vmap(info, in_dims, *inputs):
-        return _map(_Product.apply, info, in_dims, *inputs)
+    def jvp(ctx, L_tangent, _):
+        (X,) = ctx.saved_tensors
+        below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
+        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
 
 
 class _PlainProduct(torch.autograd.Function):
@@ -5223,84 +5275,6 @@ class _PlainProduct(torch.autograd.Function):
                 found = _EXTENSION.gradients(G, X, Y, workspace, next(ctx.first, False), ctx.structure, *ctx.needs_input_grad[:2])
         return (*found, None, None) if found else _gradients(_shortest_way, ctx, G, X, Y)
 
-
-# ---- Inverse. --------------------------------------------------------------------------------------------------------
-
-
-def _inverse(L, unitriangular):
-    """The inverses of lower triangular matrices. On a GPU blocks of 64 on the diagonal by a kernel; then of two neighbours X11 and X22 and
-    what stands between them X21 = -X22 L21 X11, by our products, until one is left."""
-    if L.dtype in (torch.float16, torch.bfloat16):
-        return _inverse(L.float(), unitriangular).to(L.dtype)
-    if not _has_kernels(L):
-        one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand(L.shape)
-        return torch.linalg.solve_triangular(L.tril(), one, upper=False, unitriangular=unitriangular).contiguous()
-    X, N, edge = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64
-    while edge < N:
-        for begin in range(0, N - edge, 2 * edge):
-            first, second = slice(begin, begin + edge), slice(begin + edge, begin + 2 * edge)
-            right = _product(L[..., second, first], X[..., first, first], _NN, _masked(_FULL, _TRIL, _FULL))
-            X[..., second, first] = _product(X[..., second, second], right, _NN, _masked(_TRIL, _FULL, _FULL)).neg_()
-        edge *= 2
-    return X
-
-
-_inverse_definition = torch.library.custom_op(
-    "tril_matmul::inverse", _inverse, mutates_args=(), schema="(Tensor L, bool unitriangular) -> Tensor"
-)
-_inverse_definition.register_fake(lambda L, unitriangular: L.new_empty(L.shape))
-
-
-def _inverse_op(L, unitriangular):
-    """The operator as it was defined last; see _product_op."""
-    return torch.ops.tril_matmul.inverse(L, unitriangular)
-
-
-def _save_inverse(ctx, inputs, output):
-    ctx.unitriangular = inputs[1]
-    ctx.save_for_backward(output)
-
-
-def _map_inverse(inverse, info, in_dims, L, unitriangular):
-    return inverse(L.movedim(in_dims[0], 0), unitriangular), 0
-
-
-class _Inverse(torch.autograd.Function):
-    """X = L^-1, by any number of derivatives: dX = -X dL X."""
-
-    forward = staticmethod(_inverse_op)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _save_inverse(ctx, inputs, output)
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx, G):
-        (X,) = ctx.saved_tensors
-        return _gradient_of_inverse(_shortest_way, X, G, ctx.unitriangular), None
-
-    @staticmethod
-    def jvp(ctx, L_tangent, _):
-        (X,) = ctx.saved_tensors
-        below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
-        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
-
-    @staticmethod
-    def vmap(info, in_dims, *inputs):
-        return _map_inverse(_Inverse.apply, info, in_dims, *inputs)
-
-
-def _gradient_of_inverse(product, X, G, unitriangular):
-    """dL = -X^T G X^T, as far as L has elements."""
-    G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
-    return G.tril(-1) if unitriangular else G
-
-
-_inverse_definition.register_autograd(
-    lambda ctx, G: (_gradient_of_inverse(_product_op, *ctx.saved_tensors, G, ctx.unitriangular), None), setup_context=_save_inverse
-)
-_inverse_definition.register_vmap(functools.partial(_map_inverse, _inverse_op))
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
