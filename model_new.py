@@ -31,12 +31,9 @@ initialises CUDA. So processes that are to use a GPU have to be spawned, not for
 
 Map, top to bottom:
 
-    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros),
-                       element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
-                       any strides; sums that are not finite, once more), tiles of 64 x 64 and the two kernels that share them: tf32
-                       (small float32 products) and mma (Ampere on), what runs behind the Hopper kernel, the skeleton of Hopper's
-                       kernels and its policies (half precision; Pairs, float32, which is the Hopper kernel), symmetric results, which
-                       kernel computes
+    1  CUDA source     what is shared with the binding, schedule (which tile, which k), PTX, packing (float32 as scaled pairs of float16);
+                       the kernels: exact (CUDA cores), tf32 (small float32 products), mma (Ampere on), and Hopper's, one skeleton with
+                       two policies (half precision; Pairs, float32); symmetric results; which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -4940,8 +4937,8 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B")):
         if not isinstance(T, torch.Tensor):
             raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
         if T.layout != torch.strided or T.is_nested:
-            nested = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)" if T.is_nested else None
-            what = nested or f"has layout {T.layout}; use {name}.to_dense()"
+            what = f"has layout {T.layout}; use {name}.to_dense()"
+            what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)" if T.is_nested else what
             raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
         if T.dtype not in _DTYPES:
             what = str(T.dtype).removeprefix("torch.")
@@ -4960,19 +4957,15 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B")):
         raise ValueError(f"{function}: {first} must have as many columns as {second} has rows, but {shapes}")
     for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
         if a[d] != b[d] and 1 not in (a[d], b[d]):
-            raise ValueError(
-                f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {tuple(a[:-2])} and {tuple(b[:-2])}"
-            )
+            leading = f"{tuple(a[:-2])} and {tuple(b[:-2])}"
+            raise ValueError(f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {leading}")
     if A.device != B.device:
-        raise RuntimeError(
-            f"{function}: {first} and {second} must be on the same device, but {first} is on {A.device} and {second} is on {B.device}"
-        )
+        what = f"{first} is on {A.device} and {second} is on {B.device}"
+        raise RuntimeError(f"{function}: {first} and {second} must be on the same device, but {what}")
     cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
     if A.dtype != B.dtype and not cast:
-        raise RuntimeError(
-            f"{function}: {first} and {second} must have the same dtype, but {first} is {_DTYPES[A.dtype]}"
-            f" and {second} is {_DTYPES[B.dtype]}"
-        )
+        what = f"{first} is {_DTYPES[A.dtype]} and {second} is {_DTYPES[B.dtype]}"
+        raise RuntimeError(f"{function}: {first} and {second} must have the same dtype, but {what}")
     if device not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{function}: {first} and {second} must be on a CPU or a CUDA device, but are on {A.device}")
     if cast:
@@ -5116,7 +5109,6 @@ def _save_operands(ctx, inputs, output, both=False):
     """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
     X, Y, ctx.contraction, ctx.structure = inputs
     ctx.save_for_backward(X if both or ctx.needs_input_grad[1] else None, Y if both or ctx.needs_input_grad[0] else None)
-    ctx.save_for_forward(X, Y)
 
 
 def _gradients(product, ctx, G, X, Y):
@@ -5211,9 +5203,14 @@ torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_c
 class _Product(torch.autograd.Function):
     """The operator with a derivative in forward mode, for eager code and torch.func."""
 
-    forward, setup_context = staticmethod(_product_op), staticmethod(_save_operands)
+    forward = staticmethod(_product_op)
     backward = staticmethod(lambda ctx, G: _gradients(_shortest_way, ctx, G, *ctx.saved_tensors))
     vmap = staticmethod(lambda *mapped: _map(_Product.apply, *mapped))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _save_operands(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
@@ -5318,6 +5315,10 @@ def _call(function, A, B, contraction, structure, names=("A", "B")):
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------
 
+_STRUCTURES = {"dense": _FULL, "lower": _TRIL, "upper": _TRIU}  # as gram has them
+_PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
+_PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
+
 
 def tril_matmul(A, B):
     """The product of two lower triangular matrices, C = tril(A) @ tril(B).
@@ -5348,7 +5349,7 @@ def triu_matmul(A, B):
 def transposed_a_matmul(A, B):
     """C = A^T @ B for dense A (..., K, M) and B (..., K, N), C (..., M, N); K, M, N >= 0, and zeros where K = 0.
 
-    Dtypes, strides, leading dimensions, gradients (dA = B @ G^T, dB = A @ G) and errors as in tril_matmul.
+    dA = B @ G^T, dB = A @ G. All else as in tril_matmul.
     """
     return _call("transposed_a_matmul", A, B, _TN, _DENSE)
 
@@ -5356,36 +5357,25 @@ def transposed_a_matmul(A, B):
 def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     """The product of a triangular matrix and a dense one, A @ X, or X @ A: what torch.linalg.solve_triangular inverts.
 
-    Args:
-        A: (..., N, N), lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal,
-            in whose place there are ones (which costs a copy of A).
-        X: (..., N, K), or, unless `left`, (..., K, N). Any K; leading dimensions broadcast.
-
-    Returns:
-        A @ X, or X @ A. Dtypes, strides, gradients and errors as in tril_matmul.
+    A (..., N, N) is lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal, in
+    whose place there are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). All else as in tril_matmul.
     """
     mask = _TRIU if upper else _TRIL
-    operands, names, structure = (
-        ((A, X), ("A", "X"), _masked(mask, _FULL, _FULL)) if left else ((X, A), ("X", "A"), _masked(_FULL, mask, _FULL))
-    )
+    operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
+    structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     if unitriangular:
-        operands = list(_prepared("triangular_matmul", *operands, _NN, structure, names))
-        at = 0 if left else 1
-        A = operands[at]
-        operands[at] = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+        operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1
+        ones = torch.ones_like(operands[at].diagonal(dim1=-2, dim2=-1))
+        operands[at] = operands[at].diagonal_scatter(ones, dim1=-2, dim2=-1)
     return _call("triangular_matmul", *operands, _NN, structure, names)
 
 
 def gram(X, *, transpose=False, structure="dense"):
     """X @ X^T, or X^T @ X, if `transpose`, of which one half is computed, and the other is the same, bit by bit.
 
-    Args:
-        X: (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
-            triangle is not read.
-
-    Returns:
-        (..., M, M), or (..., K, K), if `transpose`; contiguous. Dtypes, strides, gradients and errors as in tril_matmul; of the gradient
-        G both triangles count: dX = (G + G^T) @ X, or X @ (G + G^T).
+    X is (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
+    triangle is not read. The result is (..., M, M), or (..., K, K), if `transpose`. Of its gradient G both triangles count:
+    dX = (G + G^T) @ X, or X @ (G + G^T). All else as in tril_matmul.
     """
     if structure not in tuple(_STRUCTURES):
         raise ValueError(f"gram: structure must be one of {', '.join(map(repr, _STRUCTURES))}, but is {structure!r}")
@@ -5396,29 +5386,20 @@ def gram(X, *, transpose=False, structure="dense"):
 def lu_matmul(L, U):
     """L @ U of a lower and an upper triangular matrix, (..., N, N) each: what an LU factorisation inverts. The result is dense.
 
-    The other triangles are not read. Dtypes, strides, leading dimensions, gradients and errors as in tril_matmul.
+    The other triangles are not read. All else as in tril_matmul.
     """
-    return _call("lu_matmul", L, U, _NN, _masked(_TRIL, _TRIU, _FULL), ("L", "U"))
+    return _call("lu_matmul", L, U, *_PROBLEMS["lu"], ("L", "U"))
 
 
 def triangular_inverse(L, *, unitriangular=False):
     """The inverse of a lower triangular matrix, which is lower triangular; what solve_triangular(L, I, upper=False) computes.
 
-    Args:
-        L: (..., N, N), any N. What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones.
-
-    Returns:
-        (..., N, N), contiguous, zeros above the diagonal; Inf or NaN where a diagonal element is zero. 16-bit types are computed in
-        float32. Differentiable any number of times; errors as in tril_matmul.
+    L is (..., N, N). What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. The result
+    has Inf or NaN where a diagonal element is zero. 16-bit types are computed in float32. All else as in tril_matmul.
     """
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"))
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return (_inverse_op if traced else _Inverse.apply)(L, unitriangular)
-
-
-_STRUCTURES = {"dense": _FULL, "lower": _TRIL, "upper": _TRIU}
-_PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
-_PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
 
 
 def explain(A, B, problem="lower"):
