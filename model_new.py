@@ -5176,6 +5176,7 @@ def _inverse_op(*inputs):
 
 
 def _define(operator, name, schema, compute, fake, save, gradients):
+    """What torch keeps of one of them; the gradients of both are products."""
     definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=schema)
     definition.register_fake(fake)
     definition.register_autograd(lambda ctx, G: gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=save)
@@ -5191,10 +5192,11 @@ def _empty_inverse(L, unitriangular):
     return L.new_empty(L.shape)
 
 
-_PRODUCT, _INVERSE = "(Tensor X, Tensor Y, int contraction, int structure) -> Tensor", "(Tensor L, bool unitriangular) -> Tensor"
+_PRODUCT_SCHEMA = "(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
+_INVERSE_SCHEMA = "(Tensor L, bool unitriangular) -> Tensor"
 _definitions = [  # torch forgets those to which nothing refers
-    _define(_product_op, "product", _PRODUCT, _product, _empty_product, _save_operands, _gradients),
-    _define(_inverse_op, "inverse", _INVERSE, _inverse, _empty_inverse, _save_inverse, _gradient_of_inverse),
+    _define(_product_op, "product", _PRODUCT_SCHEMA, _product, _empty_product, _save_operands, _gradients),
+    _define(_inverse_op, "inverse", _INVERSE_SCHEMA, _inverse, _empty_inverse, _save_inverse, _gradient_of_inverse),
 ]
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
 torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
