@@ -31,12 +31,9 @@ initialises CUDA. So processes that are to use a GPU have to be spawned, not for
 
 Map, top to bottom:
 
-    1  CUDA source     types and launchers (what is shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros),
-                       element types, packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores,
-                       any strides; sums that are not finite, once more), tiles of 64 x 64 and the two kernels that share them: tf32
-                       (small float32 products) and mma (Ampere on), what runs behind the Hopper kernel, the skeleton of Hopper's
-                       kernels and its policies (half precision; Pairs, float32, which is the Hopper kernel), symmetric results, which
-                       kernel computes
+    1  CUDA source     what is shared with the binding, schedule (which tile, which k), PTX, packing (float32 as scaled pairs of float16);
+                       the kernels: exact (CUDA cores), tf32 (small float32 products), mma (Ampere on), and Hopper's, one skeleton with
+                       two policies (half precision; Pairs, float32); symmetric results; which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -4692,8 +4689,8 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B")):
         if not isinstance(T, torch.Tensor):
             raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
         if T.layout != torch.strided or T.is_nested:
-            nested = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)" if T.is_nested else None
-            what = nested or f"has layout {T.layout}; use {name}.to_dense()"
+            what = f"has layout {T.layout}; use {name}.to_dense()"
+            what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)" if T.is_nested else what
             raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
         if T.dtype not in _DTYPES:
             what = str(T.dtype).removeprefix("torch.")
@@ -4712,19 +4709,15 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B")):
         raise ValueError(f"{function}: {first} must have as many columns as {second} has rows, but {shapes}")
     for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
         if a[d] != b[d] and 1 not in (a[d], b[d]):
-            raise ValueError(
-                f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {tuple(a[:-2])} and {tuple(b[:-2])}"
-            )
+            leading = f"{tuple(a[:-2])} and {tuple(b[:-2])}"
+            raise ValueError(f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {leading}")
     if A.device != B.device:
-        raise RuntimeError(
-            f"{function}: {first} and {second} must be on the same device, but {first} is on {A.device} and {second} is on {B.device}"
-        )
+        what = f"{first} is on {A.device} and {second} is on {B.device}"
+        raise RuntimeError(f"{function}: {first} and {second} must be on the same device, but {what}")
     cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
     if A.dtype != B.dtype and not cast:
-        raise RuntimeError(
-            f"{function}: {first} and {second} must have the same dtype, but {first} is {_DTYPES[A.dtype]}"
-            f" and {second} is {_DTYPES[B.dtype]}"
-        )
+        what = f"{first} is {_DTYPES[A.dtype]} and {second} is {_DTYPES[B.dtype]}"
+        raise RuntimeError(f"{function}: {first} and {second} must have the same dtype, but {what}")
     if device not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{function}: {first} and {second} must be on a CPU or a CUDA device, but are on {A.device}")
     if cast:
@@ -4829,11 +4822,7 @@ def _product_by_torch(X, Y, contraction, structure):
     return C if contraction == _NN else cut(C, out=C)
 
 
-# ---- Operator, as PyTorch knows it. ----------------------------------------------------------------------------------
-#
-# torch.ops.tril_matmul.product is what torch.compile and export see; _Product is the same for eager autograd and torch.func, which want an
-# autograd.Function of their own. The three contractions are each other's derivatives (see the trilinear form above), so one operator
-# serves gradients of every order. Executing this file again, as notebooks do, defines it anew.
+# ---- Operator: what it computes, its gradients and its cost. ----------------------------------------------------------
 
 
 def _product(X, Y, contraction, structure):
@@ -4841,21 +4830,25 @@ def _product(X, Y, contraction, structure):
     return _product_by_kernels(X, Y, contraction, structure)[0] if _has_kernels(X) else _product_by_torch(X, Y, contraction, structure)
 
 
-_definition = torch.library.custom_op(
-    "tril_matmul::product", _product, mutates_args=(), schema="(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
-)
+def _inverse(L, unitriangular):
+    """The inverses of lower triangular matrices. On a GPU blocks of 64 on the diagonal by a kernel; then of two neighbours X11 and X22 and
+    what stands between them X21 = -X22 L21 X11, by our products, until one is left."""
+    if L.dtype in (torch.float16, torch.bfloat16):
+        return _inverse(L.float(), unitriangular).to(L.dtype)
+    if not _has_kernels(L):
+        one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand(L.shape)
+        return torch.linalg.solve_triangular(L.tril(), one, upper=False, unitriangular=unitriangular).contiguous()
+    X, N, edge = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64
+    while edge < N:
+        for begin in range(0, N - edge, 2 * edge):
+            first, second = slice(begin, begin + edge), slice(begin + edge, begin + 2 * edge)
+            right = _product(L[..., second, first], X[..., first, first], _NN, _masked(_FULL, _TRIL, _FULL))
+            X[..., second, first] = _product(X[..., second, second], right, _NN, _masked(_TRIL, _FULL, _FULL)).neg_()
+        edge *= 2
+    return X
 
 
-def _product_op(X, Y, contraction, structure):
-    """The operator as it was defined last: where this file is executed again, torch destroys the definition before."""
-    return torch.ops.tril_matmul.product(X, Y, contraction, structure)
-
-
-@_definition.register_fake
-def _(X, Y, contraction, structure):
-    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
-
-
+# The three contractions are each other's derivatives (see the trilinear form above), so one operator serves gradients of every order:
 # dX and dY from G = dC, each again one of the contractions, with the three masks in the places of their matrices.
 _GRADIENTS = {
     _NN: lambda X, Y, G, x, y, c: ((G, Y, _NT, _masked(c, y, x)), (X, G, _TN, _masked(x, c, y))),  # of C = X Y
@@ -4873,18 +4866,32 @@ def _save_operands(ctx, inputs, output, both=False):
 def _gradients(product, ctx, G, X, Y):
     """What a backward returns for the operands, the contraction and the structure, computed by `product`; None where not asked for. Of a
     symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
-    x, y, c = _masks(ctx.structure)
-    needed = list(ctx.needs_input_grad[:2])
+    (x, y, c), needed = _masks(ctx.structure), list(ctx.needs_input_grad[:2])
     if c == _SYMMETRIC:
         G, c, needed[1] = G + G.mT, _FULL, False
     both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
     return *(product(*one) if wanted else None for one, wanted in both), None, None
 
 
-def _map(product, info, in_dims, X, Y, contraction, structure):
+def _save_inverse(ctx, inputs, output):
+    ctx.unitriangular = inputs[1]
+    ctx.save_for_backward(output)
+    ctx.save_for_forward(output)
+
+
+def _gradient_of_inverse(product, ctx, G, X):
+    """Of X = L^-1 it is dL = -X^T G X^T, as far as L has elements."""
+    G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
+    return G.tril(-1) if ctx.unitriangular else G, None
+
+
+def _map(operator, info, in_dims, *inputs):
     """vmap: the mapped dimension becomes one more leading dimension."""
-    X, Y = (T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0) for T, dim in zip((X, Y), in_dims[:2], strict=True))
-    return product(X, Y, contraction, structure), 0
+    inputs = list(inputs)
+    for at, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
+        if isinstance(T, torch.Tensor):
+            inputs[at] = T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0)
+    return operator(*inputs), 0
 
 
 def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
@@ -4905,25 +4912,59 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
     return 2 * math.prod(batch) * terms
 
 
+# ---- Operators, as PyTorch knows them. -------------------------------------------------------------------------------
+#
+# torch.ops.tril_matmul.product and .inverse are what torch.compile and export see; _Product and _Inverse are the same for eager autograd
+# and torch.func, which want an autograd.Function of their own, and have forward mode. Executing this file again, as notebooks do, defines
+# all of them anew, and torch destroys the definitions before: an operator is looked up at each call.
+
+
+def _product_op(*inputs):
+    return torch.ops.tril_matmul.product(*inputs)
+
+
+def _inverse_op(*inputs):
+    return torch.ops.tril_matmul.inverse(*inputs)
+
+
+def _define(operator, name, schema, compute, fake, save, gradients):
+    """What torch keeps of one of them; the gradients of both are products."""
+    definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=schema)
+    definition.register_fake(fake)
+    definition.register_autograd(lambda ctx, G: gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=save)
+    definition.register_vmap(functools.partial(_map, operator))
+    return definition
+
+
+def _empty_product(X, Y, contraction, structure):
+    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
+
+
+def _empty_inverse(L, unitriangular):
+    return L.new_empty(L.shape)
+
+
+_PRODUCT_SCHEMA = "(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
+_INVERSE_SCHEMA = "(Tensor L, bool unitriangular) -> Tensor"
+_definitions = [  # torch forgets those to which nothing refers
+    _define(_product_op, "product", _PRODUCT_SCHEMA, _product, _empty_product, _save_operands, _gradients),
+    _define(_inverse_op, "inverse", _INVERSE_SCHEMA, _inverse, _empty_inverse, _save_inverse, _gradient_of_inverse),
+]
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
 torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
-_definition.register_autograd(lambda ctx, G: _gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=_save_operands)
-_definition.register_vmap(functools.partial(_map, _product_op))
 
 
 class _Product(torch.autograd.Function):
     """The operator with a derivative in forward mode, for eager code and torch.func."""
 
     forward = staticmethod(_product_op)
+    backward = staticmethod(lambda ctx, G: _gradients(_shortest_way, ctx, G, *ctx.saved_tensors))
+    vmap = staticmethod(lambda *mapped: _map(_Product.apply, *mapped))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         _save_operands(ctx, inputs, output)
         ctx.save_for_forward(*inputs[:2])
-
-    @staticmethod
-    def backward(ctx, G):
-        return _gradients(_shortest_way, ctx, G, *ctx.saved_tensors)
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
@@ -4943,9 +4984,19 @@ class _Product(torch.autograd.Function):
         first, *rest = (_Product.apply(*operands, ctx.contraction, ctx.structure) for operands in pairs)
         return sum(rest, first)
 
+
+class _Inverse(torch.autograd.Function):
+    """The inverse's operator likewise: dX = -X dL X."""
+
+    forward, setup_context = staticmethod(_inverse_op), staticmethod(_save_inverse)
+    backward = staticmethod(lambda ctx, G: _gradient_of_inverse(_shortest_way, ctx, G, *ctx.saved_tensors))
+    vmap = staticmethod(lambda *mapped: _map(_Inverse.apply, *mapped))
+
     @staticmethod
-    def vmap(info, in_dims, *inputs):
-        return _map(_Product.apply, info, in_dims, *inputs)
+    def jvp(ctx, L_tangent, _):
+        (X,) = ctx.saved_tensors
+        below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
+        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
 
 
 class _PlainProduct(torch.autograd.Function):
@@ -4975,84 +5026,6 @@ class _PlainProduct(torch.autograd.Function):
                 found = _EXTENSION.gradients(G, X, Y, workspace, next(ctx.first, False), ctx.structure, *ctx.needs_input_grad[:2])
         return (*found, None, None) if found else _gradients(_shortest_way, ctx, G, X, Y)
 
-
-# ---- Inverse. --------------------------------------------------------------------------------------------------------
-
-
-def _inverse(L, unitriangular):
-    """The inverses of lower triangular matrices. On a GPU blocks of 64 on the diagonal by a kernel; then of two neighbours X11 and X22 and
-    what stands between them X21 = -X22 L21 X11, by our products, until one is left."""
-    if L.dtype in (torch.float16, torch.bfloat16):
-        return _inverse(L.float(), unitriangular).to(L.dtype)
-    if not _has_kernels(L):
-        one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand(L.shape)
-        return torch.linalg.solve_triangular(L.tril(), one, upper=False, unitriangular=unitriangular).contiguous()
-    X, N, edge = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64
-    while edge < N:
-        for begin in range(0, N - edge, 2 * edge):
-            first, second = slice(begin, begin + edge), slice(begin + edge, begin + 2 * edge)
-            right = _product(L[..., second, first], X[..., first, first], _NN, _masked(_FULL, _TRIL, _FULL))
-            X[..., second, first] = _product(X[..., second, second], right, _NN, _masked(_TRIL, _FULL, _FULL)).neg_()
-        edge *= 2
-    return X
-
-
-_inverse_definition = torch.library.custom_op(
-    "tril_matmul::inverse", _inverse, mutates_args=(), schema="(Tensor L, bool unitriangular) -> Tensor"
-)
-_inverse_definition.register_fake(lambda L, unitriangular: L.new_empty(L.shape))
-
-
-def _inverse_op(L, unitriangular):
-    """The operator as it was defined last; see _product_op."""
-    return torch.ops.tril_matmul.inverse(L, unitriangular)
-
-
-def _save_inverse(ctx, inputs, output):
-    ctx.unitriangular = inputs[1]
-    ctx.save_for_backward(output)
-
-
-def _map_inverse(inverse, info, in_dims, L, unitriangular):
-    return inverse(L.movedim(in_dims[0], 0), unitriangular), 0
-
-
-class _Inverse(torch.autograd.Function):
-    """X = L^-1, by any number of derivatives: dX = -X dL X."""
-
-    forward = staticmethod(_inverse_op)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _save_inverse(ctx, inputs, output)
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx, G):
-        (X,) = ctx.saved_tensors
-        return _gradient_of_inverse(_shortest_way, X, G, ctx.unitriangular), None
-
-    @staticmethod
-    def jvp(ctx, L_tangent, _):
-        (X,) = ctx.saved_tensors
-        below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
-        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
-
-    @staticmethod
-    def vmap(info, in_dims, *inputs):
-        return _map_inverse(_Inverse.apply, info, in_dims, *inputs)
-
-
-def _gradient_of_inverse(product, X, G, unitriangular):
-    """dL = -X^T G X^T, as far as L has elements."""
-    G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
-    return G.tril(-1) if unitriangular else G
-
-
-_inverse_definition.register_autograd(
-    lambda ctx, G: (_gradient_of_inverse(_product_op, *ctx.saved_tensors, G, ctx.unitriangular), None), setup_context=_save_inverse
-)
-_inverse_definition.register_vmap(functools.partial(_map_inverse, _inverse_op))
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
@@ -5096,6 +5069,10 @@ def _call(function, A, B, contraction, structure, names=("A", "B")):
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------
 
+_STRUCTURES = {"dense": _FULL, "lower": _TRIL, "upper": _TRIU}  # as gram has them
+_PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
+_PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
+
 
 def tril_matmul(A, B):
     """The product of two lower triangular matrices, C = tril(A) @ tril(B).
@@ -5126,7 +5103,7 @@ def triu_matmul(A, B):
 def transposed_a_matmul(A, B):
     """C = A^T @ B for dense A (..., K, M) and B (..., K, N), C (..., M, N); K, M, N >= 0, and zeros where K = 0.
 
-    Dtypes, strides, leading dimensions, gradients (dA = B @ G^T, dB = A @ G) and errors as in tril_matmul.
+    dA = B @ G^T, dB = A @ G. All else as in tril_matmul.
     """
     return _call("transposed_a_matmul", A, B, _TN, _DENSE)
 
@@ -5134,36 +5111,25 @@ def transposed_a_matmul(A, B):
 def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     """The product of a triangular matrix and a dense one, A @ X, or X @ A: what torch.linalg.solve_triangular inverts.
 
-    Args:
-        A: (..., N, N), lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal,
-            in whose place there are ones (which costs a copy of A).
-        X: (..., N, K), or, unless `left`, (..., K, N). Any K; leading dimensions broadcast.
-
-    Returns:
-        A @ X, or X @ A. Dtypes, strides, gradients and errors as in tril_matmul.
+    A (..., N, N) is lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal, in
+    whose place there are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). All else as in tril_matmul.
     """
     mask = _TRIU if upper else _TRIL
-    operands, names, structure = (
-        ((A, X), ("A", "X"), _masked(mask, _FULL, _FULL)) if left else ((X, A), ("X", "A"), _masked(_FULL, mask, _FULL))
-    )
+    operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
+    structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     if unitriangular:
-        operands = list(_prepared("triangular_matmul", *operands, _NN, structure, names))
-        at = 0 if left else 1
-        A = operands[at]
-        operands[at] = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+        operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1
+        ones = torch.ones_like(operands[at].diagonal(dim1=-2, dim2=-1))
+        operands[at] = operands[at].diagonal_scatter(ones, dim1=-2, dim2=-1)
     return _call("triangular_matmul", *operands, _NN, structure, names)
 
 
 def gram(X, *, transpose=False, structure="dense"):
     """X @ X^T, or X^T @ X, if `transpose`, of which one half is computed, and the other is the same, bit by bit.
 
-    Args:
-        X: (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
-            triangle is not read.
-
-    Returns:
-        (..., M, M), or (..., K, K), if `transpose`; contiguous. Dtypes, strides, gradients and errors as in tril_matmul; of the gradient
-        G both triangles count: dX = (G + G^T) @ X, or X @ (G + G^T).
+    X is (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
+    triangle is not read. The result is (..., M, M), or (..., K, K), if `transpose`. Of its gradient G both triangles count:
+    dX = (G + G^T) @ X, or X @ (G + G^T). All else as in tril_matmul.
     """
     if structure not in tuple(_STRUCTURES):
         raise ValueError(f"gram: structure must be one of {', '.join(map(repr, _STRUCTURES))}, but is {structure!r}")
@@ -5174,29 +5140,20 @@ def gram(X, *, transpose=False, structure="dense"):
 def lu_matmul(L, U):
     """L @ U of a lower and an upper triangular matrix, (..., N, N) each: what an LU factorisation inverts. The result is dense.
 
-    The other triangles are not read. Dtypes, strides, leading dimensions, gradients and errors as in tril_matmul.
+    The other triangles are not read. All else as in tril_matmul.
     """
-    return _call("lu_matmul", L, U, _NN, _masked(_TRIL, _TRIU, _FULL), ("L", "U"))
+    return _call("lu_matmul", L, U, *_PROBLEMS["lu"], ("L", "U"))
 
 
 def triangular_inverse(L, *, unitriangular=False):
     """The inverse of a lower triangular matrix, which is lower triangular; what solve_triangular(L, I, upper=False) computes.
 
-    Args:
-        L: (..., N, N), any N. What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones.
-
-    Returns:
-        (..., N, N), contiguous, zeros above the diagonal; Inf or NaN where a diagonal element is zero. 16-bit types are computed in
-        float32. Differentiable any number of times; errors as in tril_matmul.
+    L is (..., N, N). What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. The result
+    has Inf or NaN where a diagonal element is zero. 16-bit types are computed in float32. All else as in tril_matmul.
     """
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"))
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return (_inverse_op if traced else _Inverse.apply)(L, unitriangular)
-
-
-_STRUCTURES = {"dense": _FULL, "lower": _TRIL, "upper": _TRIU}
-_PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
-_PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
 
 
 def explain(A, B, problem="lower"):
