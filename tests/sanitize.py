@@ -22,7 +22,8 @@ is reported too, and is clean with an arrival of every lane.) In its copy every 
 synccheck looks at a copy of its own, too: where warps come to one barrier from two places of the code (bar.sync with a number of threads,
 as PTX allows and the mma kernel does), it reports divergent threads. (So it does of a kernel of 15 lines that does nothing else.)
 
-initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized.
+initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy the workspace of half
+precision begins as zeros: the kernels look there for the number of their launch, which says whether anybody has written.
 
 Every tensor is an allocation of its own here (torch's caching allocator is off), so that a read beyond one, or before it was written,
 shows.
@@ -78,6 +79,12 @@ COPIED = {  # for a tool: what becomes of what, besides
             "    at.advance();\n  }\n\n  // Two warps mask.",
             "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
             "    at.advance();\n  }\n\n  // Two warps mask.",
+        ),
+    ),
+    "initcheck": (
+        (
+            "workspace = at::empty({bytes}, x.options().dtype(at::kByte));",
+            "workspace = at::empty({bytes}, x.options().dtype(at::kByte)), kernel == kHalfKernel ? workspace->zero_() : *workspace;",
         ),
     ),
     "synccheck": (  # a k-block of the mma kernel has one code: warps come to its barrier from one place
