@@ -81,13 +81,13 @@ LIBRARY = {
 LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy)\b|\bLaunch\b"
 
 
-def device_part(source):
-    """The source without the top-level paragraphs that belong to launching."""
+def device_part(source, launching):
+    """The source without the top-level paragraphs that belong to launching; of a section that is launching, kernels alone."""
     kept, paragraph, depth = [], [], 0
 
     def end():
         text = "\n".join(paragraph)
-        if re.search(r"__global__|__device__", text) or not re.search(LAUNCHES, re.sub("//.*", "", text)):
+        if re.search(r"__global__|__device__", text) or not (launching or re.search(LAUNCHES, re.sub("//.*", "", text))):
             kept.append(text)
         paragraph.clear()
 
@@ -123,7 +123,7 @@ def device(*architectures):
     parts = strings()
     order = re.findall(r"_CUDA_\w+", " ".join(re.findall(r"^_CUDA_SOURCES \+?= (\[.*\])$", SOURCE.read_text(), re.M)))
     order = [name for name in order if "LAUNCH" not in name or "__global__" in parts[name]]
-    source = device_part("\n".join(parts[name] for name in order)).encode()
+    source = "\n".join(device_part(parts[name], "LAUNCH" in name) for name in order).encode()
     include = [f"-I{path}".encode() for path in packages("cuda_runtime/include", "cuda_cccl/include")]
     texts = [f"#pragma once\n{text}\nnamespace cuda::std {{}} namespace std {{ using namespace cuda::std; }}" for text in LIBRARY.values()]
     names = (ctypes.c_char_p * len(LIBRARY))(*(name.encode() for name in LIBRARY))
