@@ -31,9 +31,11 @@ initialises CUDA. So processes that are to use a GPU have to be spawned, not for
 
 Map, top to bottom:
 
-    1  CUDA source     what is shared with the binding, schedule (which tile, which k), PTX, packing (float32 as scaled pairs of float16);
-                       the kernels: exact (CUDA cores), tf32 (small float32 products), mma (Ampere on), and Hopper's, one skeleton with
-                       two policies (half precision; Pairs, float32); symmetric results; which kernel computes
+    1  CUDA source     types and launchers (shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros), element types,
+                       packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores) and sums that are not
+                       finite, once more; tiles of 64 x 64 and the two kernels that share them, tf32 (small float32 products) and mma
+                       (Ampere on), with layouts between; what runs behind the Hopper kernel; the skeleton of Hopper's kernels and its
+                       policies, half precision and Pairs (float32: the Hopper kernel); symmetric results; which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -5125,7 +5127,7 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
 
 
 def gram(X, *, transpose=False, structure="dense"):
-    """X @ X^T, or X^T @ X, if `transpose`, of which one half is computed, and the other is the same, bit by bit.
+    """X @ X^T, or X^T @ X, if `transpose`: symmetric, bit by bit. One half is computed, but where all of it takes no longer.
 
     X is (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
     triangle is not read. The result is (..., M, M), or (..., K, K), if `transpose`. Of its gradient G both triangles count:

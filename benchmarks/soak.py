@@ -398,8 +398,8 @@ class Soak:
             with on(stream):
                 for dtype in (torch.float32, torch.float64):
                     V = torch.ones(2, 70, 70, dtype=dtype, device=self.device, requires_grad=True)
-                    for made_of in (V, V[0]):  # and the thread of autograd has one of its own
-                        (made_of @ made_of + torch.linalg.solve_triangular(made_of, made_of, upper=False)).sum().backward()
+                    for L in (V, V[0]):  # and the thread of autograd has one of its own
+                        (L @ L + torch.linalg.solve_triangular(L, L, upper=False)).sum().backward()
         return made
 
     def memory(self):

@@ -13,7 +13,7 @@ from helpers import DTYPES, ROOT, SOURCE, module, needs_cuda, needs_two_gpus
 soak = module("soak")
 
 SIZES = 100  # the largest that is drawn
-NEWER = [function for function in soak.FUNCTIONS if function not in soak.check.PROBLEMS]
+NEWER = [function for function in soak.FUNCTIONS if function not in soak.KERNELBENCH]
 
 
 def run_of(solution, device="cpu", calls=30):
