@@ -1501,17 +1501,18 @@ static cudaError_t with_type(ElementType type, const F& f) {
 _CUDA_EXACT = r"""
 // ---- Exact path: k-blocks on their way to shared memory.
 
-constexpr int kExactThreads = 128, kExactCtasPerSm = 4;
+constexpr int kExactThreads = 128, kExactCtasPerSm = 3;
 constexpr int kExactRows = 32;   // of C, with 64 columns, that are summed at a time
 
-// Two stages of k-blocks, k the slow index, and the sums. The padding spreads rows over the banks, and keeps them aligned.
+// A k-block, k the slow index, and the sums. The padding spreads rows over the banks, and keeps them aligned. A k-block is as long as
+// registers for the next one allow: few CTAs compute here, and each waits once a k-block for memory.
 template <typename T>
 struct alignas(16) ExactMemory {
   using Acc = AccumulatorOf<T>;
-  static constexpr int kBlockK = 64 / sizeof(Acc);
+  static constexpr int kBlockK = 128 / sizeof(T);
   struct {
     Acc x[kBlockK][kExactRows + 4], y[kBlockK][kBlock + 4];
-  } stage[2];
+  } block;
   Acc sum[kBlock][kBlock + 4];
 };
 
@@ -1549,64 +1550,61 @@ struct ExactLoader {
 
 // ---- Exact path: sums.
 
-// Rows begin .. end - 1 of memory.sum = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of the
-// batch. A thread sums two rows and eight columns at a time, in the order of k, in chains of four k-blocks: errors do not grow as those of
-// one long sum.
+// kExactRows rows of memory.sum from `begin` on = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of
+// the batch. A thread sums two rows and eight columns, in the order of k, each k-block by itself: errors do not grow as those of one long
+// sum.
 template <typename T>
 __device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
-                                   ExactMemory<T>& memory, int begin = 0, int end = kBlock) {
+                                   int begin, ExactMemory<T>& memory) {
   using Acc = AccumulatorOf<T>;
-  constexpr int kBlockK = ExactMemory<T>::kBlockK, kInChain = 4;
+  constexpr int kBlockK = ExactMemory<T>::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
   auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
-  NO_UNROLL for (int from = begin; from < end; from += kExactRows) {
-    ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + from, p.m, k_end}};
-    ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
-    Acc sum[2][8] = {}, chain[2][8] = {};
+  ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + begin, p.m, k_end}};
+  ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
+  Acc sum[2][8] = {};
+  of_x.load(k_begin), of_y.load(k_begin);
+  NO_UNROLL for (int k0 = k_begin; k0 < k_end; k0 += kBlockK) {
+    auto& block = memory.block;
     __syncthreads();   // whoever used the memory before has done with it
-    of_x.load(k_begin), of_y.load(k_begin);
-    int stage = 0;
-    NO_UNROLL for (int k0 = k_begin; k0 < k_end; k0 += kBlockK, stage ^= 1) {
-      auto& block = memory.stage[stage];
-      of_x.store(block.x), of_y.store(block.y);
-      __syncthreads();   // the k-block is there, and the one before it has been read
-      of_x.load(k0 + kBlockK), of_y.load(k0 + kBlockK);
-      auto multiply = [&](auto masked) {
-        constexpr bool kMasked = decltype(masked)::value;
-        const int thread = fresh_thread_index();
+    of_x.store(block.x), of_y.store(block.y);
+    __syncthreads();
+    of_x.load(k0 + kBlockK), of_y.load(k0 + kBlockK);
+    Acc chain[2][8] = {};
+    auto multiply = [&](auto masked) {
+      constexpr bool kMasked = decltype(masked)::value;
+      const int thread = fresh_thread_index();
 #pragma unroll(kMasked ? 1 : 4)
-        for (int k = 0; k < kBlockK; ++k) {
-          Acc a[2], b[8];
-          UNROLL for (int r = 0; r < 2; ++r) a[r] = block.x[k][row_of(thread, r)];
-          UNROLL for (int c = 0; c < 8; ++c) b[c] = block.y[k][col_of(thread, c)];
-          UNROLL for (int u = 0; u < 16; ++u) {
-            const int r = u / 8, c = u % 8, m = row + from + row_of(thread, r), n = col + col_of(thread, c);
-            if (!kMasked || (on_side(x_side, m, k0 + k) && on_side(y_side, n, k0 + k))) chain[r][c] = fma(a[r], b[c], chain[r][c]);
-          }
+      for (int k = 0; k < kBlockK; ++k) {
+        Acc a[2], b[8];
+        UNROLL for (int r = 0; r < 2; ++r) a[r] = block.x[k][row_of(thread, r)];
+        UNROLL for (int c = 0; c < 8; ++c) b[c] = block.y[k][col_of(thread, c)];
+        UNROLL for (int u = 0; u < 16; ++u) {
+          const int r = u / 8, c = u % 8, m = row + begin + row_of(thread, r), n = col + col_of(thread, c);
+          if (!kMasked || (on_side(x_side, m, k0 + k) && on_side(y_side, n, k0 + k))) chain[r][c] = fma(a[r], b[c], chain[r][c]);
         }
-      };
-      if (has_all(x_side, row + from, kExactRows, k0, kBlockK) && has_all(y_side, col, kBlock, k0, kBlockK))
-        multiply(std::false_type());
-      else
-        multiply(std::true_type());
-      if ((k0 - k_begin) / kBlockK % kInChain == kInChain - 1 || k0 + kBlockK >= k_end)
-        UNROLL for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8], chain[u / 8][u % 8] = 0;
-    }
-    UNROLL for (int u = 0; u < 16; ++u) memory.sum[from + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
+      }
+    };
+    if (has_all(x_side, row + begin, kExactRows, k0, kBlockK) && has_all(y_side, col, kBlock, k0, kBlockK))
+      multiply(std::false_type());
+    else
+      multiply(std::true_type());
+    UNROLL for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8];
   }
+  UNROLL for (int u = 0; u < 16; ++u) memory.sum[begin + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
   __syncthreads();
 }
 
-// Sums and writes rows begin .. end - 1 of a tile of one product of the batch.
+// Sums and writes the rows of a tile of one product of the batch from `begin` on, kExactRows of them.
 template <typename T>
-__device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int end, int batch, ExactMemory<T>& memory) {
-  const int row = tile.i * kBlock, col = tile.j * kBlock, rows = end - begin;
-  sum_exactly<T>(p, x_of<T>(p, batch), y_of<T>(p, batch), row, col, tile.k_begin, tile.k_end, memory, begin, end);
+__device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory<T>& memory) {
+  const int row = tile.i * kBlock, col = tile.j * kBlock;
+  sum_exactly<T>(p, x_of<T>(p, batch), y_of<T>(p, batch), row, col, tile.k_begin, tile.k_end, begin, memory);
   T* const c = c_of<T>(p, batch);
-  for (int e = threadIdx.x; e < rows * kBlock; e += kExactThreads) {
+  for (int e = threadIdx.x; e < kExactRows * kBlock; e += kExactThreads) {
     const bool down = p.c_row == 1;   // neighbours in memory
-    const int r = begin + (down ? e % rows : e / kBlock), s = down ? e / rows : e % kBlock, m = row + r, n = col + s;
+    const int r = begin + (down ? e % kExactRows : e / kBlock), s = down ? e / kExactRows : e % kBlock, m = row + r, n = col + s;
     if (m < p.m && n < p.n) narrow(p.c_lower && n > m ? AccumulatorOf<T>(0) : memory.sum[r][s], c[m * p.c_row + n * p.c_col]);
   }
 }
@@ -1618,7 +1616,7 @@ template <typename T>
 __device__ inline void exact_compute(const Product& p, int number, ExactMemory<T>& memory) {
   const int batches = int(p.batches), batch = number % batches;
   const Tile tile = tile_at(p, kBlock, number / batches);
-  exact_rows<T>(p, tile, 0, kBlock, batch, memory);
+  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T>(p, tile, begin, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
     write_zeros<kBlock, false>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
@@ -1748,8 +1746,8 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
     }
     const uint32_t box = list.boxes[number / 2];
     const int i = box / cols % rows, j = box % cols, batch = int(box / cols / rows);
-    const int half = number % 2 * kExactRows;
-    if ((j <= i || !p.c_lower) && batch < p.batches) exact_rows<T>(p, tile_of(p, kBlock, i, j), half, half + kExactRows, batch, memory);
+    if ((j <= i || !p.c_lower) && batch < p.batches)
+      exact_rows<T>(p, tile_of(p, kBlock, i, j), number % 2 * kExactRows, batch, memory);
   }
 #endif
 }
@@ -1871,7 +1869,9 @@ template <typename Lanes, int kBlockK, typename T, typename Acc, int kCount>
 __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], ExactMemory<T>& exact) {
   if (__builtin_expect(all_finite(sum), true)) return;
   const int row = work.tile.i * kBlock, col = work.tile.j * kBlock, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  sum_exactly<T>(p, work.x, work.y, row, col, work.k_begin, min(work.tile.k_end, work.k_begin + work.k_blocks * kBlockK), exact);
+  const int k_end = min(work.tile.k_end, work.k_begin + work.k_blocks * kBlockK);
+  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows)
+    sum_exactly<T>(p, work.x, work.y, row, col, work.k_begin, k_end, begin, exact);
   UNROLL for (int e = 0; e < kCount; ++e) sum[Lanes::sum_at(e)] = exact.sum[Lanes::row(warp, lane, e)][Lanes::col(warp, lane, e)];
 }
 
