@@ -1491,144 +1491,260 @@ static cudaError_t with_type(ElementType type, const F& f) {
 }
 """
 
+# ---- The copier: shared by the kernels that read tensors as they are, 64 x 64 of C at a time. ------------------------
+#
+# Stages hold 64 lines by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted.
+_CUDA_COPIER = r"""
+// ---- Copier: k-blocks on their way to shared memory.
+
+constexpr int kTileThreads = 128;
+constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand
+
+// Where in a stage, in bytes from its operand's begin, an element lies: in rows, of a line or of a k, of which row r has its bytes b at
+// b ^ Layout::permuted(r), which moves chunks of 16 bytes.
+template <typename T, bool kKMajor, typename Layout>
+__device__ constexpr int place_in_stage(int line, int k) {
+  constexpr int kSize = sizeof(T);
+  return kKMajor ? line * kLineBytes + (k * kSize ^ Layout::permuted(line)) : k * kBlock * kSize + (line * kSize ^ Layout::permuted(k));
+}
+
+// Brings an operand's k-blocks to the stages, with zeros for what does not exist: chunks of 16 bytes where strides and addresses allow
+// that, else single elements. kUnit: one stride, that along k (kKMajor) or that along the lines, is known to be 1.
+template <typename T, bool kKMajor, typename Layout, bool kUnit = false, int kThreads = kTileThreads>
+struct BlockCopier {
+  static constexpr bool kAlongK = kKMajor;
+  static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
+  static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;   // of a thread; between them
+  const T* next;              // this thread's first chunk of the k-block that is copied next
+  int64_t step;               // from one of its chunks to the next
+  uint32_t to;                // where the first goes in the first stage
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and can be copied by chunks
+
+  __device__ BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
+    whole_from = view.side == kFromLine ? view.first_line + kBlock - 1 : 0;
+    whole_to = view.side == kUpToLine ? view.first_line + 1 - kBlockK : view.depth;
+    whole_to = by_chunks(view) && view.first_line + kBlock <= view.lines ? min(whole_to, view.depth - kBlockK) : -1;
+    next = address(view, k0);
+    step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
+    to = stage + (kKMajor ? place(far(), near()) : place(near(), far()));
+    keep(step), keep(to), keep(whole_from), keep(whole_to);
+  }
+  __device__ static constexpr int place(int line, int k) { return place_in_stage<T, kKMajor, Layout>(line, k); }   // of an element
+  // The thread's first chunk: its row of the k-block, line or k, and the element in that.
+  __device__ static int far() { return fresh_thread_index() / kInRow; }
+  __device__ static int near() { return fresh_thread_index() % kInRow * kChunk; }
+  __device__ static int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
+  __device__ static const T* address(const OperandView<T>& view, int k0) {
+    return kKMajor ? view.data + (view.first_line + far()) * view.line_stride + (k0 + near()) * near_stride(view)
+                   : view.data + (k0 + far()) * view.k_stride + (view.first_line + near()) * near_stride(view);
+  }
+  __device__ static bool by_chunks(const OperandView<T>& view) {
+    return near_stride(view) == 1 && (kKMajor ? view.line_stride : view.k_stride) % kChunk == 0 &&
+           reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+  }
+  // Where chunk i of the thread goes, by where its first does.
+  __device__ static uint32_t after(uint32_t at, int i) { return (at ^ Layout::permuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
+
+  __device__ bool exists_wholly(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
+
+  // Copies the next k-block, which begins at k0; kWhole: it is known to exist wholly. stage: how far it is from the first, in bytes.
+  template <bool kWhole = false>
+  __device__ void copy(const OperandView<T>& view, int k0, int stage) {
+    const T* from = next;
+    const uint32_t at = to + stage;
+    if (kWhole || exists_wholly(k0)) {
+      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
+      next += kKMajor ? kBlockK : kChunks * step;
+    } else {
+      copy_existing(view, k0, from, at);
+      next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
+    }
+  }
+
+ private:
+  // Little of this is unrolled: in small products it takes as long to read instructions as to multiply.
+  __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
+    // Rows on the diagonal end there, or begin
+    const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
+    const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
+    const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
+    auto end = [&](int i) {   // of the chunk, the elements before this one exist
+      return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
+    };
+    OperandView<T> fresh = view;   // or what follows would be kept, and take a register, where nothing is copied
+    keep(fresh.line_stride), keep(fresh.k_stride);
+    const bool chunks = by_chunks(fresh);
+    if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
+      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
+        cp_async_16(after(at, i), from, end(i) * int(sizeof(T)));
+      return;
+    }
+    NO_UNROLL for (int i = 0; i < kChunks; ++i, from += step) {
+      const int first = begins ? row + i * kFarStep - col : 0, stop = end(i);
+      const uint32_t there = after(at, i);
+      const int64_t step_near = near_stride(view);
+      if (chunks && (first <= 0 || stop <= first)) {
+        cp_async_16(there, from, stop <= first ? 0 : stop * int(sizeof(T)));
+      } else if constexpr (sizeof(T) >= 4) {
+        UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
+      } else {
+        alignas(16) T v[kChunk];
+        UNROLL for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
+        const uint4 w = *reinterpret_cast<const uint4*>(v);
+        store_shared_four(there, w.x, w.y, w.z, w.w);
+      }
+    }
+  }
+};
+
+template <typename T>
+__device__ inline OperandView<T> view_of(Operand operand, const Product& p, const WorkTile<T>& work) {
+  if (operand == kX) return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
+  return {work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kBlock, p.n, p.k};
+}
+"""
+
 # ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
 #
-# Enters: a Product, and 64 x 64 of C with a range of k. Leaves: their sums, in shared memory. Any strides, types and edges.
+# Enters: operands of 64 x 64 of C and a range of k. Leaves: sums, of the elements that a thread has by Lanes. Any strides, types and edges.
 #
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
 # as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again. By itself this is
 # a kernel, for products without any k and on request.
 _CUDA_EXACT = r"""
-// ---- Exact path: k-blocks on their way to shared memory.
-
-constexpr int kExactThreads = 128, kExactCtasPerSm = 3;
-constexpr int kExactRows = 32;   // of C, with 64 columns, that are summed at a time
-
-// A k-block, k the slow index, and the sums. The padding spreads rows over the banks, and keeps them aligned. A k-block is as long as
-// registers for the next one allow: few CTAs compute here, and each waits once a k-block for memory.
-template <typename T>
-struct alignas(16) ExactMemory {
-  using Acc = AccumulatorOf<T>;
-  static constexpr int kBlockK = 128 / sizeof(T);
-  struct {
-    Acc x[kBlockK][kExactRows + 4], y[kBlockK][kBlock + 4];
-  } block;
-  Acc sum[kBlock][kBlock + 4];
-};
-
-// A thread's elements of an operand's k-blocks, every 16th line and every 8th k. Neighbouring threads read along the smaller stride: along
-// k a sector of each of four lines, whose stores meet no bank conflict.
-template <typename T, int kLines>
-struct ExactLoader {
-  using Acc = AccumulatorOf<T>;
-  static constexpr int kBlockK = ExactMemory<T>::kBlockK;
-  OperandView<T> view;
-  T held[kBlockK / 8][kLines / 16];
-
-  __device__ bool along_k() const { return view.k_stride <= view.line_stride; }
-  __device__ int first_line(int thread) const { return along_k() ? thread / 8 : thread % 16; }   // in a k-block
-  __device__ int first_k(int thread) const { return along_k() ? thread % 8 : thread / 16; }
-
-  // Reads the k-block at k0, with zeros for what does not exist.
-  __device__ void load(int k0) {
-    const int thread = fresh_thread_index(), line = view.first_line + first_line(thread), k = k0 + first_k(thread);
-    const T* at = view.data + line * view.line_stride + k * view.k_stride;
-    UNROLL for (int a = 0; a < kBlockK / 8; ++a, at = next_address(at, 8 * view.k_stride)) {
-      const T* from = at;
-      UNROLL for (int b = 0; b < kLines / 16; ++b, from = next_address(from, 16 * view.line_stride)) {
-        const bool exists = line + 16 * b < view.lines && k + 8 * a < view.depth && on_side(view.side, line + 16 * b, k + 8 * a);
-        held[a][b] = exists ? *from : T();
-      }
-    }
-  }
-  __device__ void store(Acc (&block)[kBlockK][kLines + 4]) const {
-    const int thread = fresh_thread_index(), line = first_line(thread), k = first_k(thread);
-    UNROLL for (int a = 0; a < kBlockK / 8; ++a)
-      UNROLL for (int b = 0; b < kLines / 16; ++b) block[k + 8 * a][line + 16 * b] = widen(held[a][b]);
-  }
-};
-
 // ---- Exact path: sums.
 
-// kExactRows rows of memory.sum from `begin` on = those of the 64 x 64 of C at (row, col), over k_begin .. k_end - 1. x, y: of one product of
-// the batch. A thread sums two rows and eight columns, in the order of k, each k-block by itself: errors do not grow as those of one long
-// sum.
-template <typename T>
-__device__ inline void sum_exactly(const Product& p, const T* x, const T* y, int row, int col, int k_begin, int k_end,
-                                   int begin, ExactMemory<T>& memory) {
-  using Acc = AccumulatorOf<T>;
-  constexpr int kBlockK = ExactMemory<T>::kBlockK;
-  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  auto row_of = [](int thread, int r) { return thread / 8 * 2 + r; };
-  auto col_of = [](int thread, int c) { return thread % 8 * 4 + c / 4 * 32 + c % 4; };
-  ExactLoader<T, kExactRows> of_x{{x, p.x_row, p.x_col, x_side, row + begin, p.m, k_end}};
-  ExactLoader<T, kBlock> of_y{{y, p.y_col, p.y_row, y_side, col, p.n, k_end}};
-  Acc sum[2][8] = {};
-  of_x.load(k_begin), of_y.load(k_begin);
-  NO_UNROLL for (int k0 = k_begin; k0 < k_end; k0 += kBlockK) {
-    auto& block = memory.block;
-    __syncthreads();   // whoever used the memory before has done with it
-    of_x.store(block.x), of_y.store(block.y);
+struct alignas(128) ExactMemory {   // copiers permute by bits of the address below that
+  uint8_t stage[2][2][kStageOperandBytes];   // X, and Y
+};
+
+// An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once and kept.
+template <typename Copier, int kLines, int kDepth, typename T>
+__device__ inline T element_of(const uint8_t* stage, int line, int at, int k, int ahead) {
+  constexpr int kCount = Copier::kAlongK ? kDepth : kLines;
+  struct alignas(kCount * sizeof(T)) Vector {
+    T v[kCount];
+  };
+  return Copier::kAlongK ? reinterpret_cast<const Vector*>(stage + Copier::place(line + at, k))->v[kCount == 1 ? 0 : ahead]
+                         : reinterpret_cast<const Vector*>(stage + Copier::place(line, k + ahead))->v[at];
+}
+
+// k - line times this is above zero where an operand has no element.
+__device__ inline int sign_of(Side side) { return side == kUpToLine ? 1 : side == kFromLine ? -1 : 0; }
+
+// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. Each k-block of float32 is
+// summed by itself: errors do not grow as those of one long sum.
+template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
+__device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
+                                   Acc (&sum)[kCount]) {
+  constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]);
+  XCopier x_copier(x, k_begin, shared_address(memory.stage[0][0]));
+  YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
+  UNROLL for (int u = 0; u < kCount; ++u) sum[u] = 0;
+  __syncthreads();   // whoever used the memory before has done with it
+  int stage = 1;
+  NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
+    // Start the copies of the next k-block, and wait for this one
+    stage ^= 1;
+    const int next = k0 + kBlockK;
+    if (next < k_end) x_copier.copy(x, next, stage * kStage), y_copier.copy(y, next, stage * kStage);
+    cp_async_commit_group();
+    if (k0 < k_begin) continue;
+    cp_async_wait_group<1>();
     __syncthreads();
-    of_x.load(k0 + kBlockK), of_y.load(k0 + kBlockK);
-    Acc chain[2][8] = {};
+    // Multiply
+    Acc in_block[kCount] = {};
+    auto& part = sizeof(Acc) == 4 ? in_block : sum;
+    const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = decltype(masked)::value;
-      const int thread = fresh_thread_index();
-#pragma unroll(kMasked ? 1 : 4)
-      for (int k = 0; k < kBlockK; ++k) {
-        Acc a[2], b[8];
-        UNROLL for (int r = 0; r < 2; ++r) a[r] = block.x[k][row_of(thread, r)];
-        UNROLL for (int c = 0; c < 8; ++c) b[c] = block.y[k][col_of(thread, c)];
-        UNROLL for (int u = 0; u < 16; ++u) {
-          const int r = u / 8, c = u % 8, m = row + begin + row_of(thread, r), n = col + col_of(thread, c);
-          if (!kMasked || (on_side(x_side, m, k0 + k) && on_side(y_side, n, k0 + k))) chain[r][c] = fma(a[r], b[c], chain[r][c]);
-        }
-      }
+      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; and columns
+      constexpr int kNear = kMasked ? 1 : Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
+      const int lane = fresh_thread_index() % 32, warp = fresh_thread_index() / 32;
+      const int x_sign = sign_of(x.side), y_sign = sign_of(y.side);
+      NO_UNROLL for (int k = 0; k < (kMasked ? min(kBlockK, k_end - k0) : kBlockK); k += kDepth)
+        UNROLL for (int ahead = 0; ahead < kDepth; ++ahead)
+          UNROLL for (int e = 0; e < kCount; ++e) {
+            const int r = Lanes::row(warp, lane, e), near = e % kNear, c = Lanes::col(warp, lane, e - near), at = Lanes::sum_at(e);
+            const Acc a = widen(element_of<XCopier, 1, kDepth, T>(x_stage, r, 0, k, ahead));
+            const Acc b = widen(element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead));
+            const Acc with = fma(a, b, part[at]);
+            // Without branches
+            const int x_beyond = (k0 + k - x.first_line - r) * x_sign, y_beyond = (k0 + k - y.first_line - c) * y_sign;
+            part[at] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[at];
+          }
     };
-    if (has_all(x_side, row + begin, kExactRows, k0, kBlockK) && has_all(y_side, col, kBlock, k0, kBlockK))
+    if (next <= k_end && has_all(x.side, x.first_line, kBlock, k0, kBlockK) && has_all(y.side, y.first_line, kBlock, k0, kBlockK))
       multiply(std::false_type());
     else
       multiply(std::true_type());
-    UNROLL for (int u = 0; u < 16; ++u) sum[u / 8][u % 8] += chain[u / 8][u % 8];
+    if (sizeof(Acc) == 4)
+      UNROLL for (int u = 0; u < kCount; ++u) sum[u] += in_block[u];
+    __syncthreads();   // the stage has been read
   }
-  UNROLL for (int u = 0; u < 16; ++u) memory.sum[begin + row_of(threadIdx.x, u / 8)][col_of(threadIdx.x, u % 8)] = sum[u / 8][u % 8];
-  __syncthreads();
 }
+
+// ---- Exact path: a tile.
+
+constexpr int kExactRows = 32;       // of a tile, which are summed at a time
+constexpr int kExactThreads = 256;   // few CTAs have to do with what is not finite: so many warps, with eight sums a thread
+
+// What is read at once meets no bank conflict, be it 16 bytes of every fourth line or four neighbours in memory.
+struct ExactLayout {
+  __device__ static constexpr int permuted(int row) { return (row / 8 ^ row) % 8 * 16; }
+};
+struct ExactLanes {   // two rows, four columns
+  static constexpr int kCount = kExactRows * kBlock / kExactThreads, kNear = 4;
+  __device__ static constexpr int sum_at(int e) { return e; }
+  __device__ static int row(int warp, int lane, int e) { return warp * 4 + lane / 16 * 2 + e / kNear; }
+  __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e % kNear; }
+};
+template <typename T, bool kKMajor>
+using ExactCopier = BlockCopier<T, kKMajor, ExactLayout, false, kExactThreads>;
 
 // Sums and writes the rows of a tile of one product of the batch from `begin` on, kExactRows of them.
-template <typename T>
-__device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory<T>& memory) {
-  const int row = tile.i * kBlock, col = tile.j * kBlock;
-  sum_exactly<T>(p, x_of<T>(p, batch), y_of<T>(p, batch), row, col, tile.k_begin, tile.k_end, begin, memory);
-  T* const c = c_of<T>(p, batch);
-  for (int e = threadIdx.x; e < kExactRows * kBlock; e += kExactThreads) {
-    const bool down = p.c_row == 1;   // neighbours in memory
-    const int r = begin + (down ? e % kExactRows : e / kBlock), s = down ? e / kExactRows : e % kBlock, m = row + r, n = col + s;
-    if (m < p.m && n < p.n) narrow(p.c_lower && n > m ? AccumulatorOf<T>(0) : memory.sum[r][s], c[m * p.c_row + n * p.c_col]);
+template <typename T, bool kXKMajor, bool kYKMajor>
+__device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory& memory) {
+  using XCopier = ExactCopier<T, kXKMajor>;
+  const WorkTile<T> work(p, batch, tile, 1, 0, XCopier::kBlockK);
+  OperandView<T> x = view_of(kX, p, work), y = view_of(kY, p, work);
+  x.first_line += begin;
+  AccumulatorOf<T> sum[ExactLanes::kCount];
+  sum_exactly<XCopier, ExactCopier<T, kYKMajor>, ExactLanes>(x, y, tile.k_begin, tile.k_end, memory, sum);
+  UNROLL for (int e = 0; e < ExactLanes::kCount; ++e) {
+    const int m = x.first_line + ExactLanes::row(threadIdx.x / 32, threadIdx.x % 32, e);
+    const int n = y.first_line + ExactLanes::col(0, threadIdx.x % 32, e);
+    if (m < p.m && n < p.n) narrow(p.c_lower && n > m ? 0 : sum[e], work.c[m * p.c_row + n * p.c_col]);
   }
 }
 
-// ---- Exact path: the kernel.
-
 // Tile `number`, and the zeros opposite.
-template <typename T>
-__device__ inline void exact_compute(const Product& p, int number, ExactMemory<T>& memory) {
+template <typename T, bool kXKMajor, bool kYKMajor>
+__device__ inline void exact_compute(const Product& p, int number, ExactMemory& memory) {
   const int batches = int(p.batches), batch = number % batches;
   const Tile tile = tile_at(p, kBlock, number / batches);
-  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T>(p, tile, begin, batch, memory);
+  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T, kXKMajor, kYKMajor>(p, tile, begin, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
     write_zeros<kBlock, false>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
 """
 
 _CUDA_EXACT_LAUNCH = r"""
-// ---- Exact path: launching.
+// ---- Exact path: the kernel.
 
-template <typename T>
-__global__ void __launch_bounds__(kExactThreads, kExactCtasPerSm) exact_product(const __grid_constant__ Product p) {
-  __shared__ ExactMemory<T> memory;
-  exact_compute<T>(p, blockIdx.x, memory);
+template <typename T, bool kXKMajor, bool kYKMajor>
+__global__ void __launch_bounds__(kExactThreads) exact_product(const __grid_constant__ Product p) {
+  __shared__ ExactMemory memory;
+  exact_compute<T, kXKMajor, kYKMajor>(p, blockIdx.x, memory);
+}
+
+cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
+  return with_type(type, [&](auto element) {
+    return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
+      const Launch launch(tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream);
+      return launch_kernel<exact_product<decltype(element), x_k_major, y_k_major>>(launch, p);
+    });
+  });
 }
 
 // ---- Exact path: inverses of the blocks on a diagonal.
@@ -1685,13 +1801,6 @@ cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaSt
   const int ones = unit;
   return type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, ones) : launch_kernel<invert_blocks<float>>(launch, p, ones);
 }
-
-cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
-  return with_type(type, [&](auto element) {
-    const Launch launch(tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream);
-    return launch_kernel<exact_product<decltype(element)>>(launch, p);
-  });
-}
 """
 
 # ---- Sums that are not finite, once more: behind the half-precision kernel. -------------------------------------------
@@ -1702,7 +1811,7 @@ _CUDA_AGAIN = r"""
 // ---- Sums that are not finite: the list of boxes, and the kernel.
 
 // The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of boxes, so that nothing has to be
-// cleared beforehand; and how many halves of boxes have been taken.
+// cleared beforehand; and how many parts of boxes have been taken.
 struct NonFinite {
   uint64_t* word;
   uint32_t* taken;
@@ -1725,154 +1834,47 @@ struct NonFinite {
   }
 };
 
-constexpr int kAgainCtasPerSm = 2;
+constexpr int kAgainCtasPerSm = 1;
 
 // Where all sums were finite there is nothing to do.
-template <typename T>
+template <typename T, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(const __grid_constant__ Product p, const NonFinite list) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ ExactMemory<T> memory;
+  __shared__ ExactMemory memory;
   __shared__ uint32_t next;
   launch_dependent_grids();
   grid_dependency_wait();
-  const uint32_t halves = 2 * list.count();   // of boxes: one Inf makes few
-  for (; halves; __syncthreads()) {
+  constexpr int kParts = kBlock / kExactRows;   // of a box: one Inf makes few boxes
+  const uint32_t parts = kParts * list.count();
+  for (; parts; __syncthreads()) {
     if (threadIdx.x == 0) next = atomicAdd(list.taken, 1u);
     __syncthreads();
     const uint32_t number = next, rows = ceil_div(p.m, kBlock), cols = ceil_div(p.n, kBlock);
-    if (number >= halves) {   // the last CTA leaves the list empty, for a graph that is launched again
-      if (threadIdx.x == 0 && number == halves + gridDim.x - 1) *list.word = 0;
+    if (number >= parts) {   // the last CTA leaves the list empty, for a graph that is launched again
+      if (threadIdx.x == 0 && number == parts + gridDim.x - 1) *list.word = 0;
       return;
     }
-    const uint32_t box = list.boxes[number / 2];
+    const uint32_t box = list.boxes[number / kParts];
     const int i = box / cols % rows, j = box % cols, batch = int(box / cols / rows);
     if ((j <= i || !p.c_lower) && batch < p.batches)
-      exact_rows<T>(p, tile_of(p, kBlock, i, j), number % 2 * kExactRows, batch, memory);
+      exact_rows<T, kXKMajor, kYKMajor>(p, tile_of(p, kBlock, i, j), number % kParts * kExactRows, batch, memory);
   }
 #endif
 }
 """
 
-# ---- Tiles of 64 x 64: what the tf32 and the mma kernel share, which is all but how they multiply. --------------------
+# ---- Tiles of 64 x 64: what the tf32 and the mma kernel share besides the copier, which is all but how they multiply. -
 #
-# Stages hold 64 lines by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted, and by Lanes of which elements of
-# the tile its threads have the sums.
+# A kernel says by Lanes of which elements of the tile its threads have the sums.
 _CUDA_TILES = r"""
-// ---- Tiles of 64 x 64: k-blocks on their way to shared memory.
-
-constexpr int kTileThreads = kExactThreads;
-constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand
-
-// Where in a stage, in bytes from its operand's begin, an element lies: in rows, of a line or of a k, of which row r has its bytes b at
-// b ^ Layout::permuted(r), which moves chunks of 16 bytes.
-template <typename T, bool kKMajor, typename Layout>
-__device__ constexpr int place_in_stage(int line, int k) {
-  constexpr int kSize = sizeof(T);
-  return kKMajor ? line * kLineBytes + (k * kSize ^ Layout::permuted(line)) : k * kBlock * kSize + (line * kSize ^ Layout::permuted(k));
-}
-
-// Brings an operand's k-blocks to the stages, with zeros for what does not exist: chunks of 16 bytes where strides and addresses allow
-// that, else single elements. kUnit: one stride, that along k (kKMajor) or that along the lines, is known to be 1.
-template <typename T, bool kKMajor, typename Layout, bool kUnit = false>
-struct BlockCopier {
-  static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
-  static constexpr int kChunks = kStageOperandBytes / 16 / kTileThreads, kFarStep = kTileThreads / kInRow;   // of a thread; between them
-  const T* next;              // this thread's first chunk of the k-block that is copied next
-  int64_t step;               // from one of its chunks to the next
-  uint32_t to;                // where the first goes in the first stage
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and can be copied by chunks
-
-  __device__ BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
-    whole_from = view.side == kFromLine ? view.first_line + kBlock - 1 : 0;
-    whole_to = view.side == kUpToLine ? view.first_line + 1 - kBlockK : view.depth;
-    whole_to = by_chunks(view) && view.first_line + kBlock <= view.lines ? min(whole_to, view.depth - kBlockK) : -1;
-    next = address(view, k0);
-    step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
-    to = stage + (kKMajor ? place_in_stage<T, true, Layout>(far(), near()) : place_in_stage<T, false, Layout>(near(), far()));
-    keep(step), keep(to), keep(whole_from), keep(whole_to);
-  }
-  // The thread's first chunk: its row of the k-block, line or k, and the element in that.
-  __device__ static int far() { return threadIdx.x / kInRow; }
-  __device__ static int near() { return threadIdx.x % kInRow * kChunk; }
-  __device__ static int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
-  __device__ static const T* address(const OperandView<T>& view, int k0) {
-    return kKMajor ? view.data + (view.first_line + far()) * view.line_stride + (k0 + near()) * near_stride(view)
-                   : view.data + (k0 + far()) * view.k_stride + (view.first_line + near()) * near_stride(view);
-  }
-  __device__ static bool by_chunks(const OperandView<T>& view) {
-    return near_stride(view) == 1 && (kKMajor ? view.line_stride : view.k_stride) % kChunk == 0 &&
-           reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
-  }
-  // Where chunk i of the thread goes, by where its first does.
-  __device__ static uint32_t after(uint32_t at, int i) { return (at ^ Layout::permuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
-
-  __device__ bool exists_wholly(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
-
-  // Copies the next k-block, which begins at k0; kWhole: it is known to exist wholly. stage: how far it is from the first, in bytes.
-  template <bool kWhole = false>
-  __device__ void copy(const OperandView<T>& view, int k0, int stage) {
-    const T* from = next;
-    const uint32_t at = to + stage;
-    if (kWhole || exists_wholly(k0)) {
-      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
-      next += kKMajor ? kBlockK : kChunks * step;
-    } else {
-      copy_existing(view, k0, from, at);
-      next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
-    }
-  }
-
- private:
-  // Little of this is unrolled: in small products it takes as long to read instructions as to multiply.
-  __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
-    // Rows on the diagonal end there, or begin
-    const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
-    const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
-    const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
-    auto end = [&](int i) {   // of the chunk, the elements before this one exist
-      return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
-    };
-    const bool chunks = by_chunks(view);
-    if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
-      UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
-        cp_async_16(after(at, i), from, end(i) * int(sizeof(T)));
-      return;
-    }
-    NO_UNROLL for (int i = 0; i < kChunks; ++i, from += step) {
-      const int first = begins ? row + i * kFarStep - col : 0, stop = end(i);
-      const uint32_t there = after(at, i);
-      const int64_t step_near = near_stride(view);
-      if (chunks && (first <= 0 || stop <= first)) {
-        cp_async_16(there, from, stop <= first ? 0 : stop * int(sizeof(T)));
-      } else if constexpr (sizeof(T) >= 4) {
-        UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
-      } else {
-        alignas(16) T v[kChunk];
-        UNROLL for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
-        const uint4 w = *reinterpret_cast<const uint4*>(v);
-        store_shared_four(there, w.x, w.y, w.z, w.w);
-      }
-    }
-  }
-};
-
-template <typename T>
-__device__ inline OperandView<T> view_of(Operand operand, const Product& p, const WorkTile<T>& work) {
-  if (operand == kX) return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
-  return {work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kBlock, p.n, p.k};
-}
-
 // ---- Tiles of 64 x 64: sums that are not finite.
 
 // Sums a CTA's split on the exact path, if a sum is not finite.
-template <typename Lanes, int kBlockK, typename T, typename Acc, int kCount>
-__device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], ExactMemory<T>& exact) {
+template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
+__device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], ExactMemory& memory) {
   if (__builtin_expect(all_finite(sum), true)) return;
-  const int row = work.tile.i * kBlock, col = work.tile.j * kBlock, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int k_end = min(work.tile.k_end, work.k_begin + work.k_blocks * kBlockK);
-  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows)
-    sum_exactly<T>(p, work.x, work.y, row, col, work.k_begin, k_end, begin, exact);
-  UNROLL for (int e = 0; e < kCount; ++e) sum[Lanes::sum_at(e)] = exact.sum[Lanes::row(warp, lane, e)][Lanes::col(warp, lane, e)];
+  const int k_end = min(work.tile.k_end, work.k_begin + work.k_blocks * XCopier::kBlockK);
+  sum_exactly<XCopier, YCopier, Lanes>(view_of(kX, p, work), view_of(kY, p, work), work.k_begin, k_end, memory, sum);
 }
 
 // ---- Tiles of 64 x 64: the splits of a tile, and writing it.
@@ -2088,7 +2090,7 @@ struct Tf32Layout {
   __device__ static constexpr int permuted(int row) { return (row & 12) << (kAlongK ? 2 : 3) ^ (row & 1) << 6; }
 };
 template <bool kAlongK>
-__device__ constexpr int tf32_at(int line, int k) { return place_in_stage<float, kAlongK, Tf32Layout<kAlongK>>(line, k); }
+using Tf32Copier = BlockCopier<float, kAlongK, Tf32Layout<kAlongK>, true>;
 
 // ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
 
@@ -2113,7 +2115,7 @@ struct Tf32Lanes {   // e = 8 i + 4 r + c
 template <bool kAlongK>
 __device__ inline uint32_t tf32_begin_of_x(const uint8_t* stage) {
   const int line = threadIdx.x / 32 * 16 + tf32_row<kAlongK>(threadIdx.x % 32 / 4, 0), k = threadIdx.x % 4 * 4;
-  return shared_address(stage) + tf32_at<kAlongK>(line, k);
+  return shared_address(stage) + Tf32Copier<kAlongK>::place(line, k);
 }
 
 // Reads and splits X: by step, as the tensor cores want it.
@@ -2146,11 +2148,11 @@ struct Tf32Splitter {
     const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
     if (kAlongK) {   // one column, 16 k
       const int f = lane / 4 % 4, h = lane / 16, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
-      from = shared_address(stage) + tf32_at<true>(16 * i + 4 * q + f, 16 * h);
+      from = shared_address(stage) + Tf32Copier<true>::place(16 * i + 4 * q + f, 16 * h);
       to = shared_address(split + row * kTfBlockK + (4 * h ^ row % 8) * 4);
     } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
       const int chunk = lane / 4, row = 16 * i + 2 * q;
-      from = shared_address(stage) + tf32_at<false>(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4);
+      from = shared_address(stage) + Tf32Copier<false>::place(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4);
       to = shared_address(split + row * kTfBlockK + (chunk ^ row % 8) * 4);
     }
   }
@@ -2191,8 +2193,8 @@ template <bool kXAlongK, bool kYAlongK>
 __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, Tf32Memory& memory, Tf32Sums& sum) {
   const int k_begin = work.k_begin, k_blocks = work.k_blocks;
   const auto view_x = view_of(kX, p, work), view_y = view_of(kY, p, work);
-  BlockCopier<float, kXAlongK, Tf32Layout<kXAlongK>, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
-  BlockCopier<float, kYAlongK, Tf32Layout<kYAlongK>, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
+  Tf32Copier<kXAlongK> x(view_x, k_begin, shared_address(memory.stage[0][0]));
+  Tf32Copier<kYAlongK> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   Tf32Sums total = {};   // of chains
   UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
@@ -2240,10 +2242,10 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
   tf32_sum<kXAlongK, kYAlongK>(p, here, memory, sum);
-  auto& exact = *reinterpret_cast<ExactMemory<float>*>(memory.stage);   // and not where sums of other CTAs may have come
+  auto& exact = *reinterpret_cast<ExactMemory*>(memory.stage);   // and not where sums of other CTAs may have come
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(kTfBlockK * sizeof(float) == kLineBytes, "the copier's k-blocks are the plan's");
-  sum_non_finite<Tf32Lanes<kXAlongK>, kTfBlockK>(p, memory.work, sum, exact);
+  sum_non_finite<Tf32Copier<kXAlongK>, Tf32Copier<kYAlongK>, Tf32Lanes<kXAlongK>>(p, memory.work, sum, exact);
   write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here);
 }
 """
@@ -2408,7 +2410,7 @@ struct MmaLayout {
   __device__ static constexpr int permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
 };
 template <typename T, bool kKMajor>
-__device__ constexpr int mma_at(int line, int k) { return place_in_stage<T, kKMajor, MmaLayout<T, kKMajor>>(line, k); }
+using MmaCopier = BlockCopier<T, kKMajor, MmaLayout<T, kKMajor>>;
 
 // Of an m16n8 instruction a thread has sums of two rows and two columns.
 template <typename T>
@@ -2433,11 +2435,11 @@ struct MmaReader {
   __device__ MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
     if (sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor))
-      at = operand + mma_at<T, kKMajor>(first_line + lane / 4, lane % 4);
+      at = operand + MmaCopier<T, kKMajor>::place(first_line + lane / 4, lane % 4);
     else if (kKMajor)
-      at = operand + mma_at<T, true>(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
+      at = operand + MmaCopier<T, true>::place(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
     else
-      at = operand + mma_at<T, false>(first_line + line_half * 8, k_half * 8 + lane % 8);
+      at = operand + MmaCopier<T, false>::place(first_line + line_half * 8, k_half * 8 + lane % 8);
     keep(at);
   }
   // Lines 16 u to 16 u + 15 of the warp's.
@@ -2524,8 +2526,8 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   const uint32_t stages = shared_address(memory.stage);
   auto view_x = [&] { return view_of(kX, p, work); };
   auto view_y = [&] { return view_of(kY, p, work); };
-  BlockCopier<T, kXKMajor, MmaLayout<T, kXKMajor>> x(view_x(), k_begin, stages);
-  BlockCopier<T, kYKMajor, MmaLayout<T, kYKMajor>> y(view_y(), k_begin, stages + kStageOperandBytes);
+  MmaCopier<T, kXKMajor> x(view_x(), k_begin, stages);
+  MmaCopier<T, kYKMajor> y(view_y(), k_begin, stages + kStageOperandBytes);
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kYKMajor, false> y_reader(stages + kStageOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
@@ -2601,12 +2603,13 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 
   MmaSums<T> sum;
   mma_sum<T, kXKMajor, kYKMajor>(p, memory, sum);
-  auto& exact = *reinterpret_cast<ExactMemory<T>*>(memory.stage);
+  auto& exact = *reinterpret_cast<ExactMemory*>(memory.stage);
   auto& sums = *reinterpret_cast<SplitSums<typename S::Acc>*>(memory.stage);
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
-  if (S::kSplit || is_masked(p)) sum_non_finite<MmaLanes<T>, S::kBlockK>(p, memory.work, sum, exact);
+  if (S::kSplit || is_masked(p))
+    sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes<T>>(p, memory.work, sum, exact);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (splits > 1) cluster_arrive();   // the stages have been read
 #endif
@@ -3368,13 +3371,14 @@ cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* wor
   if (error != cudaSuccess) return error;
   return with_constant(type == kBFloat16, [&](auto is_bfloat16) {
     using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
-    const cudaError_t error = with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
-      return with_constant(h.tiles.edge == 4, [&](auto wide) { return launch_as<Half<T, major_x, major_y, wide>>(h, plan.ctas, stream); });
+    return with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
+      const cudaError_t error = with_constant(
+          h.tiles.edge == 4, [&](auto wide) { return launch_as<Half<T, major_x, major_y, wide>>(h, plan.ctas, stream); });
+      if (error != cudaSuccess || !is_masked(p)) return error;
+      const int64_t parts = kBlock / kExactRows * tile_count(p, kBlock) * p.batches;
+      const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, parts), kExactThreads, 0, 1, true, stream);
+      return launch_kernel<sum_again<T, !major_x, !major_y>>(launch, p, h.non_finite);
     });
-    if (error != cudaSuccess || !is_masked(p)) return error;
-    const int64_t halves = 2 * tile_count(p, kBlock) * p.batches;
-    const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, halves), kExactThreads, 0, 1, true, stream);
-    return launch_kernel<sum_again<T>>(launch, p, h.non_finite);
   });
 }
 
@@ -4503,9 +4507,9 @@ _PATH = _PATHS[_wanted]
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_TF32_LAUNCH]
-_CUDA_SOURCES += [_CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS]
-_CUDA_SOURCES += [_CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_COPIER, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32]
+_CUDA_SOURCES += [_CUDA_TF32_LAUNCH, _CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF]
+_CUDA_SOURCES += [_CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels

@@ -30,6 +30,23 @@ inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long a
 }
 """
 
+AGAIN_OF = r"""
+template <typename T>
+void sum_again_of(const Product& p, const NonFinite& list) {
+  if (p.x_col == 1) p.y_row == 1 ? sum_again<T, true, true>(p, list) : sum_again<T, true, false>(p, list);
+  else p.y_row == 1 ? sum_again<T, false, true>(p, list) : sum_again<T, false, false>(p, list);
+}
+"""
+
+
+def again(model):
+    """The source of the kernel, and sum_again_of, which takes the template for a product."""
+    declaration = "__shared__ ExactMemory memory;"
+    assert model._CUDA_AGAIN.count(declaration) == 1
+    kernel = model._CUDA_AGAIN.replace(declaration, "auto& memory = *reinterpret_cast<ExactMemory*>(current->block->memory);")
+    return AGAIN + kernel + AGAIN_OF
+
+
 # Every box of C is listed, of a lower or symmetric one those on or below the diagonal, in an order of its own and over what the workspace
 # held before; C holds zeros where it has them and else NaN. Then a few CTAs sum them again, twice: a graph may be launched again.
 AGAIN_MAIN = r"""
@@ -45,8 +62,8 @@ int run_type(char** arguments) {
     for (int launch = 0; launch < 2; ++launch) {
       if (list.count() != 0) fail("what the workspace held before counts");
       gridDim.x = 3;
-      body = [&] { sum_again<T>(p, list); };
-      for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
+      body = [&] { sum_again_of<T>(p, list); };
+      for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory>(cta, 1, kExactThreads);
       for (int batch = 0; batch < p.batches; ++batch)
         for (int row = 0; row < p.m; ++row)
           for (int col = 0; col < p.n; ++col)
@@ -56,7 +73,7 @@ int run_type(char** arguments) {
         for (int row = p.c_lower ? col : 0; row < rows; ++row)
           for (int batch = 0; batch < p.batches; ++batch) list.add((batch * rows + row) * cols + col), ++listed;
       if (list.count() != listed) fail("the list has lost boxes");
-      for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
+      for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory>(cta, 1, kExactThreads);
       if (word != 0) fail("the list is not left empty");
     }
   });
@@ -71,8 +88,8 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_again(model, tmp_path_factory):
     """run_again(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
-    parts = [emulation.PRELUDE, *source, AGAIN, model._CUDA_AGAIN, emulation.PRODUCT, AGAIN_MAIN]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_COPIER]
+    parts = [emulation.PRELUDE, *source, model._CUDA_EXACT, again(model), emulation.PRODUCT, AGAIN_MAIN]
     return host_program(tmp_path_factory.mktemp("again"), "again", parts, optimise="-Og")
 
 

@@ -9,11 +9,16 @@ pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was f
 MAIN = r"""
 template <typename T>
 int run_type(char** arguments) {
-  using Memory = ExactMemory<T>;
   return run_product<T>(arguments, [&](const Product& p) {
     int number;
-    body = [&] { exact_compute<T>(p, number, *reinterpret_cast<Memory*>(current->block->memory)); };
-    for (number = 0; number < tile_count(p, kBlock) * p.batches; ++number) run_cluster<Memory>(number, 1, kExactThreads);
+    auto run = [&](auto x_k_major, auto y_k_major) {
+      body = [&] { exact_compute<T, x_k_major, y_k_major>(p, number, *reinterpret_cast<ExactMemory*>(current->block->memory)); };
+      for (number = 0; number < tile_count(p, kBlock) * p.batches; ++number) run_cluster<ExactMemory>(number, 1, kExactThreads);
+    };
+    const std::true_type yes;
+    const std::false_type no;
+    if (p.x_col == 1) p.y_row == 1 ? run(yes, yes) : run(yes, no);
+    else p.y_row == 1 ? run(no, yes) : run(no, no);
   });
 }
 
@@ -31,8 +36,8 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
-    parts = [emulation.PRELUDE, *source, emulation.PRODUCT, MAIN]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_COPIER]
+    parts = [emulation.PRELUDE, *source, model._CUDA_EXACT, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("exact"), "exact_kernel", parts, optimise="-Og")
 
     def run(dtype, contraction, structure, sizes, *, batches=1, late=0, x_by_rows=1, y_by_rows=1, pad=0, kind=0, c_pad=0):

@@ -4,7 +4,7 @@ shared memory, with copies that come, and products that are done, at once or as 
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, masks, sizes_for
-from test_again_emulated import AGAIN, cut
+from test_again_emulated import again, cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("half emulated")]
 
@@ -188,8 +188,8 @@ int run_type(char** arguments) {
       const bool infinite = std::atoi(arguments[12]) == 4 && is_masked(p);   // nothing else is listed: what NaN stands for has been masked
       if ((h.non_finite.count() != 0) != infinite) fail("boxes are listed that are finite, or none where one is not");
       gridDim.x = 2;
-      body = [&] { sum_again<T>(p, h.non_finite); };
-      for (int cta = 0; cta < 2 && is_masked(p); ++cta) run_cluster<ExactMemory<T>>(cta, 1, kExactThreads);
+      body = [&] { sum_again_of<T>(p, h.non_finite); };
+      for (int cta = 0; cta < 2 && is_masked(p); ++cta) run_cluster<ExactMemory>(cta, 1, kExactThreads);
     }
     std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, ", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
                 plan.clusters, h.tiles.count);
@@ -216,12 +216,12 @@ def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
 
     policy = model._CUDA_HALF.partition("// ---- Half precision: launching.")[0]
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_EXACT]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_COPIER]
     parts = [
         emulation.PRELUDE,
         *source,
-        AGAIN,
-        model._CUDA_AGAIN,
+        model._CUDA_EXACT,
+        again(model),
         model._CUDA_PACKED,
         CUDA,
         skeleton(model),

@@ -79,7 +79,7 @@ def cuts():
         size: Cut(*(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kBlockMN", "kBlockK", "kStages")))
         for size in (2, 4, 8)
     }
-    exact = {size: constant("_CUDA_EXACT", "kBlockK", **{"sizeof(Acc)": size}) for size in (4, 8)}
+    line = constant("_CUDA_COPIER", "kLineBytes")
     tf32 = [constant("_CUDA_TF32_PLAN", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]
     return {
         "half, small tiles": Cut(tile // 2, block, half[0]),
@@ -90,8 +90,8 @@ def cuts():
         "mma, 16 bits": mma[2],
         "mma, float32": mma[4],
         "mma, float64": mma[8],
-        "exact": Cut(block, exact[4], 2),
-        "exact, float64": Cut(block, exact[8], 2),
+        "exact": Cut(block, line // 4, 2),
+        "exact, float64": Cut(block, line // 8, 2),
     }
 
 
