@@ -1687,17 +1687,17 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
 // ---- Exact path: a tile.
 
 constexpr int kExactRows = 32;       // of a tile, which are summed at a time
-constexpr int kExactThreads = 256;   // few CTAs have to do with what is not finite: so many warps, with eight sums a thread
+constexpr int kExactThreads = 512;   // few CTAs have to do with what is not finite: so many warps, with four sums a thread
 
 // What is read at once meets no bank conflict, be it 16 bytes of every fourth line or four neighbours in memory.
 struct ExactLayout {
   __device__ static constexpr int permuted(int row) { return (row / 8 ^ row) % 8 * 16; }
 };
-struct ExactLanes {   // two rows, four columns
+struct ExactLanes {   // four columns of a row
   static constexpr int kCount = kExactRows * kBlock / kExactThreads, kNear = 4;
   __device__ static constexpr int sum_at(int e) { return e; }
-  __device__ static int row(int warp, int lane, int e) { return warp * 4 + lane / 16 * 2 + e / kNear; }
-  __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e % kNear; }
+  __device__ static int row(int warp, int lane, int) { return warp * 2 + lane / 16; }
+  __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e; }
 };
 template <typename T, bool kKMajor>
 using ExactCopier = BlockCopier<T, kKMajor, ExactLayout, false, kExactThreads>;
@@ -1733,7 +1733,7 @@ _CUDA_EXACT_LAUNCH = r"""
 // ---- Exact path: the kernel.
 
 template <typename T, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(kExactThreads) exact_product(const __grid_constant__ Product p) {
+__global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
   exact_compute<T, kXKMajor, kYKMajor>(p, blockIdx.x, memory);
 }
