@@ -1632,14 +1632,15 @@ __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, in
 // k - line times this is above zero where an operand has no element.
 __device__ inline int sign_of(Side side) { return side == kUpToLine ? 1 : side == kFromLine ? -1 : 0; }
 
-// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. Each k-block of float32 is
-// summed by itself: errors do not grow as those of one long sum.
+// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. float32 is summed
+// in chains of 64 terms: errors do not grow as those of one long sum.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
   constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]);
   XCopier x_copier(x, k_begin, shared_address(memory.stage[0][0]));
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
+  Acc chain[kCount] = {};
   UNROLL for (int u = 0; u < kCount; ++u) sum[u] = 0;
   __syncthreads();   // whoever used the memory before has done with it
   int stage = 1;
@@ -1653,8 +1654,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     cp_async_wait_group<1>();
     __syncthreads();
     // Multiply
-    Acc in_block[kCount] = {};
-    auto& part = sizeof(Acc) == 4 ? in_block : sum;
+    auto& part = sizeof(Acc) == 4 ? chain : sum;
     const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = decltype(masked)::value;
@@ -1678,8 +1678,8 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       multiply(std::false_type());
     else
       multiply(std::true_type());
-    if (sizeof(Acc) == 4)
-      UNROLL for (int u = 0; u < kCount; ++u) sum[u] += in_block[u];
+    if (sizeof(Acc) == 4 && ((k0 + kBlockK - k_begin) % 64 == 0 || next >= k_end))
+      UNROLL for (int u = 0; u < kCount; ++u) sum[u] += chain[u], chain[u] = 0;
     __syncthreads();   // the stage has been read
   }
 }
