@@ -228,11 +228,14 @@ T __shfl_sync(uint32_t, T value, int lane) {
 // ---- What stands in the section "PTX", by name.
 
 constexpr int kRankShift = 24;
+uint32_t memory_begin;   // the address at which a CTA's memory begins: aligned as its type, or its kernel, asks for, and no more
 inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(current->block->rank) << kRankShift |
-         static_cast<uint32_t>(static_cast<const unsigned char*>(p) - current->block->memory);
+         static_cast<uint32_t>(static_cast<const unsigned char*>(p) - current->block->memory) + memory_begin;
 }
-inline unsigned char* at_address(uint32_t at) { return cluster->blocks[at >> kRankShift].memory + (at & ((1 << kRankShift) - 1)); }
+inline unsigned char* at_address(uint32_t at) {
+  return cluster->blocks[at >> kRankShift].memory + (at & ((1 << kRankShift) - 1)) - memory_begin;
+}
 inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   if (rank >= static_cast<uint32_t>(cluster->size)) fail("a CTA that the cluster does not have");
   return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
@@ -480,13 +483,15 @@ void thread_main() {
   --left ? switch_to_next() : switch_context(current->context, all_are_done);
 }
 template <typename Memory>
-void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {}) {
+void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {},
+                 uint32_t begin = alignof(Memory)) {
   block_threads = threads_of_block;
   static const size_t stack_size = 64 * 1024;
   static size_t stacks_size = 0;   // of one cluster after the other; not a vector, which would write to all of them
   static std::unique_ptr<char[]> stacks;
   if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
   Cluster here = {number, size};
+  memory_begin = begin;
   std::vector<unsigned char> memory(size * (sizeof(Memory) + 1024) + 1024, 0xFF);   // as floats NaN
   here.blocks.resize(size);
   unsigned char* next = memory.data();

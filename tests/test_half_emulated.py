@@ -162,7 +162,7 @@ CUtensorMap map_of(const void* data, int64_t line_stride, int64_t k_stride, int 
 template <typename Policy>
 void run(const HalfProduct& h, int ctas) {
   body = [&] { tile_product<Policy>({{h}}); };
-  for (int number = 0; number < h.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads);
+  for (int number = 0; number < h.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads, {}, 1024);
 }
 
 template <typename T>

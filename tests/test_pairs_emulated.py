@@ -115,7 +115,7 @@ struct Launched {
 template <typename First, typename Second = First>
 void run(const Products<PairsProduct, kProductsOf<First, Second>>& products, int clusters) {
   body = [&] { tile_product<First, Second>(products); };
-  for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kHopperThreads);
+  for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kHopperThreads, {}, 1024);
 }
 
 template <int kProducts>
