@@ -1689,9 +1689,10 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
 constexpr int kExactRows = 32;       // of a tile, which are summed at a time
 constexpr int kExactThreads = 512;   // few CTAs have to do with what is not finite: so many warps, with four sums a thread
 
-// What is read at once meets no bank conflict, be it 16 bytes of every fourth line or four neighbours in memory.
+// What is read at once meets no bank conflict, be it 16 bytes of every fourth line or, MN-major, neighbours in memory.
+template <bool kKMajor>
 struct ExactLayout {
-  __device__ static constexpr int permuted(int row) { return (row / 8 ^ row) % 8 * 16; }
+  __device__ static constexpr int permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
 };
 struct ExactLanes {   // four columns of a row
   static constexpr int kCount = kExactRows * kBlock / kExactThreads, kNear = 4;
@@ -1700,7 +1701,7 @@ struct ExactLanes {   // four columns of a row
   __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e; }
 };
 template <typename T, bool kKMajor>
-using ExactCopier = BlockCopier<T, kKMajor, ExactLayout, false, kExactThreads>;
+using ExactCopier = BlockCopier<T, kKMajor, ExactLayout<kKMajor>, false, kExactThreads>;
 
 // Sums and writes the rows of a tile of one product of the batch from `begin` on, kExactRows of them.
 template <typename T, bool kXKMajor, bool kYKMajor>
