@@ -359,8 +359,9 @@ def look(tool, kernel, seconds):
     row = {"tool": tool, "kernel": kernel, "result": said, "found": number, "seconds": round(time.perf_counter() - start, 1)}
     row["printed"] = [line for line in printed.splitlines() if "SUMMARY" in line or "computed by" in line]
     print(f"{tool:<12}{kernel:<14}{said:<12}{row['seconds']:>8} s   {'; '.join(row['printed'])}", flush=True)
-    if said not in ("clean", "timed out"):
-        print(printed[-4000:], flush=True)
+    if said not in ("clean", "timed out"):  # the first findings: which kernel, which thread, which address
+        lines = [line for line in printed.splitlines() if "Host Frame" not in line]
+        print("\n".join([*lines[:60], *lines[60:][-20:]]), flush=True)
     return row
 
 
