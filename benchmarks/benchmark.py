@@ -8,9 +8,10 @@ A.T @ B), `family` (one triangle, X X^T, L L^T, L U, the inverse), `backward` (f
 every GPU from Ampere on has, in a process with TRIL_MATMUL_PATH=mma), `host` (what the host spends on a call), `determinism`, `build`
 (seconds that an import takes, cold and warm).
 
-Six run only if asked for: `check`, check.py's own judgements, `peers`, what a user could pick instead (peers.py), `limits`, what the parts
-of a product take by themselves, `profile`, what ncu (Nsight Compute) says of the kernels of one product at N = 4096, `registers`, what
-ptxas says of every kernel (it needs nvcc, and no GPU), and `cpu`, for the CPU, which is the default where there is no GPU.
+Seven run only if asked for: `check`, check.py's own judgements, `peers`, what a user could pick instead (peers.py), `limits`, what parts of
+a product take by themselves, `infinite`, what one Inf costs, `profile`, what ncu (Nsight Compute) says of the kernels of one product at
+N = 4096, `registers`, what ptxas says of every kernel (it needs nvcc, and no GPU), and `cpu`, for the CPU, which is the default where there
+is no GPU.
 
 GPU time is measured by events around one call, after 256 MB were written so that the L2 holds none of the input; all sides take turns, so
 that they see the same clocks (torch.utils.benchmark and triton.testing time one function after the other); the median is what the ratio is
@@ -30,6 +31,7 @@ import hashlib
 import importlib.util
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -509,6 +511,31 @@ def suite_limits(bench, record):
             record.add({"N": N, "trials": trials, **dict(zip(parts, spreads, strict=True))})
 
 
+@torch.no_grad()
+def suite_infinite(bench, record):
+    """What one Inf costs, by where it stands, and what nothing but NaN, in turn with the reference and with finite operands."""
+    N, model = bench.special, bench.solution.ModelNew()
+    places = [(0, N - 1, 0), (0, N - 1, N - 1), (0, N // 2, N // 4), (1, 0, 0), (1, N // 2, 0), (1, N // 2, N // 2), None]
+    for dtype, place in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), places):
+        where = f"{'AB'[place[0]]}[{place[1]}, {place[2]}]" if place else "nothing but NaN"
+        row = {"N": N, "dtype": str(dtype).removeprefix("torch."), "where": where}
+        with record.row(f"infinite {row['dtype']} {where}"):
+            finite = make_inputs(bench, "lower", (N, N), (N, N), dtype)
+            A, B = operands = [V.clone() for V in finite]
+            reached = torch.ones(N, N, dtype=torch.bool, device=bench.device).tril()
+            if place:
+                side, i, k = place
+                operands[side][i, k], reached = math.inf, torch.zeros_like(reached)
+                reached[(slice(i, i + 1), slice(i, None))[side], (slice(k + 1), slice(k, k + 1))[side]] = True
+            else:
+                A[:], B[:] = math.nan, math.nan
+            if not torch.equal(model(A, B).isfinite(), ~reached):
+                raise RuntimeError("nothing is timed: NaN or Inf stand where the sum has none, or are missing where it has one")
+            calls = {"reference": functools.partial(bench.reference.Model(), A, B), "ours": functools.partial(model, A, B)}
+            calls["finite"] = functools.partial(model, *finite)
+            record.add({**row, **time_sides(bench, calls, [(None, None)] * 3)})
+
+
 def suite_host(bench, record):
     """Host time a call: many calls in a row without waiting for the GPU."""
     functions = {"torch.matmul": torch.matmul, "tril(matmul)": lambda A, B: torch.tril(torch.matmul(A, B))}
@@ -693,7 +720,7 @@ def suite_profile(bench, record):
 
 GPU_SUITES = ("forward", "problems", "family", "backward", "batch", "mma", "host", "determinism", "build")
 WITHOUT_GPU = ("registers", "cpu")
-SUITES = {name: globals()[f"suite_{name}"] for name in (*GPU_SUITES, "check", "peers", "limits", "profile", *WITHOUT_GPU)}
+SUITES = {name: globals()[f"suite_{name}"] for name in (*GPU_SUITES, "check", "peers", "limits", "infinite", "profile", *WITHOUT_GPU)}
 FORCED = "mma"  # the suite of the path that has its name
 
 

@@ -23,7 +23,11 @@ STAND_IN = """
 import torch
 class ModelNew(torch.nn.Module):
     def forward(self, A, B):
-        return torch.tril(torch.matmul(A.tril(), B.tril()))
+        C = torch.tril(torch.matmul(A.tril(), B.tril()))
+        if C.isfinite().all():
+            return C
+        i, k, j = torch.meshgrid(*[torch.arange(A.shape[-1])] * 3, indexing="ij")
+        return torch.where((i >= k) & (k >= j), A[:, :, None] * B[None], 0).sum(1)
 class UpperModelNew(torch.nn.Module):
     def forward(self, A, B):
         return torch.triu(torch.matmul(A, B))
