@@ -327,10 +327,6 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "determinism": ("determinism", columns(RUNS)),
     "registers": ("registers", registers),
     "limits": ("limits", limits),
-    "infinite": (
-        "infinite",
-        columns({"dtype": "dtype", "one Inf": "where", **SPEED, **of_side(median, ("finite operands, µs", "finite"))}),
-    ),
     "profile": ("profile", profile),
     "history": ("history", columns(HISTORY)),
     "cpu": ("cpu", columns({**CPU, **TIMES})),

@@ -261,7 +261,7 @@ def test_a_spill_is_a_failure(suites, stand_in, tmp_path, monkeypatch):
 
 
 def test_a_wrong_result_is_a_failure(suites, stand_in, tmp_path):
-    stand_in.write_text(STAND_IN.replace("return torch.tril(torch.matmul(A.tril(), B.tril()))", "return torch.matmul(A, B) * 1.001"))
+    stand_in.write_text(STAND_IN.replace("C = torch.tril(torch.matmul(A.tril(), B.tril()))", "C = torch.matmul(A, B) * 1.001"))
     failures = suites.run_suite("cpu", suites.Bench("cpu", stand_in, trials=5, sizes=[24]), tmp_path)
     assert len(failures) == 2 and "lower 24 float32 uniform: worst error 1.00e-03" in failures[0] and "dA, dB 24" in failures[1]
     assert json.loads((tmp_path / "cpu.json").read_text())["rows"][0]["within_contract"] is False
