@@ -224,9 +224,21 @@ __device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
 
-// Which elements an operand has, by its line (row m of X, column n of Y) and k.
+enum Operand : int { kX, kY };
+
+// Whether the rows of an operand as it is stored, A, B or G, are its k, and its columns the lines; else it is the other way round.
+__host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contraction) {
+  return operand == kX ? contraction == kTN : contraction != kNT;
+}
+
+// Which elements an operand has, by its line (row m of X, column n of Y) and k: all, or, of what is stored lower triangular, a side.
 enum Side : int { kUpToLine, kFromLine, kEverywhere };
 __device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
+
+__host__ __device__ constexpr Side side_of(Operand operand, const Product& p, Contraction contraction) {
+  return !(operand == kX ? p.x_triangular : p.y_triangular) ? kEverywhere : k_is_row(operand, contraction) ? kFromLine : kUpToLine;
+}
+__host__ __device__ constexpr Side side_of(Operand operand, const Product& p) { return side_of(operand, p, p.contraction); }
 
 // Whether an operand has all of `lines` lines at each of `depth` k.
 __device__ inline bool has_all(Side side, int line, int lines, int k, int depth) {
@@ -238,24 +250,6 @@ __device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
   return side != kEverywhere && uint32_t(k - first) < uint32_t(blocks);
 }
 
-// What of X and of Y there is, by the contraction, if they are triangular as they are stored; else all.
-//
-//        kNN       kNT       kTN
-//   X    k <= m    k <= m    k >= m
-//   Y    k >= n    k <= n    k >= n
-struct Masks {
-  Contraction contraction;
-  int x_triangular, y_triangular;
-};
-enum Operand : int { kX, kY };
-
-template <typename P>   // Masks, or a product, which has the same three
-__host__ __device__ constexpr Side side_of(Operand operand, const P& p) {
-  return !(operand == kX ? p.x_triangular : p.y_triangular) ? kEverywhere
-         : operand == kX                                    ? (p.contraction == kTN ? kFromLine : kUpToLine)
-                                                            : (p.contraction == kNT ? kUpToLine : kFromLine);
-}
-
 // Whether there are zeros above the diagonal of C.
 __host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
@@ -265,11 +259,6 @@ __host__ __device__ inline bool is_lower(const Product& p) { return are_triangle
 
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
 __host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
-
-// Whether the rows of an operand as it is stored, A, B or G, are its k, and its columns the lines; else it is the other way round.
-__host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contraction) {
-  return operand == kX ? contraction == kTN : contraction != kNT;
-}
 
 // The range of k that rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1 of C sum: in elements, or in blocks of one size.
 __host__ __device__ inline int first_k(Side x, Side y, int row, int col) { return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0); }
@@ -418,6 +407,11 @@ struct alignas(16) ClusterTile {
 
 struct KRange {
   int begin, end;   // half-open, in k-blocks
+  __device__ KRange split(int number, int splits) const {
+    if (splits == 1) return *this;
+    const int length = end - begin;
+    return {begin + length * number / splits, begin + length * (number + 1) / splits};
+  }
 };
 
 // The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
@@ -454,8 +448,7 @@ struct Tiles : TileOrder {
   __device__ KRange k_range(const ClusterTile& tile, int rank) const {
     const int begin = min(first_k(x, y, tile.row, tile.col), k_blocks - 1);
     const int end = tile.row < m_blocks ? end_of_k(x, y, tile.row + tile.rows, tile.col + edge, k_blocks) : begin + 1;
-    if (splits == 1) return {begin, end};
-    return {begin + (end - begin) * rank / splits, begin + (end - begin) * (rank + 1) / splits};
+    return KRange{begin, end}.split(rank, splits);
   }
 
   // The k-block at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
@@ -531,12 +524,7 @@ struct SplitTiles : Tiles {
     return tile;
   }
 
-  __device__ KRange k_range(const ClusterTile& tile) const {
-    const KRange all = Tiles::k_range(tile, 0);
-    if (tile.splits == 1) return all;
-    const int length = all.end - all.begin;
-    return {all.begin + length * tile.split / tile.splits, all.begin + length * (tile.split + 1) / tile.splits};
-  }
+  __device__ KRange k_range(const ClusterTile& tile) const { return Tiles::k_range(tile, 0).split(tile.split, tile.splits); }
 };
 
 namespace half_precision {
@@ -654,7 +642,6 @@ __device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer 
 __device__ inline void cluster_arrive_relaxed() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_arrive() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { STRESS_DELAY(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // ---- PTX: hints to the compiler.
 
@@ -917,18 +904,10 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
 #define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
 
-#define REGISTERS_32                                                                                                                   \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, " \
-  "%28, %29, %30, %31"
-#define REGISTERS_64                                                                                                                   \
-  REGISTERS_32                                                                                                                         \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57" \
-  ", %58, %59, %60, %61, %62, %63"
-#define REGISTERS_128                                                                                                                  \
-  REGISTERS_64                                                                                                                         \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89" \
-  ", %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112"   \
-  ", %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define REGISTERS_10(T) "%" #T "0, %" #T "1, %" #T "2, %" #T "3, %" #T "4, %" #T "5, %" #T "6, %" #T "7, %" #T "8, %" #T "9, "
+#define REGISTERS_30 REGISTERS_10() REGISTERS_10(1) REGISTERS_10(2)
+#define REGISTERS_60 REGISTERS_30 REGISTERS_10(3) REGISTERS_10(4) REGISTERS_10(5)
+#define REGISTERS_120 REGISTERS_60 REGISTERS_10(6) REGISTERS_10(7) REGISTERS_10(8) REGISTERS_10(9) REGISTERS_10(10) REGISTERS_10(11)
 // Behind the sums, which are REGISTERS, come the operands: number kA, kB, the predicate `add`, the majors.
 #define WGMMA_OF_TYPE(kN, TYPE, REGISTERS, kA, kB, kAdd, kMA, kMB, ...)                                             \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n"                                                  \
@@ -947,24 +926,25 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   if constexpr (kN == 128) {
-    WGMMA(128, REGISTERS_64, 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
+    WGMMA(128, REGISTERS_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
   } else {
     static_assert(kN == 256, "a multiplication of this width has no wrapper");
-    WGMMA(256, REGISTERS_128, 128, 129, 130, 131, 132, SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
+    WGMMA(256, REGISTERS_120 "%120, %121, %122, %123, %124, %125, %126, %127", 128, 129, 130, 131, 132,
+          SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
   }
 }
 
 // The same of tf32, 64 x 64 by eight of k, A in registers, k along the 128-byte rows of B.
 __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGISTERS_32
-               "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGISTERS_30
+               "%30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
                : SUMS_32(s, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 """
 
-# ---- Epilogue: what every kernel writes in the same way. -------------------------------------------------------------
-_CUDA_EPILOGUE = r"""
-// ---- Epilogue: zeros above the diagonal.
+# ---- Elements: what the kernels that read tensors as they are share; and zeros, which every kernel writes in the same way.
+_CUDA_ELEMENTS = r"""
+// ---- Elements: zeros above the diagonal.
 
 // Zeros in lines `from` to `to` of the tile of kBlockMN rows and columns whose first element is (row, col), as far as C goes. Lines are
 // rows, or columns if C is column-major, so that 16 bytes can be written at once. kStreaming: the zeros drive nothing out of the L2 cache.
@@ -988,10 +968,7 @@ __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int
       if (e % kBlockMN < length) c[e / kBlockMN * line_stride + e % kBlockMN * stride] = T();
   }
 }
-"""
 
-# ---- Element types: shared by the kernels that read tensors as they are. ---------------------------------------------
-_CUDA_ELEMENTS = r"""
 // ---- Element types: accumulators.
 
 // What each type is accumulated in, and the way there and back, rounding to nearest.
@@ -1422,6 +1399,7 @@ _CUDA_LAUNCH = r"""
 // ---- Launching: one kernel.
 
 #include <atomic>
+#include <numeric>
 
 // How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: it may begin before the one
 // ahead of it in the stream has ended.
@@ -1489,12 +1467,57 @@ static cudaError_t with_type(ElementType type, const F& f) {
   }
   return cudaErrorInvalidValue;
 }
+
+// ---- Launching: layouts, of the operands that the copy engine, or copies of 16 bytes, can read as they are.
+
+// How an operand lies in memory: neighbours along k or along its lines, and all other strides multiples of `unit` elements, 16 bytes.
+struct OperandLayout {
+  bool readable, lines_first;   // lines_first: MN-major
+  int64_t pitch;                // elements from one row, of lines or of k, to the next
+  OperandLayout(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int unit)
+      : readable(false), lines_first(false), pitch(0) {
+    auto fits = [unit](int64_t near, int64_t nears, int64_t far, int64_t fars) {   // 2^38: where tensor maps end
+      return (near == 1 || nears == 1) && (fars == 1 || (far > 0 && far % unit == 0 && far < int64_t(1) << 38));
+    };
+    const bool by_k = fits(k_stride, depth, line_stride, lines);
+    lines_first = !by_k;
+    readable = (by_k || fits(line_stride, lines, k_stride, depth)) && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    pitch = (by_k ? lines : depth) == 1 ? unit : by_k ? line_stride : k_stride;
+  }
+};
+static OperandLayout layout_of_x(const Product& p, int unit) { return {p.x, p.x_row, p.x_col, p.m, p.k, unit}; }
+static OperandLayout layout_of_y(const Product& p, int unit) { return {p.y, p.y_col, p.y_row, p.n, p.k, unit}; }
+static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }   // lines: its rows
+
+// The greatest step of which all of an operand's batch strides are multiples. 0: there is only one.
+static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
+  int64_t unit = 0;
+  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]);
+  return unit;
+}
+
+int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
+  if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
+  const int unit = type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
+  const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
+  const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
+  const OperandLayout c = layout_of_c(p, unit);   // with one column its rows are neighbours, which the kernel does not take it for
+  const bool c_fits = c.readable && c.lines_first == (p.c_col != 1) && batch_unit(p, p.c_batch) % unit == 0;
+  return (x ? 0 : 1) | (y ? 0 : 2) | (c_fits || kernel == kMmaKernel ? 0 : 4);
+}
 """
 
-# ---- The copier: shared by the kernels that read tensors as they are, 64 x 64 of C at a time. ------------------------
+# ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
 #
-# Stages hold 64 lines by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted.
-_CUDA_COPIER = r"""
+# Enters: operands of 64 x 64 of C and a range of k. Leaves: sums, of the elements that a thread has by Lanes. Any strides, types and edges.
+#
+# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
+# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again. By itself this is
+# a kernel, for products without any k and on request.
+#
+# It takes its operands from the copier, which all kernels share that read tensors as they are, 64 x 64 of C at a time. Stages hold 64 lines
+# by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted.
+_CUDA_EXACT = r"""
 // ---- Copier: k-blocks on their way to shared memory.
 
 constexpr int kTileThreads = 128;
@@ -1602,16 +1625,6 @@ __device__ inline OperandView<T> view_of(Operand operand, const Product& p, cons
   if (operand == kX) return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
   return {work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kBlock, p.n, p.k};
 }
-"""
-
-# ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
-#
-# Enters: operands of 64 x 64 of C and a range of k. Leaves: sums, of the elements that a thread has by Lanes. Any strides, types and edges.
-#
-# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
-# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again. By itself this is
-# a kernel, for products without any k and on request.
-_CUDA_EXACT = r"""
 // ---- Exact path: sums.
 
 struct alignas(128) ExactMemory {   // copiers permute by bits of the address below that
@@ -1999,15 +2012,10 @@ struct Tf32Plan {
 inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& plan) {
   auto splits_of = [&](int group) { return min(kTfMostSplits, ceil_div((rows - group) * (kTfBlockMN / kTfBlockK), longest)); };
   struct {
-    int group, place, end;   // the next tile of those with so many splits, and where their groups end
-  } left[kTfMostSplits + 1] = {};
+    int group, place;
+  } next[kTfMostSplits + 1] = {};   // the next tile of those with so many splits
   int blocks = 0;
-  for (int group = rows - 1; group >= 0; --group) {
-    auto& tiles = left[splits_of(group)];
-    if (!tiles.end) tiles.end = group + 1;
-    tiles.group = group;
-    blocks += (group + 1) * splits_of(group);
-  }
+  for (int group = rows - 1; group >= 0; --group) next[splits_of(group)].group = group, blocks += (group + 1) * splits_of(group);
   plan.cluster_size = splits_of(0) > 1 ? kTfMostSplits : 1;
   if (blocks > Tf32Plan::kMost || blocks > most_clusters * int64_t(plan.cluster_size)) return false;
   for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most splits that it still has room for
@@ -2015,10 +2023,9 @@ inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& p
     uint16_t* const entries = plan.table + plan.clusters * plan.cluster_size;
     int rank = 0;
     for (int splits = plan.cluster_size; splits > 0; --splits)
-      for (auto& tiles = left[splits]; tiles.group < tiles.end && rank + splits <= plan.cluster_size;) {
-        for (int split_index = 0; split_index < splits; ++split_index)
-          entries[rank++] = uint16_t(tiles.group | tiles.place << 5 | (splits - 1) << 10 | split_index << 12);
-        if (++tiles.place > tiles.group) tiles.place = 0, ++tiles.group;
+      for (auto& [group, place] = next[splits]; group < rows && splits_of(group) == splits && rank + splits <= plan.cluster_size;) {
+        for (int split = 0; split < splits; ++split) entries[rank++] = uint16_t(group | place << 5 | (splits - 1) << 10 | split << 12);
+        if (++place > group) place = 0, ++group;
       }
     if (rank == 0) return true;
     if (plan.clusters == most_clusters) return false;
@@ -2112,13 +2119,6 @@ struct Tf32Lanes {   // e = 8 i + 4 r + c
 // How k are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number q + 4 (e % 2). So
 // four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
 
-// Where a lane begins to read X in the first k-block.
-template <bool kAlongK>
-__device__ inline uint32_t tf32_begin_of_x(const uint8_t* stage) {
-  const int line = threadIdx.x / 32 * 16 + tf32_row<kAlongK>(threadIdx.x % 32 / 4, 0), k = threadIdx.x % 4 * 4;
-  return shared_address(stage) + Tf32Copier<kAlongK>::place(line, k);
-}
-
 // Reads and splits X: by step, as the tensor cores want it.
 template <bool kAlongK>
 __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
@@ -2198,7 +2198,8 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   Tf32Copier<kYAlongK> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   Tf32Sums total = {};   // of chains
   UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
-  uint32_t x_at = tf32_begin_of_x<kXAlongK>(memory.stage[0][0]);
+  const int x_line = threadIdx.x / 32 * 16 + tf32_row<kXAlongK>(threadIdx.x % 32 / 4, 0);
+  uint32_t x_at = shared_address(memory.stage[0][0]) + x.place(x_line, threadIdx.x % 4 * 4);   // where a lane begins to read
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
@@ -2235,7 +2236,11 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
 
 // A CTA sums its split of a tile, and writes its fragments of the tile; of a tile with one split, all of them.
 template <bool kXAlongK, bool kYAlongK>
-__device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32Memory& memory) {
+__global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
+    tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
+  extern __shared__ __align__(1024) uint8_t raw[];
+  auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
   if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
   const WorkTile<float> here = tf32_work(p, plan, int(cluster_id_in_grid()), int(block_rank_in_cluster()));
@@ -2248,6 +2253,7 @@ __device__ inline void tf32_compute(const Product& p, const Tf32Plan& plan, Tf32
   static_assert(kTfBlockK * sizeof(float) == kLineBytes, "the copier's k-blocks are the plan's");
   sum_non_finite<Tf32Copier<kXAlongK>, Tf32Copier<kYAlongK>, Tf32Lanes<kXAlongK>>(p, memory.work, sum, exact);
   write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here);
+#endif
 }
 """
 
@@ -2255,15 +2261,6 @@ _CUDA_TF32_LAUNCH = r"""
 #include <array>
 
 // ---- tf32 kernel: launching.
-
-template <bool kXAlongK, bool kYAlongK>
-__global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
-    tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
-  extern __shared__ __align__(1024) unsigned char tf32_memory[];
-  tf32_compute<kXAlongK, kYAlongK>(p, plan, *reinterpret_cast<Tf32Memory*>(tf32_memory));
-#endif
-}
 
 // Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes them sooner.
 static bool tf32_computes(const Product& p) {
@@ -2296,73 +2293,25 @@ static cudaError_t clusters_at_once(int& clusters) {
   return error;
 }
 
-template <bool kXAlongK, bool kYAlongK>
-static cudaError_t launch_tf32_as(const Product& p, cudaStream_t stream) {
-  constexpr auto kKernel = tf32_product<kXAlongK, kYAlongK>;
-  int at_once;
-  const cudaError_t error = clusters_at_once<kKernel>(at_once);
-  if (error != cudaSuccess) return error;
-  // The same again and again takes no planning.
-  static thread_local Tf32Plan plan;
-  static thread_local std::array<int64_t, 6> planned = {-1};
-  const std::array<int64_t, 6> wanted = {are_triangles(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
-  if (planned != wanted) {
-    planned = {-1};   // should there be no plan
-    if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
-    planned = wanted;
-  }
-  const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
-  const Launch launch(blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream);
-  return launch_kernel<kKernel>(launch, p, plan);
-}
-
 cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
   return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
-    return launch_tf32_as<x_along_k, y_along_k>(p, stream);
+    constexpr auto kKernel = tf32_product<x_along_k, y_along_k>;
+    int at_once;
+    const cudaError_t error = clusters_at_once<kKernel>(at_once);
+    if (error != cudaSuccess) return error;
+    // The same again and again takes no planning.
+    static thread_local Tf32Plan plan;
+    static thread_local std::array<int64_t, 6> planned = {-1};
+    const std::array<int64_t, 6> wanted = {are_triangles(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
+    if (planned != wanted) {
+      planned = {-1};   // should there be no plan
+      if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
+      planned = wanted;
+    }
+    const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
+    const Launch launch(blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream);
+    return launch_kernel<kKernel>(launch, p, plan);
   });
-}
-"""
-
-# ---- Layouts: of the operands that the copy engine, or copies of 16 bytes, can read as they are. ---------------------
-_CUDA_LAYOUT = r"""
-// ---- Layouts.
-
-#include <numeric>
-
-// How an operand lies in memory: neighbours along k or along its lines, and all other strides multiples of `unit` elements, 16 bytes.
-struct OperandLayout {
-  bool readable, lines_first;   // lines_first: MN-major
-  int64_t pitch;                // elements from one row, of lines or of k, to the next
-  OperandLayout(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int unit)
-      : readable(false), lines_first(false), pitch(0) {
-    auto fits = [unit](int64_t near, int64_t nears, int64_t far, int64_t fars) {   // 2^38: where tensor maps end
-      return (near == 1 || nears == 1) && (fars == 1 || (far > 0 && far % unit == 0 && far < int64_t(1) << 38));
-    };
-    const bool by_k = fits(k_stride, depth, line_stride, lines);
-    lines_first = !by_k;
-    readable = (by_k || fits(line_stride, lines, k_stride, depth)) && reinterpret_cast<uintptr_t>(data) % 16 == 0;
-    pitch = (by_k ? lines : depth) == 1 ? unit : by_k ? line_stride : k_stride;
-  }
-};
-static OperandLayout layout_of_x(const Product& p, int unit) { return {p.x, p.x_row, p.x_col, p.m, p.k, unit}; }
-static OperandLayout layout_of_y(const Product& p, int unit) { return {p.y, p.y_col, p.y_row, p.n, p.k, unit}; }
-static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }   // lines: its rows
-
-// The greatest step of which all of an operand's batch strides are multiples. 0: there is only one.
-static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
-  int64_t unit = 0;
-  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]);
-  return unit;
-}
-
-int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
-  if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
-  const int unit = type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
-  const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
-  const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
-  const OperandLayout c = layout_of_c(p, unit);   // with one column its rows are neighbours, which the kernel does not take it for
-  const bool c_fits = c.readable && c.lines_first == (p.c_col != 1) && batch_unit(p, p.c_batch) % unit == 0;
-  return (x ? 0 : 1) | (y ? 0 : 2) | (c_fits || kernel == kMmaKernel ? 0 : 4);
 }
 """
 
@@ -2380,12 +2329,9 @@ _CUDA_MMA = r"""
 template <typename T>
 struct MmaShape {
   using Acc = AccumulatorOf<T>;
-  static constexpr int kBlockMN = 64;              // of a tile
   static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kStepsToPromote = 2;
-  static constexpr int kBlockK = kLineBytes / sizeof(T), kSteps = 4, kStages = 3;
-  static constexpr int kWarpMN = kBlockMN / 2;   // of C, four warps
-  static constexpr int kThreads = kTileThreads;
+  static constexpr int kBlockK = kLineBytes / sizeof(T), kSteps = 4, kStepsToPromote = 2, kStages = 3;
+  static constexpr int kWarpMN = kBlock / 2;   // of C, four warps
   static constexpr int kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8, kSums = kTilesM * kTilesN * 4;
   static constexpr int kCtasPerSm = kSplit ? 2 : 3;
   static constexpr int kStageBytes = 2 * kStageOperandBytes;
@@ -2431,7 +2377,7 @@ struct MmaLanes {
 // columns.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
-  static constexpr int kKRow = MmaShape<T>::kBlockMN * sizeof(T);   // bytes from one k to the next, MN-major
+  static constexpr int kKRow = kBlock * sizeof(T);   // bytes from one k to the next, MN-major
   uint32_t at;   // in the first stage
   __device__ MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
@@ -2521,7 +2467,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   using S = MmaShape<T>;
   const WorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpMN, warp_col = warp / 2 * S::kWarpMN;
-  const int row = work.tile.i * S::kBlockMN + warp_row, col = work.tile.j * S::kBlockMN + warp_col;
+  const int row = work.tile.i * kBlock + warp_row, col = work.tile.j * kBlock + warp_col;
   const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * S::kBlockK;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
@@ -2559,7 +2505,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
       }
     // Wait for the next stage
     cp_async_wait_group<S::kStages - 2>();
-    named_barrier_sync<S::kThreads>(0);   // it is there, and this one has been read
+    named_barrier_sync<kTileThreads>(0);   // it is there, and this one has been read
     const int next = stage == (S::kStages - 1) * S::kStageBytes ? 0 : stage + S::kStageBytes;
     fragments[0].read(x_reader, y_reader, next, 0);
     // Start the copies of a later k-block
@@ -2595,7 +2541,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
     const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = int(p.batches);
     int place = number >> log_splits, batch = 0;
     if (batches > 1) batch = place % batches, place /= batches;
-    memory.work = WorkTile<T>(p, batch, tile_at(p, S::kBlockMN, place), splits, split, S::kBlockK);
+    memory.work = WorkTile<T>(p, batch, tile_at(p, kBlock, place), splits, split, S::kBlockK);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (splits > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
 #endif
@@ -2622,7 +2568,7 @@ _CUDA_MMA_LAUNCH = r"""
 // ---- mma kernel: launching.
 
 template <typename T, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(MmaShape<T>::kThreads, MmaShape<T>::kCtasPerSm)
+__global__ void __launch_bounds__(kTileThreads, MmaShape<T>::kCtasPerSm)
     mma_product(const __grid_constant__ Product p, int splits) {
   extern __shared__ __align__(256) unsigned char mma_memory[];
   mma_compute<T, kXKMajor, kYKMajor>(p, splits, blockIdx.x, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
@@ -2631,27 +2577,24 @@ __global__ void __launch_bounds__(MmaShape<T>::kThreads, MmaShape<T>::kCtasPerSm
 // Where tiles are few, several CTAs, a cluster of Hopper or later, share the range of k of one. The limits are measured, on an H200.
 template <typename T>
 static int mma_splits_of(const Product& p, const Gpu& gpu) {
-  const int64_t tiles = tile_count(p, MmaShape<T>::kBlockMN) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
+  const int64_t tiles = tile_count(p, kBlock) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
   int splits = 1;
   while (gpu.capability >= 90 && splits < 8 && splits * splits * tiles <= most && p.k >= splits * (sizeof(T) == 2 ? 512 : 128)) splits *= 2;
   return splits;
 }
 
-template <typename T>
-static cudaError_t launch_mma_as(const Product& p, const Gpu& gpu, cudaStream_t stream) {
-  using S = MmaShape<T>;
-  const OperandLayout x = layout_of_x(p, 16 / sizeof(T)), y = layout_of_y(p, 16 / sizeof(T));
-  Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
-  (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
-  const int splits = mma_splits_of<T>(p, gpu);
-  return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-    const Launch launch(tile_count(p, S::kBlockMN) * p.batches * splits, S::kThreads, sizeof(MmaMemory<T>), splits, false, stream);
-    return launch_kernel<mma_product<T, x_k_major, y_k_major>>(launch, q, splits);
-  });
-}
-
 cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  return with_type(type, [&](auto element) { return launch_mma_as<decltype(element)>(p, gpu, stream); });
+  return with_type(type, [&](auto element) {
+    using T = decltype(element);
+    const OperandLayout x = layout_of_x(p, 16 / sizeof(T)), y = layout_of_y(p, 16 / sizeof(T));
+    Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
+    (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
+    const int splits = mma_splits_of<T>(p, gpu);
+    const Launch launch(tile_count(p, kBlock) * p.batches * splits, kTileThreads, sizeof(MmaMemory<T>), splits, false, stream);
+    return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
+      return launch_kernel<mma_product<T, x_k_major, y_k_major>>(launch, q, splits);
+    });
+  });
 }
 """
 
@@ -2674,12 +2617,12 @@ __device__ inline bool has_outliers(const Packed& packed, int matrix, bool trans
   return transposed ? has_outliers_in_col(packed, matrix, line) : has_outliers_in_row(packed, matrix, line);
 }
 
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kBlockMN - 1`, in a fixed order.
-template <int kBlockMN, typename F>
+// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kBlock - 1`, in a fixed order.
+template <typename F>
 __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
   const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
   const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols)) - 1;
-  for (int line = first / kBlock; line * kBlock < first + kBlockMN && line < line_blocks; ++line)
+  for (int line = first / kBlock; line * kBlock < first + kBlock && line < line_blocks; ++line)
     for (int word = 0; word < words && has_outliers(packed, matrix, transposed, line); ++word)
       for (uint32_t bits = wide_in_line(packed, matrix, transposed, line)[word]; bits; bits &= bits - 1) {
         const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
@@ -2687,38 +2630,36 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
         for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
           const int at = line * kBlock + (transposed ? outlier.col : outlier.row);
-          if (at >= first && at < first + kBlockMN) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
+          if (at >= first && at < first + kBlock) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
         }
       }
 }
 
-template <int kBlockMN>
-using Corrections = double[kBlockMN][kBlockMN + 1];   // of a tile
+using Corrections = double[kBlock][kBlock + 1];   // of a tile
 
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
 // be less than half a last bit of what stands in C, and all of them together a lot. So they are summed apart, in float64, and added once.
 // Of one place always the same thread adds, in a fixed order.
-template <int kBlockMN, int kThreads>
 __device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
-                                          Corrections<kBlockMN>& corrections) {
+                                          Corrections& corrections) {
   const float *const x = x_of<float>(p, batch), *const y = y_of<float>(p, batch);
   float* const c = c_of<float>(p, batch);
   const int x_matrix = matrix_of(packed_x, batch), y_matrix = matrix_of(packed_y, batch);
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  const int first_row = tile.i * kBlockMN, first_col = tile.j * kBlockMN;
-  constexpr int kSets = kThreads / kBlockMN;   // of threads, each for every kSets-th row or column
-  const int set = threadIdx.x / kBlockMN, row = first_row + threadIdx.x % kBlockMN, col = first_col + threadIdx.x % kBlockMN;
-  for (int e = threadIdx.x; e < kBlockMN * kBlockMN; e += kThreads) corrections[e / kBlockMN][e % kBlockMN] = 0.0;
+  const int first_row = tile.i * kBlock, first_col = tile.j * kBlock;
+  constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th row or column
+  const int set = threadIdx.x / kBlock, row = first_row + threadIdx.x % kBlock, col = first_col + threadIdx.x % kBlock;
+  for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
   auto add = [&](int m, int n, double a, double b) {
     double& at = corrections[m - first_row][n - first_col];
     if (!p.c_lower || n <= m) at = fma(a, b, at);
   };
-  for_each_outlier<kBlockMN>(packed_x, x_matrix, p.contraction == kTN, first_row, [&](int k, int m, float value) {
+  for_each_outlier(packed_x, x_matrix, p.contraction == kTN, first_row, [&](int k, int m, float value) {
     if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
   });
   __syncthreads();
-  for_each_outlier<kBlockMN>(packed_y, y_matrix, p.contraction != kNT, first_col, [&](int k, int n, float value) {
+  for_each_outlier(packed_y, y_matrix, p.contraction != kNT, first_col, [&](int k, int n, float value) {
     if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
     const float a = x[row * p.x_row + k * p.x_col];
     const bool transposed = p.contraction == kTN;
@@ -2727,39 +2668,36 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
     if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
   });
   __syncthreads();
-  for (int e = threadIdx.x; e < kBlockMN * kBlockMN; e += kThreads)
-    if (const double sum = corrections[e / kBlockMN][e % kBlockMN]; sum != 0.0) {
-      float& at = c[(first_row + e / kBlockMN) * p.c_row + (first_col + e % kBlockMN) * p.c_col];
+  for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
+    if (const double sum = corrections[e / kBlock][e % kBlock]; sum != 0.0) {
+      float& at = c[(first_row + e / kBlock) * p.c_row + (first_col + e % kBlock) * p.c_col];
       at = float(at + sum);
     }
   __syncthreads();
 }
 
 // Corrects the tiles that meet outliers. Each thread looks at one of a CTA's tiles: most meet none.
-template <int kBlockMN, int kThreads>
-__device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections<kBlockMN>& corrections) {
-  static_assert(kBlockMN <= kBlock, "a tile's rows, and its columns, are in one line of blocks");
-  __shared__ uint32_t met[kThreads / 32];   // which of the tiles that a warp has looked at
+__device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections& corrections) {
+  __shared__ uint32_t met[kTileThreads / 32];   // which of the tiles that a warp has looked at
   const int batches = int(p.batches);
-  const int64_t numbers = tile_count(p, kBlockMN) * batches, step = gridDim.x;
-  for (int64_t first = blockIdx.x; first < numbers; first += step * kThreads) {
+  const int64_t numbers = tile_count(p, kBlock) * batches, step = gridDim.x;
+  for (int64_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
     bool meets = false;
     const int64_t number = first + step * threadIdx.x;
     if (number < numbers) {
       const int batch = int(number % batches);
-      const Tile tile = tile_at(p, kBlockMN, int(number / batches));
-      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i * kBlockMN / kBlock) |
-               has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j * kBlockMN / kBlock)) &
+      const Tile tile = tile_at(p, kBlock, int(number / batches));
+      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i) |
+               has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j)) &
               !behind.controls[batch].fallback;
     }
     const uint32_t of_warp = __ballot_sync(0xFFFFFFFFu, meets);
     if (threadIdx.x % 32 == 0) met[threadIdx.x / 32] = of_warp;
     __syncthreads();
-    for (int warp = 0; warp < kThreads / 32; ++warp)
+    for (int warp = 0; warp < kTileThreads / 32; ++warp)
       for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
         const int64_t one = first + step * (warp * 32 + __ffs(bits) - 1);
-        correct_tile<kBlockMN, kThreads>(p, int(one % batches), tile_at(p, kBlockMN, int(one / batches)),
-                                         behind.x, behind.y, corrections);
+        correct_tile(p, int(one % batches), tile_at(p, kBlock, int(one / batches)), behind.x, behind.y, corrections);
       }
     __syncthreads();
   }
@@ -2779,10 +2717,10 @@ __global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
   grid_dependency_wait();
   const int progress = *behind.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
-  static_assert(sizeof(Corrections<kBlock>) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
+  static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
   // The fallback leaves nothing to correct
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
-    correct_tiles<kBlock, kTileThreads>(p, behind, *reinterpret_cast<Corrections<kBlock>*>(fallback_memory));
+    correct_tiles(p, behind, *reinterpret_cast<Corrections*>(fallback_memory));
   if (!(progress & kFallback)) return;
   __shared__ int number;   // of a tile, or of one of its splits
   do {
@@ -3281,7 +3219,7 @@ struct Half {
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
       UNROLL for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
-      cluster_sync();
+      cluster_arrive(), cluster_wait();
       NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
         NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {
@@ -3425,7 +3363,7 @@ __device__ inline int lines_of(const PairsProduct& h) { return kOperand == kX ? 
 
 template <Operand kOperand, Contraction kC>
 __device__ inline bool has_block(const PairsProduct& h, int line, int k) {
-  return line < lines_of<kOperand>(h) && on_side(side_of(kOperand, Masks{kC, h.p.x_triangular, h.p.y_triangular}), line, k);
+  return line < lines_of<kOperand>(h) && on_side(side_of(kOperand, h.p, kC), line, k);
 }
 
 template <Operand kOperand, Contraction kC>
@@ -4507,9 +4445,9 @@ _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
-_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_EPILOGUE, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_COPIER, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32]
-_CUDA_SOURCES += [_CUDA_TF32_LAUNCH, _CUDA_LAYOUT, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF]
+_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
+_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32]
+_CUDA_SOURCES += [_CUDA_TF32_LAUNCH, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF]
 _CUDA_SOURCES += [_CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect

@@ -248,7 +248,6 @@ inline void cluster_wait() {   // nobody arrives once more before all have come
   const int all = cluster->size * block_threads * current->met;
   wait_until([=] { return cluster->came >= all; });
 }
-inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 inline void there(uint32_t at) {
   if (!cluster->blocks[at >> kRankShift].left) fail("the shared memory of a CTA that has ended");
 }

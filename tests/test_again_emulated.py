@@ -88,7 +88,7 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_again(model, tmp_path_factory):
     """run_again(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_COPIER]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts = [emulation.PRELUDE, *source, model._CUDA_EXACT, again(model), emulation.PRODUCT, AGAIN_MAIN]
     return host_program(tmp_path_factory.mktemp("again"), "again", parts, optimise="-Og")
 
@@ -192,17 +192,16 @@ int main(int, char** arguments) {
       }
       c.at(0, row, col) = static_cast<float>(sum);
     }
-  constexpr int kEdge = 64, kThreads = 128;
   struct Memory {
-    Corrections<kEdge> corrections;
+    Corrections corrections;
   };
   for (int i = 0; i < blocks; ++i)
     for (int j = 0; j <= i; ++j) {
       body = [&] {
-        correct_tile<kEdge, kThreads>(p, 0, tile_of(p, kEdge, i, j), operands[0].packed, operands[1].packed,
-                                      reinterpret_cast<Memory*>(current->block->memory)->corrections);
+        correct_tile(p, 0, tile_of(p, kBlock, i, j), operands[0].packed, operands[1].packed,
+                     reinterpret_cast<Memory*>(current->block->memory)->corrections);
       };
-      run_cluster<Memory>(0, 1, kThreads);
+      run_cluster<Memory>(0, 1, kTileThreads);
     }
   double worst = 0;
   for (int e = 0; e < n * n; ++e) {
@@ -222,8 +221,8 @@ int main(int, char** arguments) {
 def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
     behind = cut(model._CUDA_BEHIND, "// Whether a block of an operand's line of blocks", "// Corrects the tiles that meet outliers.")
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED, model._CUDA_PACKING]
-    parts = [emulation.PRELUDE, CUDA, *source, behind, emulation.PRODUCT, OUTLIERS_MAIN]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_EXACT, model._CUDA_PACKED]
+    parts = [emulation.PRELUDE, CUDA, *source, model._CUDA_PACKING, behind, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 
 

@@ -36,7 +36,7 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_COPIER]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts = [emulation.PRELUDE, *source, model._CUDA_EXACT, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("exact"), "exact_kernel", parts, optimise="-Og")
 

@@ -216,7 +216,7 @@ def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
 
     policy = model._CUDA_HALF.partition("// ---- Half precision: launching.")[0]
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_COPIER]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts = [
         emulation.PRELUDE,
         *source,

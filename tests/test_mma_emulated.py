@@ -21,8 +21,8 @@ int run_type(char** arguments) {
       else
         (y_k_major ? mma_compute<T, false, true> : mma_compute<T, false, false>)(p, splits, number, memory());
     };
-    for (cluster_of = 0; cluster_of < tile_count(p, MmaShape<T>::kBlockMN) * p.batches; ++cluster_of)
-      run_cluster<MmaMemory<T>>(cluster_of, splits, MmaShape<T>::kThreads, [](MmaMemory<T>& memory) {
+    for (cluster_of = 0; cluster_of < tile_count(p, kBlock) * p.batches; ++cluster_of)
+      run_cluster<MmaMemory<T>>(cluster_of, splits, kTileThreads, [](MmaMemory<T>& memory) {
         memory.sums_are_here = 0;   // there is no barrier yet
       });
   });
@@ -43,7 +43,7 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_COPIER]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts = [emulation.PRELUDE, *source, model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", parts)
 
@@ -115,8 +115,8 @@ def test_infinity_stays_where_the_sum_has_it(run, dtype, contraction, structure)
 @every_mask
 def test_every_mask(run, contraction, structure):
     """Of every dtype: an edge that no block divides, by chunks and by elements, splits, a batch; and what is summed again."""
-    for dtype, size in enumerate((4, 8, 2, 2)):
-        edge, late = constant("_CUDA_MMA", "kBlockMN", **{"sizeof(T)": size}), dtype % 2
+    for dtype in range(4):
+        edge, late = constant("_CUDA_SCHEDULE", "kBlock"), dtype % 2
         sizes = sizes_for(structure, edge + 8, 8 * (1 + late))
         run(dtype, contraction, structure, sizes, batches=1 + late, late=late, x_by_rows=late, y_by_rows=dtype // 2, pad=0, c_pad=late)
         run(dtype, contraction, structure, sizes_for(structure, edge + 1, 3), splits=2, late=1 - late, pad=1)

@@ -180,7 +180,6 @@ def build(model, folder, types):
         emulation.PRELUDE,
         model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
-        model._CUDA_EPILOGUE,
         model._CUDA_ELEMENTS,
         AGAIN,
         model._CUDA_PACKED,

@@ -7,11 +7,6 @@ from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UP
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("tf32 emulated")]
 
 MAIN = r"""
-template <bool kXAlongK, bool kYAlongK>
-void tf32_product(const Product& p, const Tf32Plan& plan) {
-  tf32_compute<kXAlongK, kYAlongK>(p, plan, *reinterpret_cast<Tf32Memory*>(current->block->memory));
-}
-
 int main(int, char** arguments) {
   return run_product<float>(arguments, [&](const Product& p) {
     Tf32Plan plan;
@@ -35,8 +30,11 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_EPILOGUE, model._CUDA_ELEMENTS, model._CUDA_COPIER]
-    kernel = [model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_TF32_PLAN, model._CUDA_TF32]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
+    declaration = "extern __shared__ __align__(1024) uint8_t raw[];"
+    assert model._CUDA_TF32.count(declaration) == 1
+    tf32 = model._CUDA_TF32.replace(declaration, "unsigned char* const raw = current->block->memory;")
+    kernel = [model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_TF32_PLAN, tf32]
     parts = [emulation.PRELUDE, *source, *kernel, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
 
