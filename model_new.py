@@ -31,11 +31,11 @@ initialises CUDA. So processes that are to use a GPU have to be spawned, not for
 
 Map, top to bottom:
 
-    1  CUDA source     types and launchers (shared with the binding), schedule (which tile, which k), PTX, epilogue (zeros), element types,
+    1  CUDA source     types and launchers (shared with the binding), schedule (which tile, which k), PTX, elements (zeros, element types),
                        packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores) and sums that are not
                        finite, once more; tiles of 64 x 64 and the two kernels that share them, tf32 (small float32 products) and mma
-                       (Ampere on), with layouts between; what runs behind the Hopper kernel; the skeleton of Hopper's kernels and its
-                       policies, half precision and Pairs (float32: the Hopper kernel); symmetric results; which kernel computes
+                       (Ampere on); what runs behind the Hopper kernel; the skeleton of Hopper's kernels and its policies, half
+                       precision and Pairs (float32: the Hopper kernel); symmetric results; which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -423,11 +423,9 @@ struct Tiles : TileOrder {
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
-  // Whole ones, of which no CTAs share k. Neither halved nor count is set.
+  // Whole ones, of which no CTAs share k. The count is not set.
   __host__ static Tiles of(const Product& p, int edge) {
-    Tiles tiles = {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock)};
-    tiles.batches = int(p.batches), tiles.splits = 1;
-    return tiles;
+    return {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock), int(p.batches), 0, 0, 1};
   }
   // k-blocks of a group's tiles; of all tiles of one C.
   __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
@@ -638,7 +636,7 @@ __device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer 
   return value;
 }
 
-// A barrier of the cluster, and its two halves. Relaxed: it publishes nothing. All threads of a warp come together.
+// The two halves of a barrier of the cluster. Relaxed: it publishes nothing. All threads of a warp come together.
 __device__ inline void cluster_arrive_relaxed() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_arrive() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { STRESS_DELAY(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -983,6 +981,12 @@ __device__ inline void narrow(double v, double& to) { to = v; }
 __device__ inline void narrow(float v, __half& to) { to = __float2half_rn(v); }
 __device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat16_rn(v); }
 
+// Neighbours in memory that are read or written at once.
+template <typename T, int kCount>
+struct alignas(kCount * sizeof(T)) Neighbours {
+  T v[kCount];
+};
+
 // One operand as a CTA sees it: lines from first_line on, and what exists of them.
 template <typename T>
 struct OperandView {
@@ -997,7 +1001,7 @@ struct OperandView {
 // Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is ever
 // denormal: bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and products beyond 2^79 then
 // make sums that are not finite. Those are for the exact path.
-constexpr float kTf32Scale = 0x1p24f;
+constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32Scale);
 
 __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
   v *= kTf32Scale;
@@ -1015,14 +1019,6 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 template <int kCount>
 __device__ inline void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
   UNROLL for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
-}
-
-// Whether all sums are finite, in all threads.
-template <int kCount, typename Acc>
-__device__ inline bool all_finite(const Acc (&sum)[kCount]) {
-  Acc zero[4] = {};   // or a NaN
-  UNROLL for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
-  return !__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0));
 }
 """
 
@@ -1411,14 +1407,12 @@ struct Launch {
     config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
     if (early) {
-      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-      attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      attribute.val.programmaticStreamSerializationAllowed = 1;
+      attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
     if (cluster > 1) {
-      cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim.x = cluster, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {unsigned(cluster), 1, 1};
     }
   }
   Launch(const Launch&) = delete;   // config points to this one's attributes
@@ -1635,9 +1629,7 @@ struct alignas(128) ExactMemory {   // copiers permute by bits of the address be
 template <typename Copier, int kLines, int kDepth, typename T>
 __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, int ahead) {
   constexpr int kCount = Copier::kAlongK ? kDepth : kLines;
-  struct alignas(kCount * sizeof(T)) Vector {
-    T v[kCount];
-  };
+  using Vector = Neighbours<T, kCount>;
   return Copier::kAlongK ? reinterpret_cast<const Vector*>(stage + Copier::place(line + at, k))->v[kCount == 1 ? 0 : ahead]
                          : reinterpret_cast<const Vector*>(stage + Copier::place(line, k + ahead))->v[at];
 }
@@ -1732,69 +1724,35 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   }
 }
 
-// Tile `number`, and the zeros opposite.
+// ---- Exact path: launching.
+
+// A CTA a tile, and the zeros opposite.
 template <typename T, bool kXKMajor, bool kYKMajor>
-__device__ inline void exact_compute(const Product& p, int number, ExactMemory& memory) {
-  const int batches = int(p.batches), batch = number % batches;
+__global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
+  __shared__ ExactMemory memory;
+  const int number = blockIdx.x, batches = int(p.batches), batch = number % batches;
   const Tile tile = tile_at(p, kBlock, number / batches);
   NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T, kXKMajor, kYKMajor>(p, tile, begin, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
     write_zeros<kBlock, false>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
-"""
-
-_CUDA_EXACT_LAUNCH = r"""
-// ---- Exact path: the kernel.
-
-template <typename T, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
-  __shared__ ExactMemory memory;
-  exact_compute<T, kXKMajor, kYKMajor>(p, blockIdx.x, memory);
-}
 
 cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
   return with_type(type, [&](auto element) {
     return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
-      const Launch launch(tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream);
-      return launch_kernel<exact_product<decltype(element), x_k_major, y_k_major>>(launch, p);
+      return launch_kernel<exact_product<decltype(element), x_k_major, y_k_major>>(
+          {tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream}, p);
     });
   });
 }
 
 // ---- Exact path: inverses of the blocks on a diagonal.
 
-// x becomes the inverse of a lower triangular x, 64 x 64: a thread solves for a column, by forward substitution, four rows at a time.
-template <typename Acc>
-__device__ inline void invert(Acc (&x)[kBlock][kBlock]) {
-  struct alignas(16) Four {
-    Acc v[4];
-  };
-  const int j = threadIdx.x;
-  NO_UNROLL for (int i = 0; i < kBlock; i += 4) {
-    Acc sum[4];
-    for (int r = 0; r < 4; ++r) sum[r] = i + r == j ? 1 : 0;
-    NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
-      Acc column[4];
-      UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
-      UNROLL for (int r = 0; r < 4; ++r) {
-        const Four row = *reinterpret_cast<const Four*>(&x[i + r][k]);
-        UNROLL for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
-      }
-    }
-    UNROLL for (int r = 0; r < 4; ++r) {
-      UNROLL for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
-      sum[r] /= x[i + r][i + r];
-    }
-    __syncthreads();   // the rows have been read
-    for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < j ? Acc(0) : sum[r];
-    __syncthreads();
-  }
-}
-
-// C, contiguous, gets the inverses of X's blocks of 64 x 64 on the diagonal, and zeros beside them. unit: the diagonal is not read, but 1.
+// C, contiguous, gets the inverses of X's blocks of 64 x 64 on the diagonal, and zeros beside them: a thread solves for a column, by
+// forward substitution, four rows at a time. unit: the diagonal is not read, but 1.
 template <typename T>
 __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ Product p, int unit) {
-  __shared__ alignas(16) T x[kBlock][kBlock];
+  __shared__ alignas(32) T x[kBlock][kBlock];
   const int blocks = ceil_div(p.n, kBlock), batch = blockIdx.x / blocks, first = blockIdx.x % blocks * kBlock, j = threadIdx.x;
   const int size = min(kBlock, p.n - first);
   const T* const from = x_of<T>(p, batch) + first * (p.x_row + p.x_col);
@@ -1804,7 +1762,25 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
     x[i][j] = read ? from[i * p.x_row + j * p.x_col] : T(i == j);
   }
   __syncthreads();
-  invert(x);
+  NO_UNROLL for (int i = 0; i < kBlock; i += 4) {
+    T sum[4];
+    for (int r = 0; r < 4; ++r) sum[r] = i + r == j ? 1 : 0;
+    NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
+      T column[4];
+      UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
+      UNROLL for (int r = 0; r < 4; ++r) {
+        const auto row = *reinterpret_cast<const Neighbours<T, 4>*>(&x[i + r][k]);
+        UNROLL for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
+      }
+    }
+    UNROLL for (int r = 0; r < 4; ++r) {
+      UNROLL for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
+      sum[r] /= x[i + r][i + r];
+    }
+    __syncthreads();   // the rows have been read
+    for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < j ? T(0) : sum[r];
+    __syncthreads();
+  }
   T* const to = c_of<T>(p, batch) + first * p.c_row;
   for (int i = 0; i < size; ++i)
     for (int col = j; col < p.n; col += kBlock) to[i * p.c_row + col] = col / kBlock * kBlock == first ? x[i][j] : T(0);
@@ -1812,8 +1788,7 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
 
 cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream) {
   const Launch launch(ceil_div(p.n, kBlock) * p.batches, kBlock, 0, 1, false, stream);
-  const int ones = unit;
-  return type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, ones) : launch_kernel<invert_blocks<float>>(launch, p, ones);
+  return type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, unit) : launch_kernel<invert_blocks<float>>(launch, p, unit);
 }
 """
 
@@ -1883,10 +1858,12 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: sums that are not finite.
 
-// Sums a CTA's split on the exact path, if a sum is not finite.
+// Sums a CTA's split on the exact path, if a sum of any of its threads is not finite.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], ExactMemory& memory) {
-  if (__builtin_expect(all_finite(sum), true)) return;
+  Acc zero[4] = {};   // or a NaN
+  UNROLL for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
+  if (__builtin_expect(!__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0)), true)) return;
   const int k_end = min(work.tile.k_end, work.k_begin + work.k_blocks * XCopier::kBlockK);
   sum_exactly<XCopier, YCopier, Lanes>(view_of(kX, p, work), view_of(kY, p, work), work.k_begin, k_end, memory, sum);
 }
@@ -1907,13 +1884,11 @@ using SplitSums = SumUnit<Acc>[SumUnit<Acc>::kInTile + 1][32];   // all splits o
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
-  struct alignas(kNear * sizeof(T)) Vector {
-    T v[kNear];
-  } vector;
+  Neighbours<T, kNear> vector;
   UNROLL for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
   T* const to = c + row * p.c_row + col * p.c_col;
   if (kWhole || (vectorized && col + kNear <= p.n)) {
-    *reinterpret_cast<Vector*>(to) = vector;
+    *reinterpret_cast<Neighbours<T, kNear>*>(to) = vector;
   } else {
     UNROLL for (int e = 0; e < kNear; ++e)
       if (col + e < p.n) to[e * p.c_col] = vector.v[e];
@@ -2055,8 +2030,7 @@ inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
   // The clusters that come first are spread over all SMs, one CTA each; those that join them fall in length. So let the first ones rise.
   if (plan.cluster_size < kTfMostSplits) return true;
   for (int a = 0, b = min(plan.clusters, int(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
-    for (int rank = 0; rank < plan.cluster_size; ++rank)
-      std::swap(plan.table[a * plan.cluster_size + rank], plan.table[b * plan.cluster_size + rank]);
+    std::swap_ranges(plan.table + a * kTfMostSplits, plan.table + (a + 1) * kTfMostSplits, plan.table + b * kTfMostSplits);
   return true;
 }
 
@@ -2226,7 +2200,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
     // Issue wgmma, wait for the sums, promote
     Tf32Sums part;
     tf32_multiply(large, small, y_large, y_small, part);
-    UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], 1.0f / (kTf32Scale * kTf32Scale), sum[u]);
+    UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
     if (number % kChain == kChain - 1) end_chain(sum, total);
   }
   end_chain(total, sum);
@@ -2255,12 +2229,10 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here);
 #endif
 }
-"""
-
-_CUDA_TF32_LAUNCH = r"""
-#include <array>
 
 // ---- tf32 kernel: launching.
+
+#include <array>
 
 // Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes them sooner.
 static bool tf32_computes(const Product& p) {
@@ -2309,8 +2281,7 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
       planned = wanted;
     }
     const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
-    const Launch launch(blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream);
-    return launch_kernel<kKernel>(launch, p, plan);
+    return launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream}, p, plan);
   });
 }
 """
@@ -2452,8 +2423,7 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
     mma_multiply<T>(large.x, small.y, part);
     mma_multiply<T>(large.x, large.y, part);
     if ((step + 1) % S::kStepsToPromote == 0) {   // promote
-      constexpr float kUnscale = 1.0f / (kTf32Scale * kTf32Scale);
-      UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kUnscale, sum[u]);
+      UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
     }
   } else {
     mma_multiply<T>(large.x, large.y, sum);
@@ -2562,9 +2532,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
 #endif
   write_tile<MmaLanes<T>>(p, memory.work, sum, sums, memory.sums_are_here);
 }
-"""
 
-_CUDA_MMA_LAUNCH = r"""
 // ---- mma kernel: launching.
 
 template <typename T, bool kXKMajor, bool kYKMajor>
@@ -3786,9 +3754,7 @@ constexpr int kMirrorThreads = 256;
 // What a block of C has below the diagonal also stands opposite, kNear neighbours at a time. More than one: all is below, and aligned.
 template <int kNear, typename Word, int kPitch>
 __device__ inline void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
-  struct alignas(kNear * sizeof(Word)) Vector {
-    Word v[kNear];
-  };
+  using Vector = Neighbours<Word, kNear>;
   constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;   // of a thread
   auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
   auto near = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
@@ -4445,9 +4411,8 @@ _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
-_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING]
-_CUDA_SOURCES += [_CUDA_LAUNCH, _CUDA_EXACT, _CUDA_EXACT_LAUNCH, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32]
-_CUDA_SOURCES += [_CUDA_TF32_LAUNCH, _CUDA_MMA, _CUDA_MMA_LAUNCH, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF]
+_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
+_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF]
 _CUDA_SOURCES += [_CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect

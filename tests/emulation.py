@@ -7,7 +7,16 @@ a barrier is missing for shows in one of the two. What an operand does not have 
 A program is PRELUDE, the parts of the source, PRODUCT, and a main that calls run_product.
 """
 
+import re
+
 from helpers import SOURCE
+
+
+def device(section):
+    """A section of the source without its launchers, which stand at its end."""
+    kernels, _ = re.split(r"^// ---- .*: launching\.\n", section, maxsplit=1, flags=re.MULTILINE)
+    return kernels
+
 
 PRELUDE = r"""
 #include <ucontext.h>

@@ -89,7 +89,7 @@ int main(int, char** arguments) {
 def run_again(model, tmp_path_factory):
     """run_again(contraction, structure, sizes, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts = [emulation.PRELUDE, *source, model._CUDA_EXACT, again(model), emulation.PRODUCT, AGAIN_MAIN]
+    parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), again(model), emulation.PRODUCT, AGAIN_MAIN]
     return host_program(tmp_path_factory.mktemp("again"), "again", parts, optimise="-Og")
 
 
@@ -221,7 +221,7 @@ int main(int, char** arguments) {
 def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
     behind = cut(model._CUDA_BEHIND, "// Whether a block of an operand's line of blocks", "// Corrects the tiles that meet outliers.")
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_EXACT, model._CUDA_PACKED]
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.device(model._CUDA_EXACT), model._CUDA_PACKED]
     parts = [emulation.PRELUDE, CUDA, *source, model._CUDA_PACKING, behind, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 

@@ -3,17 +3,21 @@
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
+from test_again_emulated import cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("exact emulated")]
+
+MEMORY = "__shared__ ExactMemory memory;"
+KERNEL = "struct {\n  int x;\n} blockIdx;\n"
 
 MAIN = r"""
 template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](const Product& p) {
-    int number;
     auto run = [&](auto x_k_major, auto y_k_major) {
-      body = [&] { exact_compute<T, x_k_major, y_k_major>(p, number, *reinterpret_cast<ExactMemory*>(current->block->memory)); };
-      for (number = 0; number < tile_count(p, kBlock) * p.batches; ++number) run_cluster<ExactMemory>(number, 1, kExactThreads);
+      body = [&] { exact_product<T, x_k_major, y_k_major>(p); };
+      for (blockIdx.x = 0; blockIdx.x < tile_count(p, kBlock) * p.batches; ++blockIdx.x)
+        run_cluster<ExactMemory>(blockIdx.x, 1, kExactThreads);
     };
     const std::true_type yes;
     const std::false_type no;
@@ -37,7 +41,10 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts = [emulation.PRELUDE, *source, model._CUDA_EXACT, emulation.PRODUCT, MAIN]
+    kernel = cut(model._CUDA_EXACT, "// A CTA a tile, and the zeros opposite.", "cudaError_t launch_exact(")
+    assert kernel.count(MEMORY) == 1
+    kernel = KERNEL + kernel.replace(MEMORY, "auto& memory = *reinterpret_cast<ExactMemory*>(current->block->memory);")
+    parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), kernel, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("exact"), "exact_kernel", parts, optimise="-Og")
 
     def run(dtype, contraction, structure, sizes, *, batches=1, late=0, x_by_rows=1, y_by_rows=1, pad=0, kind=0, c_pad=0):

@@ -215,12 +215,12 @@ def skeleton(model):
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
 
-    policy = model._CUDA_HALF.partition("// ---- Half precision: launching.")[0]
+    policy = emulation.device(model._CUDA_HALF)
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts = [
         emulation.PRELUDE,
         *source,
-        model._CUDA_EXACT,
+        emulation.device(model._CUDA_EXACT),
         again(model),
         model._CUDA_PACKED,
         CUDA,

@@ -44,7 +44,15 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts = [emulation.PRELUDE, *source, model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA, emulation.PRODUCT, MAIN]
+    parts = [
+        emulation.PRELUDE,
+        *source,
+        emulation.device(model._CUDA_EXACT),
+        model._CUDA_TILES,
+        emulation.device(model._CUDA_MMA),
+        emulation.PRODUCT,
+        MAIN,
+    ]
     program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", parts)
 
     def run(dtype, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0, pad=None):

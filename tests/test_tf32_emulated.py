@@ -33,8 +33,8 @@ def run(model, tmp_path_factory):
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     declaration = "extern __shared__ __align__(1024) uint8_t raw[];"
     assert model._CUDA_TF32.count(declaration) == 1
-    tf32 = model._CUDA_TF32.replace(declaration, "unsigned char* const raw = current->block->memory;")
-    kernel = [model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_TF32_PLAN, tf32]
+    tf32 = emulation.device(model._CUDA_TF32).replace(declaration, "unsigned char* const raw = current->block->memory;")
+    kernel = [emulation.device(model._CUDA_EXACT), model._CUDA_TILES, model._CUDA_TF32_PLAN, tf32]
     parts = [emulation.PRELUDE, *source, *kernel, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
 
