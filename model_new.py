@@ -1872,12 +1872,11 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
 
 // 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all CTAs, and adds them.
 template <typename Acc>
-struct alignas(16) SumUnit {
-  static constexpr int kSums = 16 / sizeof(Acc), kInTile = kBlock * kBlock / 32 / kSums;
-  Acc sum[kSums];
-};
+using SumUnit = Neighbours<Acc, 16 / sizeof(Acc)>;
 template <typename Acc>
-using SplitSums = SumUnit<Acc>[SumUnit<Acc>::kInTile + 1][32];   // all splits of the first unit, of the second; three splits: of 11 at most
+constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
+template <typename Acc>
+using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc> + 1][32];   // all splits of the first unit, of the second; three splits: of 11 at most
 
 // Writes neighbours in a row of C, as far as they exist. `vectorized`: they can be written at once. kWhole: so they can, and all exist,
 // none above the diagonal.
@@ -1900,18 +1899,18 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here) {
-  constexpr int kNear = Lanes::kNear, kSums = SumUnit<Acc>::kSums, kUnits = kCount / kSums;
+  constexpr int kNear = Lanes::kNear, kSums = 16 / sizeof(Acc), kUnits = kCount / kSums, kInTile = kUnitsInTile<Acc>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = work.tile.i * kBlock, col = work.tile.j * kBlock;
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
   auto unit = [&](int u) {   // of this lane
     SumUnit<Acc> v;
-    UNROLL for (int e = 0; e < kSums; ++e) v.sum[e] = sum[Lanes::sum_at(u * kSums + e)];
+    UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[Lanes::sum_at(u * kSums + e)];
     return v;
   };
   auto write = [&](auto whole, int w, int u, const SumUnit<Acc>& v) {   // unit u of warp w
     UNROLL for (int e = 0; e < kSums; e += kNear)
       write_neighbours<kNear, decltype(whole)::value>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e),
-                                                      col + Lanes::col(w, lane, u * kSums + e), v.sum + e);
+                                                      col + Lanes::col(w, lane, u * kSums + e), v.v + e);
   };
   auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
     if (has_zeros(p) && work.tile.i != work.tile.j)
@@ -1928,7 +1927,6 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     return write_zeros_above(0, kBlock);
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  constexpr int kInTile = SumUnit<Acc>::kInTile;
   const int splits = work.splits, first = first_unit(kInTile, splits, work.split), end = first_unit(kInTile, splits, work.split + 1);
   const uint32_t first_rank = block_rank_in_cluster() - work.split;
   if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, (end - first) * splits * sizeof(sums[0]));
@@ -1940,7 +1938,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
   UNROLL for (int u = 0; u < kUnits; ++u) {
     const SumUnit<Acc> v = unit(u);
-    const int* const words = reinterpret_cast<const int*>(v.sum);
+    const int* const words = reinterpret_cast<const int*>(v.v);
     const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
     store_async(there, words[0], words[1], words[2], words[3], barrier_there);
   }
@@ -1951,7 +1949,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 #pragma unroll 4
     for (int s = 1; s < splits; ++s) {
       const SumUnit<Acc> v = sums[(at - first) * splits + s][lane];
-      UNROLL for (int e = 0; e < kSums; ++e) total.sum[e] += v.sum[e];
+      UNROLL for (int e = 0; e < kSums; ++e) total.v[e] += v.v[e];
     }
     write(std::false_type(), at / kUnits, at % kUnits, total);
   }
