@@ -1899,7 +1899,7 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here) {
-  constexpr int kNear = Lanes::kNear, kSums = 16 / sizeof(Acc), kUnits = kCount / kSums, kInTile = kUnitsInTile<Acc>;
+  constexpr int kNear = Lanes::kNear, kSums = 16 / sizeof(Acc), kUnits = kCount / kSums;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = work.tile.i * kBlock, col = work.tile.j * kBlock;
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
   auto unit = [&](int u) {   // of this lane
@@ -1927,6 +1927,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     return write_zeros_above(0, kBlock);
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  constexpr int kInTile = kUnitsInTile<Acc>;
   const int splits = work.splits, first = first_unit(kInTile, splits, work.split), end = first_unit(kInTile, splits, work.split + 1);
   const uint32_t first_rank = block_rank_in_cluster() - work.split;
   if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, (end - first) * splits * sizeof(sums[0]));
@@ -2295,26 +2296,24 @@ cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
+constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;   // k-blocks in shared memory
+constexpr int kMmaSteps = 4, kStepsToPromote = 2;                        // of a k-block; those between two promotions of split operands
+constexpr int kWarpMN = kBlock / 2, kWarpTilesM = kWarpMN / 16, kWarpTilesN = kWarpMN / 8;   // of C: a warp's part, and mma's tiles in it
+constexpr int kMmaSums = kWarpTilesM * kWarpTilesN * 4;                                      // of a thread
+static_assert(kMmaSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
+static_assert(kMmaSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
 template <typename T>
-struct MmaShape {
-  using Acc = AccumulatorOf<T>;
-  static constexpr bool kSplit = sizeof(T) == 4;   // operands, into large and small parts
-  static constexpr int kBlockK = kLineBytes / sizeof(T), kSteps = 4, kStepsToPromote = 2, kStages = 3;
-  static constexpr int kWarpMN = kBlock / 2;   // of C, four warps
-  static constexpr int kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8, kSums = kTilesM * kTilesN * 4;
-  static constexpr int kCtasPerSm = kSplit ? 2 : 3;
-  static constexpr int kStageBytes = 2 * kStageOperandBytes;
-  static constexpr int kChainBlocks = kChain * kStepsToPromote / kSteps;   // of split operands
-  static_assert(kSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
-  static_assert(kSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
-};
-
+constexpr bool kSplits = sizeof(T) == 4;   // operands, into large and small parts
 template <typename T>
-using MmaSums = typename MmaShape<T>::Acc[MmaShape<T>::kSums];   // of a thread
+constexpr int kMmaBlockK = kLineBytes / sizeof(T);
+template <typename T>
+constexpr int kMmaCtasPerSm = kSplits<T> ? 2 : 3;
+template <typename T>
+using MmaSums = AccumulatorOf<T>[kMmaSums];
 
 template <typename T>
 struct alignas(256) MmaMemory {   // permutations go by bits of the address below that
-  uint8_t stage[MmaShape<T>::kStages][MmaShape<T>::kStageBytes];   // X, then Y
+  uint8_t stage[kMmaStages][kMmaStageBytes];   // X, then Y
   uint64_t sums_are_here;
   WorkTile<T> work;
 };
@@ -2329,15 +2328,13 @@ template <typename T, bool kKMajor>
 using MmaCopier = BlockCopier<T, kKMajor, MmaLayout<T, kKMajor>>;
 
 // Of an m16n8 instruction a thread has sums of two rows and two columns.
-template <typename T>
 struct MmaLanes {
-  using S = MmaShape<T>;
   static constexpr int kNear = 2;
   __device__ static constexpr int sum_at(int e) { return e; }
   __device__ static int row(int warp, int lane, int e) {
-    return warp % 2 * S::kWarpMN + e / 4 / S::kTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
+    return warp % 2 * kWarpMN + e / 4 / kWarpTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
   }
-  __device__ static int col(int warp, int lane, int e) { return warp / 2 * S::kWarpMN + e / 4 % S::kTilesN * 8 + lane % 4 * 2 + e % 2; }
+  __device__ static int col(int warp, int lane, int e) { return warp / 2 * kWarpMN + e / 4 % kWarpTilesN * 8 + lane % 4 * 2 + e % 2; }
 };
 
 // ---- mma kernel: from shared memory to registers.
@@ -2385,43 +2382,42 @@ struct MmaReader {
 // What a lane reads for one step.
 template <typename T>
 struct MmaFragments {
-  uint32_t x[MmaShape<T>::kTilesM][4], y[MmaShape<T>::kTilesN / 2][4];
+  uint32_t x[kWarpTilesM][4], y[kWarpTilesN / 2][4];
 
   template <typename X, typename Y>
   __device__ void read(const X& x_reader, const Y& y_reader, int stage, int step) {
-    UNROLL for (int m = 0; m < MmaShape<T>::kTilesM; ++m) x_reader.read(stage, m, step, x[m]);
-    UNROLL for (int n = 0; n < MmaShape<T>::kTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
+    UNROLL for (int m = 0; m < kWarpTilesM; ++m) x_reader.read(stage, m, step, x[m]);
+    UNROLL for (int n = 0; n < kWarpTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
   }
 };
 
 // sum += X Y.
 template <typename T, typename X, typename Y>
 __device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
-  using S = MmaShape<T>;
-  UNROLL for (int m = 0; m < S::kTilesM; ++m)
-    UNROLL for (int n = 0; n < S::kTilesN; ++n) mma<T>(sum + (m * S::kTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
+  UNROLL for (int m = 0; m < kWarpTilesM; ++m)
+    UNROLL for (int n = 0; n < kWarpTilesN; ++n)
+      mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
 }
 
 // The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of those, in `part`, go no further than
 // two steps, and the small terms of each step come first.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
-  using S = MmaShape<T>;
-  if constexpr (S::kSplit) {
+  if constexpr (kSplits<T>) {
     MmaFragments<T> small;
     auto split = [](auto& large, auto& small) {
       UNROLL for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
         UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
     };
     split(large.x, small.x), split(large.y, small.y);
-    if (step % S::kStepsToPromote == 0) {
-      UNROLL for (int u = 0; u < S::kSums; ++u) part[u] = 0.0f;
+    if (step % kStepsToPromote == 0) {
+      UNROLL for (int u = 0; u < kMmaSums; ++u) part[u] = 0.0f;
     }
     mma_multiply<T>(small.x, large.y, part);
     mma_multiply<T>(large.x, small.y, part);
     mma_multiply<T>(large.x, large.y, part);
-    if ((step + 1) % S::kStepsToPromote == 0) {   // promote
-      UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
+    if ((step + 1) % kStepsToPromote == 0) {   // promote
+      UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
     }
   } else {
     mma_multiply<T>(large.x, large.y, sum);
@@ -2432,11 +2428,10 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
 
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
-  using S = MmaShape<T>;
   const WorkTile<T>& work = memory.work;
-  const int warp = threadIdx.x / 32, warp_row = warp % 2 * S::kWarpMN, warp_col = warp / 2 * S::kWarpMN;
+  const int warp = threadIdx.x / 32, warp_row = warp % 2 * kWarpMN, warp_col = warp / 2 * kWarpMN;
   const int row = work.tile.i * kBlock + warp_row, col = work.tile.j * kBlock + warp_col;
-  const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * S::kBlockK;
+  const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * kMmaBlockK<T>;
   const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
   auto view_x = [&] { return view_of(kX, p, work); };
@@ -2446,16 +2441,16 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kYKMajor, false> y_reader(stages + kStageOperandBytes, warp_col);
   // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
-  int terms_from = first_k(x_side, y_side, row, col) - S::kBlockK;
-  int terms_to = end_of_k(x_side, y_side, row + S::kWarpMN, col + S::kWarpMN, p.k);
+  int terms_from = first_k(x_side, y_side, row, col) - kMmaBlockK<T>;
+  int terms_to = end_of_k(x_side, y_side, row + kWarpMN, col + kWarpMN, p.k);
   keep(terms_from), keep(terms_to);
-  UNROLL for (int u = 0; u < S::kSums; ++u) sum[u] = 0;
+  UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = 0;
   // Fill the pipeline
-  NO_UNROLL for (int stage = 0, k0 = k_begin; stage < S::kStages * S::kStageBytes; stage += S::kStageBytes, k0 += S::kBlockK) {
+  NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>) {
     if (k0 < k_end) x.copy(view_x(), k0, stage), y.copy(view_y(), k0, stage);
     cp_async_commit_group();
   }
-  cp_async_wait_group<S::kStages - 1>();
+  cp_async_wait_group<kMmaStages - 1>();
   __syncthreads();
   MmaFragments<T> fragments[2];   // of this step, and the next
   fragments[0].read(x_reader, y_reader, 0, 0);
@@ -2463,39 +2458,40 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   auto iterate = [&](auto usual) {
     constexpr bool kUsual = decltype(usual)::value;
     const bool multiply = kUsual || (k0 > terms_from && k0 < terms_to);
-    const int later = k0 + S::kStages * S::kBlockK;
+    const int later = k0 + kMmaStages * kMmaBlockK<T>;
     MmaSums<T> part;
     // Multiply, while the next step is read
     if (multiply)
-      UNROLL for (int step = 0; step < S::kSteps - 1; ++step) {
+      UNROLL for (int step = 0; step < kMmaSteps - 1; ++step) {
         fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
         mma_multiply_step<T>(fragments[step % 2], step, part, sum);
       }
     // Wait for the next stage
-    cp_async_wait_group<S::kStages - 2>();
+    cp_async_wait_group<kMmaStages - 2>();
     named_barrier_sync<kTileThreads>(0);   // it is there, and this one has been read
-    const int next = stage == (S::kStages - 1) * S::kStageBytes ? 0 : stage + S::kStageBytes;
+    const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
     fragments[0].read(x_reader, y_reader, next, 0);
     // Start the copies of a later k-block
     if (later < k_end) x.template copy<kUsual>(view_x(), later, stage), y.template copy<kUsual>(view_y(), later, stage);
     cp_async_commit_group();
     // Multiply the last step
-    if (multiply) mma_multiply_step<T>(fragments[1], S::kSteps - 1, part, sum);
+    if (multiply) mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
     stage = next;
   };
   MmaSums<T> total = {};   // of chains, which split operands have
+  constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   // The usual k-block has terms, and what is copied meanwhile exists wholly: without branches ptxas finds a better order. Warps come to the
   // barrier by either way.
-  NO_UNROLL for (; k0 < k_end; k0 += S::kBlockK) {
-    const int later = k0 + S::kStages * S::kBlockK;
+  NO_UNROLL for (; k0 < k_end; k0 += kMmaBlockK<T>) {
+    const int later = k0 + kMmaStages * kMmaBlockK<T>;
     if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))
       iterate(std::true_type());
     else
       iterate(std::false_type());
-    if constexpr (S::kSplit)
-      if ((k0 - k_begin) / S::kBlockK % S::kChainBlocks == S::kChainBlocks - 1) end_chain(sum, total);
+    if constexpr (kSplits<T>)
+      if ((k0 - k_begin) / kMmaBlockK<T> % kChainBlocks == kChainBlocks - 1) end_chain(sum, total);
   }
-  if constexpr (S::kSplit) end_chain(total, sum);
+  if constexpr (kSplits<T>) end_chain(total, sum);
 }
 
 // ---- mma kernel: the kernel.
@@ -2503,13 +2499,12 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
 // Sums and writes tile `number / splits`, or one of its splits, whose CTAs are a cluster.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T>& memory) {
-  using S = MmaShape<T>;
   if (threadIdx.x == 0) {
     // All others wait for this, so it divides only where it has to. splits: 1, 2, 4 or 8
     const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = int(p.batches);
     int place = number >> log_splits, batch = 0;
     if (batches > 1) batch = place % batches, place /= batches;
-    memory.work = WorkTile<T>(p, batch, tile_at(p, kBlock, place), splits, split, S::kBlockK);
+    memory.work = WorkTile<T>(p, batch, tile_at(p, kBlock, place), splits, split, kMmaBlockK<T>);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (splits > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
 #endif
@@ -2519,22 +2514,22 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   MmaSums<T> sum;
   mma_sum<T, kXKMajor, kYKMajor>(p, memory, sum);
   auto& exact = *reinterpret_cast<ExactMemory*>(memory.stage);
-  auto& sums = *reinterpret_cast<SplitSums<typename S::Acc>*>(memory.stage);
+  auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
-  if (S::kSplit || is_masked(p))
-    sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes<T>>(p, memory.work, sum, exact);
+  if (kSplits<T> || is_masked(p))
+    sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, memory.work, sum, exact);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (splits > 1) cluster_arrive();   // the stages have been read
 #endif
-  write_tile<MmaLanes<T>>(p, memory.work, sum, sums, memory.sums_are_here);
+  write_tile<MmaLanes>(p, memory.work, sum, sums, memory.sums_are_here);
 }
 
 // ---- mma kernel: launching.
 
 template <typename T, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(kTileThreads, MmaShape<T>::kCtasPerSm)
+__global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
     mma_product(const __grid_constant__ Product p, int splits) {
   extern __shared__ __align__(256) unsigned char mma_memory[];
   mma_compute<T, kXKMajor, kYKMajor>(p, splits, blockIdx.x, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
@@ -2674,7 +2669,7 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
 // Computes products as the fallback, or corrects what has outliers, or does nothing, which is so common that no more CTAs than the GPU has
 // room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
 template <bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
+__global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   launch_dependent_grids();   // which may be another like this
@@ -2706,7 +2701,7 @@ __global__ void __launch_bounds__(kTileThreads, MmaShape<float>::kCtasPerSm)
 // The fallback is the mma kernel, which reads any strides; where a chunk of 16 bytes cannot be copied, by elements.
 cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   const int splits = mma_splits_of<float>(p, gpu);
-  const int64_t tiles = tile_count(p, kBlock) * p.batches, room = gpu.sms * MmaShape<float>::kCtasPerSm;   // CTAs that the GPU holds
+  const int64_t tiles = tile_count(p, kBlock) * p.batches, room = gpu.sms * kMmaCtasPerSm<float>;   // CTAs that the GPU holds
   const Launch launch(splits > 1 ? tiles * splits : std::min(tiles, room), kTileThreads, sizeof(MmaMemory<float>), splits, true, stream);
   return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
     return launch_kernel<product_behind<x_k_major, y_k_major>>(launch, p, splits, behind);

@@ -75,7 +75,10 @@ def cuts():
     """{name: the Cut of a kernel, or of one of its plans}."""
     block, tile = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_SCHEDULE", "kTileEdge")
     half = [constant("_CUDA_HALF", "kStages", kWide=wide) for wide in (0, 1)]
-    mma = {size: Cut(block, *(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kBlockK", "kStages"))) for size in (2, 4, 8)}
+    mma = {
+        size: Cut(block, *(constant("_CUDA_MMA", name, **{"sizeof(T)": size}) for name in ("kMmaBlockK", "kMmaStages")))
+        for size in (2, 4, 8)
+    }
     line = constant("_CUDA_EXACT", "kLineBytes")
     tf32 = [constant("_CUDA_TF32_PLAN", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]
     return {
