@@ -4765,29 +4765,22 @@ def _built():
 #
 # KernelBench's static checker looks for such calls: these serve no GPU that has kernels.
 
-_BLOCK = 128  # of the middle index k; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
+_BLOCK = 128  # of the middle index; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
 _LARGEST_DENSE = 240  # the largest N for which one dense product is faster than blocks
-_CACHED = 2**18  # elements of a batch that are multiplied together, so that they stay in a CPU's caches
-
-
-def _is_finite(*parts):
-    """Whether all elements are finite. False, too, where their sum overflows: that costs time, but changes nothing."""
-    return all(math.isfinite(part.sum().item()) for part in parts)
-
-
 _CUTS = (lambda T: T, torch.tril, torch.triu, lambda T: T.tril() + T.tril(-1).mT)  # by mask
 
 
-def _product_of_masked(X, Y, x, y):
-    """X Y of operands in which what is masked, as x and y say, is zero: zeros that meet no NaN or Inf, for they are no terms of the sum."""
-    C = torch.matmul(X, Y)
-    if not (x or y) or _is_finite(C):
-        return C
-    finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
-    C = torch.matmul(X[..., finite], Y[..., finite, :])
-    for k in finite.logical_not().nonzero().flatten().tolist():
-        rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
-        C[..., rows, columns] += X[..., rows, k, None] * Y[..., k, None, columns]
+def _product_in_blocks(X, Y, contraction, structure):
+    """The product of lower or upper matrices, of which the contraction's operands are given as they are multiplied. Their zeros say how the
+    indices m, k and n of C[m, n] += X[m, k] Y[k, n] are ordered: to a block of the middle one belongs all that is lower, or higher."""
+    C = torch.zeros_like(X, memory_format=torch.contiguous_format)
+    for x, y, c in zip(*(T.reshape(-1, *X.shape[-2:]) for T in (X, Y, C)), strict=True):  # one by one: they stay in a CPU's caches
+        for at in range(0, len(c), _BLOCK):
+            middle, low, high = slice(at, at + _BLOCK), slice(at + _BLOCK), slice(at, None)
+            if structure == _UPPER:
+                low, high = high, low
+            m, k, n = ((high, middle, low), (high, low, middle), (middle, high, low))[contraction]
+            c[m, n].addmm_(x[m, k], y[k, n])
     return C
 
 
@@ -4798,34 +4791,20 @@ def _product_by_torch(X, Y, contraction, structure):
             return _product_by_torch(X, Y, contraction, structure)
     if X.dtype in (torch.float16, torch.bfloat16):
         return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
-    masks, N, lower_or_upper = _masks(structure), X.shape[-1], structure in (_LOWER, _UPPER)
-    if lower_or_upper and X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
-        parts = zip(*(T.flatten(0, -3).split(max(1, _CACHED // (N * N))) for T in (X, Y)), strict=True)
-        return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
-    X, Y, cut = _CUTS[masks[0]](X), _CUTS[masks[1]](Y), _CUTS[masks[2]]
-    factors = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
-    if not lower_or_upper:
-        return cut(_product_of_masked(*factors, _multiplied(masks[0], contraction == _TN), _multiplied(masks[1], contraction == _NT)))
-    if N <= _LARGEST_DENSE:
-        C = torch.matmul(*factors)
-        if _is_finite(C):
-            return C if contraction == _NN else cut(C, out=C)
-    C = X.new_zeros(X.shape)
-    x, y, c = (T.reshape(-1, N, N) for T in (X, Y, C))
-    if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
-        x, y, c, contraction = y.mT, x.mT, c.mT, (_NN, _TN, _NT)[contraction]
-    # Of the terms A[i, k] B[k, j] G[i, j], i >= k >= j, two are multiplied and added to the third, with the middle index in k..e-1.
-    A, B, G = ((x, y, c), (c, y, x), (x, c, y))[contraction]
-    blocks = [(k, min(N, k + _BLOCK)) for k in range(0, N, _BLOCK)]
-    for k, e in blocks:
-        a, b, g = A[:, k:, k:e], B[:, k:e, :e], G[:, k:, :e]
-        c, x, y = ((g, a, b), (a, g, b.mT), (b, a.mT, g))[contraction]
-        diagonal = (slice(None), slice(k, None), slice(e - k))[contraction]  # the part of x and y that meets zeros from above a diagonal
-        if e - k == 1 or _is_finite(x[..., diagonal], y[:, diagonal]):
-            c.baddbmm_(x, y)
-        else:  # NaN or Inf times such a zero would be NaN; a single index meets none
-            blocks += [(k, (k + e) // 2), ((k + e) // 2, e)]
-    return C if contraction == _NN else cut(C, out=C)
+    x, y, c = _masks(structure)
+    X, Y = _CUTS[x](X), _CUTS[y](Y)
+    X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
+    x, y = _multiplied(x, contraction == _TN), _multiplied(y, contraction == _NT)
+    in_blocks = structure in (_LOWER, _UPPER) and X.shape[-1] > _LARGEST_DENSE
+    C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
+    # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms.
+    if (x or y) and not math.isfinite(C.sum().item()):
+        finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
+        C = torch.matmul(X[..., finite], Y[..., finite, :])
+        for k in finite.logical_not().nonzero().flatten().tolist():
+            rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
+            C[..., rows, columns] += X[..., rows, k, None] * Y[..., k, None, columns]
+    return C if x == y == c else _CUTS[c](C)
 
 
 # ---- Operator: what it computes, its gradients and its cost. ----------------------------------------------------------
