@@ -4242,15 +4242,13 @@ struct OnDevice {
 // What the launchers want to know of a GPU, asked once.
 const Gpu& gpu_of(const Tensor& x) {
   static const std::vector<Gpu> gpus = [] {
-    std::vector<Gpu> found(c10::cuda::device_count());
-    for (size_t device = 0; device < found.size(); ++device) {
-      auto ask = [&](cudaDeviceAttr attribute) {
-        int value = 0;
-        check(cudaDeviceGetAttribute(&value, attribute, int(device)));
-        return value;
-      };
-      found[device] = {ask(cudaDevAttrMultiProcessorCount),
-                       10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor)};
+    std::vector<Gpu> found;
+    for (int device = 0; device < c10::cuda::device_count(); ++device) {
+      int sms, major, minor;
+      check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+      check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+      found.push_back({sms, 10 * major + minor});
     }
     return found;
   }();
@@ -4259,10 +4257,10 @@ const Gpu& gpu_of(const Tensor& x) {
 
 // ---- Binding: tensors described as a Product.
 
-// The place of a dtype in ElementType; 4 where there is no kernel for it.
-int element_type(at::ScalarType type) {
+// Of a dtype that has no kernel it is one more than the last.
+ElementType element_type(const Tensor& t) {
   constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
-  return int(std::find(std::begin(types), std::end(types), type) - types);
+  return static_cast<ElementType>(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
 // Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow it. False if
@@ -4313,7 +4311,11 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     x = x.contiguous(), y = y.contiguous();
     TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
   }
-  p.m = int(c.size(-2)), p.n = int(c.size(-1)), p.k = int(x.size(contraction == kTN ? -2 : -1));
+  const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
+  TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
+              "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
+                  std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
+  p.m = int(m), p.n = int(n), p.k = int(k);
   p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
@@ -4355,19 +4357,16 @@ bool is_memory(const Tensor& t) {
   return keys.has_all(t.key_set());
 }
 
-// Whether what is triangular is square, and the masks fit each other.
-bool fit(const Tensor& x, const Tensor& y, int contraction, const Structure& masks) {
-  return masks.valid() && (masks.x == kAll || x.size(-1) == x.size(-2)) && (masks.y == kAll || y.size(-1) == y.size(-2)) &&
-         (masks.c == kAll || x.size(contraction == kTN ? -1 : -2) == y.size(contraction == kNT ? -2 : -1));
-}
-
-// Whether the operands fit each other and the contraction.
+// Whether the operands fit each other and the contraction, what is triangular is square, and the masks fit each other.
 bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
-  return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() &&
-         element_type(x.scalar_type()) < 4 && x.dim() >= 2 && y.dim() == x.dim() &&
-         x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, y.dim() - 2) && contraction >= kNN && contraction <= kTN &&
-         x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) &&
-         fit(x, y, contraction, Structure(structure, contraction));
+  if (!is_memory(x) || !is_memory(y) || y.device() != x.device() || y.scalar_type() != x.scalar_type() || x.dim() < 2 ||
+      y.dim() != x.dim() || element_type(x) > kBFloat16 || contraction < kNN || contraction > kTN ||
+      x.sizes().slice(0, x.dim() - 2) != y.sizes().slice(0, y.dim() - 2))
+    return false;
+  const Structure masks(structure, contraction);
+  const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;   // what is summed over; -3 - it is the other one
+  return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kAll || x.size(-1) == x.size(-2)) &&
+         (masks.y == kAll || y.size(-1) == y.size(-2)) && (masks.c == kAll || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
 
 // Whether the operands fit, and none of torch's modes and transforms looks on. Autograd may.
@@ -4389,17 +4388,12 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
   const OnDevice guard(x);
-  const int64_t m = x.size(contraction == kTN ? -1 : -2), k = x.size(contraction == kTN ? -2 : -1);
-  const int64_t n = y.size(contraction == kNT ? -2 : -1);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
-  shape[shape.size() - 2] = m, shape.back() = n;
+  shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
   if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}, {}};
-  TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
-              "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
-                  std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
   const Gpu& gpu = gpu_of(x);
-  const auto type = static_cast<ElementType>(element_type(x.scalar_type()));
+  const ElementType type = element_type(x);
   auto described = [&](const Tensor& c) {
     Product p = describe(x, y, c, contraction, structure);
     if (p.symmetric && is_computed_whole(p, type, gpu)) p.c_lower = p.symmetric = 0;
@@ -4451,14 +4445,13 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
 
 // The inverses of the blocks of 64 x 64 on the diagonal of lower triangular matrices (..., N, N), float32 or float64; zeros beside them.
 Tensor inverse_of_blocks(Tensor x, bool unit) {
-  TORCH_CHECK(fit(x, x, kNN, kLower | kLower << 2 | kLower << 4) && element_type(x.scalar_type()) < 2,
-              "tril_matmul: blocks of this tensor cannot be inverted");
+  constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
+  TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: blocks of this tensor cannot be inverted");
   const OnDevice guard(x);
   const Tensor c = at::empty(x.sizes(), x.options());
   if (c.numel() == 0) return c;
   Tensor y = x;
-  const Product p = describe(x, y, c, kNN, kLower | kLower << 2 | kLower << 4);
-  launch_inverse(p, static_cast<ElementType>(element_type(x.scalar_type())), unit, c10::cuda::getCurrentCUDAStream());
+  launch_inverse(describe(x, y, c, kNN, kLowerAll), element_type(x), unit, c10::cuda::getCurrentCUDAStream());
   return c;
 }
 
@@ -4730,7 +4723,7 @@ def _product_by_kernels(X, Y, contraction, structure, keep=False, explain=False)
 
 
 def _built():
-    """The extension module. Raises RuntimeError where the kernels were not built."""
+    """The extension module, if there is one."""
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
@@ -4904,15 +4897,11 @@ def _empty_product(X, Y, contraction, structure):
     return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
 
 
-def _empty_inverse(L, unitriangular):
-    return L.new_empty(L.shape)
-
-
 _PRODUCT_SCHEMA = "(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
 _INVERSE_SCHEMA = "(Tensor L, bool unitriangular) -> Tensor"
 _definitions = [  # torch forgets those to which nothing refers
     _define(_product_op, "product", _PRODUCT_SCHEMA, _product, _empty_product, _save_operands, _gradients),
-    _define(_inverse_op, "inverse", _INVERSE_SCHEMA, _inverse, _empty_inverse, _save_inverse, _gradient_of_inverse),
+    _define(_inverse_op, "inverse", _INVERSE_SCHEMA, _inverse, lambda L, _: L.new_empty(L.shape), _save_inverse, _gradient_of_inverse),
 ]
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
 torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
