@@ -4739,20 +4739,19 @@ def _built():
 
 _BLOCK = 128  # of the middle index; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
 _LARGEST_DENSE = 240  # the largest N for which one dense product is faster than blocks
-_CUTS = (lambda T: T, torch.tril, torch.triu, lambda T: T.tril() + T.tril(-1).mT)  # by mask
+_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, lambda T, out=None: T.tril() + T.tril(-1).mT)  # by mask
 
 
 def _product_in_blocks(X, Y, contraction, structure):
-    """The product of lower or upper matrices, of which the contraction's operands are given as they are multiplied. Their zeros say how the
-    indices m, k and n of C[m, n] += X[m, k] Y[k, n] are ordered: to a block of the middle one belongs all that is lower, or higher."""
-    C = torch.zeros_like(X, memory_format=torch.contiguous_format)
-    for x, y, c in zip(*(T.reshape(-1, *X.shape[-2:]) for T in (X, Y, C)), strict=True):  # one by one: they stay in a CPU's caches
-        for at in range(0, len(c), _BLOCK):
-            middle, low, high = slice(at, at + _BLOCK), slice(at + _BLOCK), slice(at, None)
-            if structure == _UPPER:
-                low, high = high, low
-            m, k, n = ((high, middle, low), (high, low, middle), (middle, high, low))[contraction]
-            c[m, n].addmm_(x[m, k], y[k, n])
+    """The product of two lower or upper matrices, in the contraction's order as they are multiplied. Their zeros say how the indices m, k
+    and n of C[m, n] += X[m, k] Y[k, n] are ordered: with a block of the middle one meets all that is lower, or higher, and no more."""
+    C = X.new_zeros(X.shape)
+    for at in range(0, len(C), _BLOCK):
+        middle, low, high = slice(at, at + _BLOCK), slice(at + _BLOCK), slice(at, None)
+        if structure == _UPPER:
+            low, high = high, low
+        m, k, n = ((high, middle, low), (high, low, middle), (middle, high, low))[contraction]
+        C[m, n].addmm_(X[m, k], Y[k, n])
     return C
 
 
@@ -4763,11 +4762,14 @@ def _product_by_torch(X, Y, contraction, structure):
             return _product_by_torch(X, Y, contraction, structure)
     if X.dtype in (torch.float16, torch.bfloat16):
         return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
+    in_blocks = structure in (_LOWER, _UPPER) and X.shape[-1] > _LARGEST_DENSE and X.numel() > 0
+    if in_blocks and X.dim() > 2:  # one by one: so they stay in a CPU's caches
+        pairs = zip(X.flatten(0, -3), Y.flatten(0, -3), strict=True)
+        return torch.stack([_product_by_torch(*pair, contraction, structure) for pair in pairs]).view(X.shape)
     x, y, c = _masks(structure)
     X, Y = _CUTS[x](X), _CUTS[y](Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y = _multiplied(x, contraction == _TN), _multiplied(y, contraction == _NT)
-    in_blocks = structure in (_LOWER, _UPPER) and X.shape[-1] > _LARGEST_DENSE
     C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
     # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms.
     if (x or y) and not math.isfinite(C.sum().item()):
@@ -4776,7 +4778,7 @@ def _product_by_torch(X, Y, contraction, structure):
         for k in finite.logical_not().nonzero().flatten().tolist():
             rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
             C[..., rows, columns] += X[..., rows, k, None] * Y[..., k, None, columns]
-    return C if x == y == c else _CUTS[c](C)
+    return C if x == y == c else _CUTS[c](C, out=C)
 
 
 # ---- Operator: what it computes, its gradients and its cost. ----------------------------------------------------------
