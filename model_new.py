@@ -4739,19 +4739,21 @@ def _built():
 
 _BLOCK = 128  # of the middle index; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
 _LARGEST_DENSE = 240  # the largest N for which one dense product is faster than blocks
+_CACHED = 2**18  # elements of a batch of smaller ones that are multiplied together, so that they stay in a CPU's caches
 _CUTS = (lambda T, out=None: T, torch.tril, torch.triu, lambda T, out=None: T.tril() + T.tril(-1).mT)  # by mask
 
 
 def _product_in_blocks(X, Y, contraction, structure):
-    """The product of two lower or upper matrices, in the contraction's order as they are multiplied. Their zeros say how the indices m, k
-    and n of C[m, n] += X[m, k] Y[k, n] are ordered: with a block of the middle one meets all that is lower, or higher, and no more."""
+    """The product of one lower or upper matrix and another, as they are multiplied. Their zeros say how the indices m, k and n of
+    C[m, n] += X[m, k] Y[k, n] are ordered: a block of the middle one meets all that is lower, and all that is higher, and no more."""
     C = X.new_zeros(X.shape)
-    for at in range(0, len(C), _BLOCK):
+    x, y, c = (T.view(T.shape[-2:]) for T in (X, Y, C))
+    for at in range(0, len(c), _BLOCK):
         middle, low, high = slice(at, at + _BLOCK), slice(at + _BLOCK), slice(at, None)
         if structure == _UPPER:
             low, high = high, low
         m, k, n = ((high, middle, low), (high, low, middle), (middle, high, low))[contraction]
-        C[m, n].addmm_(X[m, k], Y[k, n])
+        c[m, n].addmm_(x[m, k], y[k, n])
     return C
 
 
@@ -4762,10 +4764,12 @@ def _product_by_torch(X, Y, contraction, structure):
             return _product_by_torch(X, Y, contraction, structure)
     if X.dtype in (torch.float16, torch.bfloat16):
         return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
-    in_blocks = structure in (_LOWER, _UPPER) and X.shape[-1] > _LARGEST_DENSE and X.numel() > 0
-    if in_blocks and X.dim() > 2:  # one by one: so they stay in a CPU's caches
-        pairs = zip(X.flatten(0, -3), Y.flatten(0, -3), strict=True)
-        return torch.stack([_product_by_torch(*pair, contraction, structure) for pair in pairs]).view(X.shape)
+    size, lower_or_upper = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
+    in_blocks = lower_or_upper and X.shape[-1] > _LARGEST_DENSE and X.numel() > 0
+    together = size if in_blocks else max(size, _CACHED)  # in blocks one by one
+    if lower_or_upper and X.numel() > together:
+        parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
+        return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
     x, y, c = _masks(structure)
     X, Y = _CUTS[x](X), _CUTS[y](Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
