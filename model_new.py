@@ -156,19 +156,22 @@ bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu)
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
 int64_t products_at_once(const Product& product);
 
+// Raises an error of Python's, if this is one; the binding has it. Hidden: other libraries may have a function of this name.
+__attribute__((visibility("hidden"))) void check(cudaError_t error);
+
 // Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch may allow TF32
 // no longer. If `controls` is given, it gets each product's Control of the Hopper kernel.
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
-                           Control* controls, cudaStream_t stream);
+void launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, Control* controls,
+                    cudaStream_t stream);
 
 // The inverses of the blocks of 64 x 64 on the diagonal of p.x, lower triangular float32 or float64, in p.c, zeros beside them.
-cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream);
+void launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those left in their workspace, `kept`. One with
 // c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes. `first`: none has been computed from
 // `kept` before, where their counters are still as the product reset them.
-cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
-                             const Gpu& gpu, cudaStream_t stream);
+void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
+                      const Gpu& gpu, cudaStream_t stream);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
@@ -1421,45 +1424,42 @@ struct Launch {
 // Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless. Templates
 // of the host are static: their own statics would else be shared with another build of this file in the same process.
 template <auto kKernel>
-static cudaError_t allow_shared_memory(int bytes) {
-  if (bytes <= 48 * 1024) return cudaSuccess;
+static void allow_shared_memory(int bytes) {
+  if (bytes <= 48 * 1024) return;
   static std::atomic<bool> ready[64] = {};
   int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess && !(device < 64 && ready[device])) {
-    error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (device < 64) ready[device] = error == cudaSuccess;
-  }
-  return error;
+  check(cudaGetDevice(&device));
+  if (device < 64 && ready[device]) return;
+  check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  if (device < 64) ready[device] = true;
 }
 
 template <auto kKernel, typename... Arguments>
-static cudaError_t launch_kernel(const Launch& launch, const Arguments&... arguments) {
-  if (launch.blocks > 2147483647) return cudaErrorInvalidConfiguration;
-  const cudaError_t error = allow_shared_memory<kKernel>(int(launch.config.dynamicSmemBytes));
-  return error == cudaSuccess ? cudaLaunchKernelEx(&launch.config, kKernel, arguments...) : error;
+static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
+  if (launch.blocks > 2147483647) check(cudaErrorInvalidConfiguration);
+  allow_shared_memory<kKernel>(int(launch.config.dynamicSmemBytes));
+  check(cudaLaunchKernelEx(&launch.config, kKernel, arguments...));
 }
 
 // ---- Launching: conditions and types as constants.
 
 // Each calls f with what it is given as a constant, or with an element of the type.
 template <typename F>
-static cudaError_t with_constant(bool condition, const F& f) {
-  return condition ? f(std::true_type()) : f(std::false_type());
+static void with_constant(bool condition, const F& f) {
+  condition ? f(std::true_type()) : f(std::false_type());
 }
 template <typename F>
-static cudaError_t with_constants(bool a, bool b, const F& f) {
-  return with_constant(a, [&](auto first) { return with_constant(b, [&](auto second) { return f(first, second); }); });
+static void with_constants(bool a, bool b, const F& f) {
+  with_constant(a, [&](auto first) { with_constant(b, [&](auto second) { f(first, second); }); });
 }
 template <typename F>
-static cudaError_t with_type(ElementType type, const F& f) {
+static void with_type(ElementType type, const F& f) {
   switch (type) {
     case kFloat32: return f(float());
     case kFloat64: return f(double());
     case kFloat16: return f(__half());
     case kBFloat16: return f(__nv_bfloat16());
   }
-  return cudaErrorInvalidValue;
 }
 
 // ---- Launching: layouts, of the operands that the copy engine, or copies of 16 bytes, can read as they are.
@@ -1737,10 +1737,10 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
     write_zeros<kBlock, false>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
 
-cudaError_t launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
-  return with_type(type, [&](auto element) {
-    return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
-      return launch_kernel<exact_product<decltype(element), x_k_major, y_k_major>>(
+void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
+  with_type(type, [&](auto element) {
+    with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
+      launch_kernel<exact_product<decltype(element), x_k_major, y_k_major>>(
           {tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream}, p);
     });
   });
@@ -1786,9 +1786,9 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
     for (int col = j; col < p.n; col += kBlock) to[i * p.c_row + col] = col / kBlock * kBlock == first ? x[i][j] : T(0);
 }
 
-cudaError_t launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream) {
+void launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream) {
   const Launch launch(ceil_div(p.n, kBlock) * p.batches, kBlock, 0, 1, false, stream);
-  return type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, unit) : launch_kernel<invert_blocks<float>>(launch, p, unit);
+  type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, unit) : launch_kernel<invert_blocks<float>>(launch, p, unit);
 }
 """
 
@@ -2251,36 +2251,34 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
 
 // How many clusters of this kernel the current device runs at once. Asked for once on each.
 template <auto kKernel>
-static cudaError_t clusters_at_once(int& clusters) {
+static int clusters_at_once() {
   static std::atomic<int> known[64] = {};
   int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  clusters = error == cudaSuccess && device < 64 ? known[device].load() : 0;
-  if (error != cudaSuccess || clusters) return error;
-  error = allow_shared_memory<kKernel>(sizeof(Tf32Memory));
+  check(cudaGetDevice(&device));
+  int clusters = device < 64 ? known[device].load() : 0;
+  if (clusters) return clusters;
+  allow_shared_memory<kKernel>(sizeof(Tf32Memory));
   const Launch launch(kTfMostSplits, kTileThreads, sizeof(Tf32Memory), kTfMostSplits, false, nullptr);
-  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config);
-  if (error == cudaSuccess && device < 64) known[device] = clusters;
-  return error;
+  check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
+  if (device < 64) known[device] = clusters;
+  return clusters;
 }
 
-cudaError_t launch_tf32(const Product& p, cudaStream_t stream) {
-  return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
+void launch_tf32(const Product& p, cudaStream_t stream) {
+  with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
     constexpr auto kKernel = tf32_product<x_along_k, y_along_k>;
-    int at_once;
-    const cudaError_t error = clusters_at_once<kKernel>(at_once);
-    if (error != cudaSuccess) return error;
+    const int at_once = clusters_at_once<kKernel>();
     // The same again and again takes no planning.
     static thread_local Tf32Plan plan;
     static thread_local std::array<int64_t, 6> planned = {-1};
     const std::array<int64_t, 6> wanted = {are_triangles(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
     if (planned != wanted) {
       planned = {-1};   // should there be no plan
-      if (!tf32_plan(p, at_once, plan)) return cudaErrorInvalidConfiguration;
+      if (!tf32_plan(p, at_once, plan)) check(cudaErrorInvalidConfiguration);
       planned = wanted;
     }
     const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
-    return launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream}, p, plan);
+    launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream}, p, plan);
   });
 }
 """
@@ -2544,16 +2542,16 @@ static int mma_splits_of(const Product& p, const Gpu& gpu) {
   return splits;
 }
 
-cudaError_t launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  return with_type(type, [&](auto element) {
+void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
+  with_type(type, [&](auto element) {
     using T = decltype(element);
     const OperandLayout x = layout_of_x(p, 16 / sizeof(T)), y = layout_of_y(p, 16 / sizeof(T));
     Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
     (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
     const int splits = mma_splits_of<T>(p, gpu);
     const Launch launch(tile_count(p, kBlock) * p.batches * splits, kTileThreads, sizeof(MmaMemory<T>), splits, false, stream);
-    return with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-      return launch_kernel<mma_product<T, x_k_major, y_k_major>>(launch, q, splits);
+    with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
+      launch_kernel<mma_product<T, x_k_major, y_k_major>>(launch, q, splits);
     });
   });
 }
@@ -2699,12 +2697,12 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 // ---- Behind the Hopper kernel: launching.
 
 // The fallback is the mma kernel, which reads any strides; where a chunk of 16 bytes cannot be copied, by elements.
-cudaError_t launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
+void launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   const int splits = mma_splits_of<float>(p, gpu);
   const int64_t tiles = tile_count(p, kBlock) * p.batches, room = gpu.sms * kMmaCtasPerSm<float>;   // CTAs that the GPU holds
   const Launch launch(splits > 1 ? tiles * splits : std::min(tiles, room), kTileThreads, sizeof(MmaMemory<float>), splits, true, stream);
-  return with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
-    return launch_kernel<product_behind<x_k_major, y_k_major>>(launch, p, splits, behind);
+  with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
+    launch_kernel<product_behind<x_k_major, y_k_major>>(launch, p, splits, behind);
   });
 }
 """
@@ -2938,6 +2936,18 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   cluster_arrive_relaxed();
   cluster_wait();
 #endif
+}
+"""
+
+_CUDA_SKELETON_LAUNCH = r"""
+// ---- Skeleton: launching.
+
+template <typename Policy, typename Second = Policy>
+static void launch_tiles(const Products<typename Policy::Product, kProductsOf<Policy, Second>>& products, int64_t clusters, int ctas,
+                         cudaStream_t stream) {
+  static_assert(sizeof(SharedMemory<Policy>) <= kMostShared, "a CTA of Hopper has no more");
+  const Launch launch(clusters * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, stream);
+  launch_kernel<tile_product<Policy, Second>>(launch, products);
 }
 """
 
@@ -3201,23 +3211,19 @@ struct Half {
 
 // The tensor map of an operand, in boxes of 64 x 64 with the 128-byte swizzle. A step in its third dimension is batch_unit, and
 // batch_strides become numbers of such steps.
-static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType type, const OperandLayout& layout, int lines, int depth,
-                              const Product& p, int64_t (&batch_strides)[kMaxBatchDims]) {
-  using Encode = decltype(cuTensorMapEncodeTiled);
-  static std::atomic<Encode*> known = nullptr;   // the driver's function
-  Encode* encode = known;
-  if (!encode) {
+static CUtensorMap encode_map(const void* data, ElementType type, const OperandLayout& layout, int lines, int depth, const Product& p,
+                              int64_t (&batch_strides)[kMaxBatchDims]) {
+  static const auto encode = [] {   // the driver's function
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
 #if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status));
 #else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &status);
+    check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &status));
 #endif
-    if (error != cudaSuccess) return error;
-    if (!found) return cudaErrorNotSupported;
-    known = encode = reinterpret_cast<Encode*>(found);
-  }
+    if (!found) check(cudaErrorNotSupported);
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  }();
   const int64_t unit = batch_unit(p, batch_strides);
   cuuint64_t batches = 1;
   for (int d = 0; d < p.batch_dims; ++d) {
@@ -3227,17 +3233,12 @@ static cudaError_t encode_map(CUtensorMap& map, const void* data, ElementType ty
   const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
   const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit ? unit : 8) * 2};
   const cuuint32_t box[] = {kBlock, kBlock, 1}, steps[] = {1, 1, 1};
-  return static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
-      encode(&map, type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes,
-             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
-}
-
-template <typename Policy>
-static cudaError_t launch_as(const HalfProduct& h, int ctas, cudaStream_t stream) {
-  static_assert(sizeof(SharedMemory<Policy>) <= kMostShared, "a CTA of Hopper has no more");
-  const Launch launch(int64_t(h.clusters) * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, stream);
-  return launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
+  const CUtensorMapDataType element = type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  CUtensorMap map;
+  check(static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
+      encode(&map, element, 3, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)));
+  return map;
 }
 
 // A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
@@ -3247,37 +3248,38 @@ static uint64_t number_of_launch() {
   return next += 2ull << 32;
 }
 
-// The workspace: TileQueue's word; of products with masks NonFinite's, its `taken` (and four bytes that nobody uses) and the boxes.
+struct HalfWorkspace {
+  unsigned long long next_tile;   // TileQueue's word
+  uint64_t non_finite;            // of products with masks, as all below: NonFinite's word, its `taken`, and as many boxes as C has
+  uint32_t taken, boxes[1];
+};
 static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
-int64_t workspace_bytes(const Product& p) { return 8 + (is_masked(p) ? 16 + 4 * box_count(p) : 0); }
+int64_t workspace_bytes(const Product& p) {
+  return is_masked(p) ? offsetof(HalfWorkspace, boxes) + box_count(p) * sizeof(uint32_t) : sizeof(HalfWorkspace::next_tile);
+}
 
-cudaError_t launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+void launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const Plan plan(p, gpu);
-  if (plan.count > kMaxSize) return cudaErrorInvalidConfiguration;
-  if (plan.apart) {
-    const cudaError_t error = launch(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
-    if (error != cudaSuccess) return error;
-  }
+  if (plan.count > kMaxSize) check(cudaErrorInvalidConfiguration);
+  if (plan.apart) launch(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
-  auto* const words = static_cast<unsigned long long*>(workspace);
-  h.queue = {words, number_of_launch()};
-  if (is_masked(p))
-    h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), reinterpret_cast<uint32_t*>(words + 2), reinterpret_cast<uint32_t*>(words + 3),
-                    uint32_t(h.queue.launch >> 32), uint32_t(box_count(p))};
+  auto* const at = static_cast<HalfWorkspace*>(workspace);
+  h.queue = {&at->next_tile, number_of_launch()};
+  if (is_masked(p)) h.non_finite = {&at->non_finite, &at->taken, at->boxes, uint32_t(h.queue.launch >> 32), uint32_t(box_count(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
-  cudaError_t error = encode_map(h.x, p.x, type, x, p.m, p.k, p, h.p.x_batch);
-  if (error == cudaSuccess) error = encode_map(h.y, p.y, type, y, p.n, p.k, p, h.p.y_batch);
-  if (error != cudaSuccess) return error;
-  return with_constant(type == kBFloat16, [&](auto is_bfloat16) {
+  h.x = encode_map(p.x, type, x, p.m, p.k, p, h.p.x_batch);
+  h.y = encode_map(p.y, type, y, p.n, p.k, p, h.p.y_batch);
+  with_constant(type == kBFloat16, [&](auto is_bfloat16) {
     using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
-    return with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
-      const cudaError_t error = with_constant(
-          h.tiles.edge == 4, [&](auto wide) { return launch_as<Half<T, major_x, major_y, wide>>(h, plan.ctas, stream); });
-      if (error != cudaSuccess || !is_masked(p)) return error;
+    with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
+      with_constant(h.tiles.edge == 4, [&](auto wide) {
+        launch_tiles<Half<T, major_x, major_y, wide>>({{h}}, h.clusters, plan.ctas, stream);
+      });
+      if (!is_masked(p)) return;
       const int64_t parts = kBlock / kExactRows * tile_count(p, kBlock) * p.batches;
       const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, parts), kExactThreads, 0, 1, true, stream);
-      return launch_kernel<sum_again<T, !major_x, !major_y>>(launch, p, h.non_finite);
+      launch_kernel<sum_again<T, !major_x, !major_y>>(launch, p, h.non_finite);
     });
   });
 }
@@ -3786,11 +3788,11 @@ bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
   return (type == kFloat16 || type == kBFloat16) && (p.batches * small * small <= gpu.sms || p.batches * large * large <= gpu.sms / 2);
 }
 
-cudaError_t launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
+void launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, gpu.capability >= 90, stream);
-  return type == kFloat64   ? launch_kernel<mirror<uint64_t>>(launch, p)
-         : type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p)
-                            : launch_kernel<mirror<uint16_t>>(launch, p);
+  type == kFloat64   ? launch_kernel<mirror<uint64_t>>(launch, p)
+  : type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p)
+                     : launch_kernel<mirror<uint16_t>>(launch, p);
 }
 """
 
@@ -3833,13 +3835,12 @@ int64_t products_at_once(const Product& p) {
   return std::min(p.batches, std::max<int64_t>(1, kMostPackedBytes / (blocks * kBlockBytes)));
 }
 
-// Calls f with one part of a batch after the other, until one fails, of at most `most` products each.
+// Calls f with one part of a batch after the other, of at most `most` products each.
 template <typename F>
-static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
+static void for_each_part(const Product& p, int64_t most, const F& f) {
   if (p.batches <= most) return f(p);
   const int64_t size = p.batch_size[0], inner = p.batches / size, step = std::max<int64_t>(1, most / inner);
-  cudaError_t error = cudaSuccess;
-  for (int64_t at = 0; at < size && error == cudaSuccess; at += step) {
+  for (int64_t at = 0; at < size; at += step) {
     Product part = p;
     part.batch_size[0] = std::min(step, size - at), part.batches = part.batch_size[0] * inner;
     part.x = static_cast<const float*>(p.x) + at * p.x_batch[0];
@@ -3849,15 +3850,26 @@ static cudaError_t for_each_part(const Product& p, int64_t most, const F& f) {
       --part.batch_dims;
       for (int64_t* all : {part.batch_size, part.x_batch, part.y_batch, part.c_batch}) std::copy(all + 1, all + kMaxBatchDims, all);
     }
-    error = for_each_part(part, most, f);
+    for_each_part(part, most, f);
   }
-  return error;
 }
 
 // ---- Hopper kernel, launching: the workspace.
 
 // The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
 enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
+
+// Memory from `base` on, given out in multiples of eight bytes, which a TileQueue's word has. base may be null, where the size is wanted.
+struct Room {
+  uint8_t* base;
+  int64_t bytes = 0;
+  template <typename T>
+  T* take(int64_t count) {
+    T* const first = reinterpret_cast<T*>(base + bytes);
+    bytes += (count * int64_t(sizeof(T)) + 7) / 8 * 8;
+    return first;
+  }
+};
 
 // Everything that Hopper products need besides their operands, in one allocation: first words that are reset before use, the Controls, the
 // progress, the masks of wide blocks and the counters.
@@ -3878,54 +3890,45 @@ struct Workspace {
   // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
   // have their words elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, gradients == 2 ? 2 : 1, numbers)) {
-    const int products = gradients == 2 ? 2 : 1;
-    const int64_t progress_words = p.batches * (sizeof(Control) / sizeof(int)) + 1;
-    const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
-    int* const first_word = words_elsewhere ? words_elsewhere : static_cast<int*>(base);
-    int64_t at = 0;   // in words
-    auto even = [](int64_t count) { return (count + 1) / 2 * 2; };   // a TileQueue's word has eight bytes
-    auto take_words = [&](int64_t count) {
-      at += even(count);
-      return first_word + at - even(count);
-    };
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients), numbers)) {
+    const int products = std::max(1, gradients);
+    const bool packs_y = !gradients && !is_square_of_one(p);
     auto row_mask_words = [](const Packed& packed) { return int64_t(blocks_in(packed.rows)) * mask_words(packed.block_cols); };
     auto col_mask_words = [](const Packed& packed) { return int64_t(packed.block_cols) * mask_words(blocks_in(packed.rows)); };
-    auto take_masks = [&](Packed& packed) {
-      packed.wide_by_row = reinterpret_cast<uint32_t*>(take_words(packed.matrices * row_mask_words(packed)));
-      packed.wide_by_col = reinterpret_cast<uint32_t*>(take_words(packed.matrices * col_mask_words(packed)));
-    };
-    controls = reinterpret_cast<Control*>(take_words(progress_words));
-    progress = reinterpret_cast<int*>(controls + p.batches);
-    take_masks(x);
-    const bool packs_y = !gradients && !is_square_of_one(p);
-    if (packs_y) take_masks(y);
-    for (int u = 0; u < products; ++u) queue[u] = take_words(queue_words);
-    const int64_t masks_of_g = p.batches * (row_mask_words(x) + col_mask_words(x));   // at most
-    // As above, for two
-    gradient_words = take_words(gradients || !is_lower(p) ? 0 : even(progress_words) + masks_of_g + 2 + 2 * even(queue_words));
-    words = int(at);
-    bytes = (at * 4 + 127) / 128 * 128;
-    auto take = [&](int64_t count) {
-      bytes += count;
-      return static_cast<uint8_t*>(base) + bytes - count;
-    };
-    auto take_metadata = [&](Packed& packed) {
-      packed.metadata = reinterpret_cast<BlockMetadata*>(take(block_count(packed) * sizeof(BlockMetadata)));
-    };
-    take_metadata(x);
-    if (packs_y) take_metadata(y);
-    x.blocks = take(block_count(x) * int64_t(kBlockBytes));
-    if (packs_y) y.blocks = take(block_count(y) * int64_t(kBlockBytes));
+    // What is reset
+    Room reset = {words_elsewhere ? reinterpret_cast<uint8_t*>(words_elsewhere) : static_cast<uint8_t*>(base)};
+    controls = reset.take<Control>(p.batches), progress = reset.take<int>(1);
+    for (Packed* packed : {&x, &y})
+      if (packed == &x || packs_y) {
+        packed->wide_by_row = reset.take<uint32_t>(packed->matrices * row_mask_words(*packed));
+        packed->wide_by_col = reset.take<uint32_t>(packed->matrices * col_mask_words(*packed));
+      }
+    const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
+    for (int u = 0; u < products; ++u) queue[u] = reset.take<int>(queue_words);
+    if (!gradients && is_lower(p)) {   // as above: a packed matrix for each product, and two queues
+      Room again = {reinterpret_cast<uint8_t*>(gradient_words = reset.take<int>(0))};
+      again.take<Control>(p.batches), again.take<int>(1);
+      again.take<uint32_t>(p.batches * row_mask_words(x)), again.take<uint32_t>(p.batches * col_mask_words(x));
+      again.take<int>(queue_words), again.take<int>(queue_words);
+      reset.take<uint8_t>(again.bytes);
+    }
+    words = int(reset.bytes / sizeof(int));
+    // What is not
+    Room rest = {static_cast<uint8_t*>(base), (reset.bytes + 127) / 128 * 128};
+    x.metadata = rest.take<BlockMetadata>(block_count(x));
+    if (packs_y) y.metadata = rest.take<BlockMetadata>(block_count(y));
+    x.blocks = rest.take<uint8_t>(block_count(x) * int64_t(kBlockBytes));
+    if (packs_y) y.blocks = rest.take<uint8_t>(block_count(y) * int64_t(kBlockBytes));
     if (!gradients && !packs_y) y = x;
-    const int64_t sums = p.batches * tiles.places * kTileEdge * kTileEdge;
-    for (int u = 0; u < products; ++u) partial_sums[u] = reinterpret_cast<float*>(take(sums * sizeof(float)));
+    constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
+    for (int u = 0; u < products; ++u) partial_sums[u] = rest.take<float>(p.batches * tiles.places * kTile);
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool chains = false;   // whether some are left in the workspace: sums of a cluster's tile
+    bool chains = false;   // whether some are left in the workspace
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(chains_in_c && tiles.splits_of(group) == 1);
-    chain_sums = reinterpret_cast<float*>(take(chains ? clusters * int64_t(kTileEdge) * kTileEdge * sizeof(float) : 0));
+    chain_sums = rest.take<float>(chains ? clusters * kTile : 0);
+    bytes = rest.bytes;
   }
 };
 
@@ -3940,44 +3943,41 @@ __global__ void reset_counters(int* words, int count) {
 #endif
 }
 
-cudaError_t launch_reset(void* words, int count, cudaStream_t stream) {
-  return launch_kernel<reset_counters>({1 + count / 4096, 512, 0, 1, true, stream}, static_cast<int*>(words), count);
-}
-
-// An outlier of a line meets every tile on it: with too many the fallback is sooner done.
-int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
-
-static cudaError_t launch_packing(const Packing& packing, cudaStream_t stream) {
-  return launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
-}
-
+// One product, or two of one size, NT and TN, of which each has every other cluster.
 template <typename First, typename Second = First>
-static cudaError_t launch_as(const PairsProduct* of, int clusters, cudaStream_t stream) {
-  using Shared = SharedMemory<First>;
-  static_assert(sizeof(Shared) <= kMostShared, "a CTA of Hopper has no more");
+static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t stream) {
   constexpr int kCount = kProductsOf<First, Second>;
   Products<PairsProduct, kCount> products;
-  for (int u = 0; u < kCount; ++u) {   // every kCount-th cluster
+  for (int u = 0; u < kCount; ++u) {
     products.of[u] = of[u], products.of[u].clusters = (clusters + kCount - 1 - u) / kCount;
-    if (of[u].tiles.count + int64_t(clusters) > kMaxSize) return cudaErrorInvalidConfiguration;
+    if (of[u].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   }
-  const Launch launch(2 * clusters, kHopperThreads, sizeof(Shared), 2, true, stream);
-  return launch_kernel<tile_product<First, Second>>(launch, products);
+  launch_tiles<First, Second>(products, clusters, 2, stream);
 }
 
-// One product, or two of one size, NT and TN.
-cudaError_t launch_products(const PairsProduct* of, int count, int clusters, cudaStream_t stream) {
-  return with_constant(of[0].p.tf32, [&](auto tf32) {
+// All kernels of a product, or of two. Where the words have been reset the first one is left out.
+static void launch_pairs(const Workspace& at, const Packing& packing, const PairsProduct* of, int count, const Gpu& gpu,
+                         cudaStream_t stream) {
+  if (!packing.alone)
+    launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(at.controls), at.words);
+  launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
+  const int clusters = gpu.sms / 2;
+  with_constant(of[0].p.tf32, [&](auto tf32) {
     constexpr int kProducts = tf32 ? 1 : 3;
     using NT = Pairs<kNT, kProducts>;
     using TN = Pairs<kTN, kProducts>;
-    if (count == 2) return launch_as<NT, TN>(of, clusters, stream);
-    if (of[0].p.contraction == kNN) return launch_as<Pairs<kNN, kProducts>>(of, clusters, stream);
-    return of[0].p.contraction == kNT ? launch_as<NT>(of, clusters, stream) : launch_as<TN>(of, clusters, stream);
+    if (count == 2) return launch_pairs_as<NT, TN>(of, clusters, stream);
+    if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, kProducts>>(of, clusters, stream);
+    of[0].p.contraction == kNT ? launch_pairs_as<NT>(of, clusters, stream) : launch_pairs_as<TN>(of, clusters, stream);
   });
+  for (int u = 0; u < count; ++u)
+    launch_behind(of[u].p, gpu, {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y}, stream);
 }
 
-PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
+// An outlier of a line meets every tile on it: with too many the fallback is sooner done.
+static int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
+
+static PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
   int* const words = at.queue[which];
   SplitTiles tiles = at.tiles;
   static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
@@ -3989,18 +3989,11 @@ PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, 
 // ---- Launching: what the binding calls.
 
 // Float32 products, as many as products_at_once allows, whose C lie one after the other, as the binding makes them.
-static cudaError_t launch_hopper(const Product& product, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
-  const int clusters = gpu.sms / 2;
-  const Workspace at(product, clusters, 0, workspace);
-  const Packed &x = at.x, &y = at.y;
-  cudaError_t error = launch_reset(workspace, at.words, stream);
-  if (error == cudaSuccess)
-    error = launch_packing({product, x, y, block_count(x), y.blocks == x.blocks ? 0 : block_count(y), at.controls, at.progress, nullptr,
-                            false, most_outliers(product), keep || !product.tf32}, stream);
-  const PairsProduct described = describe_pairs(product, x, y, at, 0);
-  if (error == cudaSuccess) error = launch_products(&described, 1, clusters, stream);
-  if (error == cudaSuccess) error = launch_behind(product, gpu, {at.progress, at.controls, at.queue[0] + kNextBehind, x, y}, stream);
-  return error;
+static void launch_hopper(const Product& p, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
+  const Workspace at(p, gpu.sms / 2, 0, workspace);
+  const PairsProduct described = describe_pairs(p, at.x, at.y, at, 0);
+  launch_pairs(at, {p, at.x, at.y, block_count(at.x), at.y.blocks == at.x.blocks ? 0 : block_count(at.y), at.controls, at.progress, nullptr,
+                    false, most_outliers(p), keep || !p.tf32}, &described, 1, gpu, stream);
 }
 
 // Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
@@ -4058,52 +4051,40 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   if (kernel == kHopperKernel)
     for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
       bytes = std::max(bytes, Workspace(part, gpu.sms / 2, gradients, nullptr).bytes);
-      return cudaSuccess;
     });
   return bytes;
 }
 
-static cudaError_t launch_by(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
-                             Control* controls, cudaStream_t stream) {
-  if (kernel == kExactKernel) return launch_exact(product, type, stream);
-  if (kernel == kTf32Kernel) return launch_tf32(product, stream);
-  if (kernel == kHalfKernel) return half_precision::launch(product, type, gpu, workspace, stream);
-  if (kernel == kMmaKernel) return launch_mma(product, type, gpu, stream);
-  return for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-    cudaError_t error = launch_hopper(part, workspace, keep, gpu, stream);
-    if (error == cudaSuccess && controls)
-      error = cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream), controls += part.batches;
-    return error;
-  });
-}
-
-cudaError_t launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep,
-                           Control* controls, cudaStream_t stream) {
-  const cudaError_t error = launch_by(product, type, kernel, gpu, workspace, keep, controls, stream);
-  return error == cudaSuccess && product.symmetric ? launch_mirror(product, type, gpu, stream) : error;
+void launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, Control* controls,
+                    cudaStream_t stream) {
+  switch (kernel) {
+    case kExactKernel: launch_exact(product, type, stream); break;
+    case kTf32Kernel: launch_tf32(product, stream); break;
+    case kHalfKernel: half_precision::launch(product, type, gpu, workspace, stream); break;
+    case kMmaKernel: launch_mma(product, type, gpu, stream); break;
+    case kHopperKernel:
+      for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
+        launch_hopper(part, workspace, keep, gpu, stream);
+        if (!controls) return;
+        check(cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream));
+        controls += part.batches;
+      });
+  }
+  if (product.symmetric) launch_mirror(product, type, gpu, stream);
 }
 
 // G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.
-cudaError_t launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
-                             const Gpu& gpu, cudaStream_t stream) {
-  const int clusters = gpu.sms / 2;
-  const Workspace before(product, clusters, 0, kept);
-  const Workspace at(dx, clusters, (dx.c != nullptr) + (dy.c != nullptr), workspace, first ? before.gradient_words : nullptr);
-  const Packed &x = before.x, &y = before.y, &g = at.x;
-  cudaError_t error = first ? cudaSuccess : launch_reset(workspace, at.words, stream);
-  if (error == cudaSuccess)
-    error = launch_packing({dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product),
-                            !dx.tf32}, stream);
+void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
+                      const Gpu& gpu, cudaStream_t stream) {
+  const Workspace before(product, gpu.sms / 2, 0, kept);
+  const Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace, first ? before.gradient_words : nullptr);
+  const Packed& g = at.x;
   PairsProduct products[2] = {};
   int count = 0;
-  if (dx.c) products[count] = describe_pairs(dx, g, y, at, count), ++count;
-  if (dy.c) products[count] = describe_pairs(dy, x, g, at, count), ++count;
-  if (error == cudaSuccess) error = launch_products(products, count, clusters, stream);
-  auto behind = [&](const Product& p, int which, const Packed& x, const Packed& y) {
-    if (error == cudaSuccess && p.c) error = launch_behind(p, gpu, {at.progress, at.controls, at.queue[which] + kNextBehind, x, y}, stream);
-  };
-  behind(dx, 0, g, y), behind(dy, dx.c != nullptr, x, g);
-  return error;
+  if (dx.c) products[count] = describe_pairs(dx, g, before.y, at, count), ++count;
+  if (dy.c) products[count] = describe_pairs(dy, before.x, g, at, count), ++count;
+  launch_pairs(at, {dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product), !dx.tf32},
+               products, count, gpu, stream);
 }
 """
 
@@ -4130,10 +4111,6 @@ _CPP_BINDING = r"""
 #include <tuple>
 #include <vector>
 
-namespace {
-
-using at::Tensor;
-
 // TORCH_CHECK is given one string: parts it would print to a stream, and where the C++ library is linked statically into an extension, that
 // ends the process instead of telling what is wrong.
 void check(cudaError_t error) {
@@ -4151,6 +4128,10 @@ void check(cudaError_t error) {
                          cudaGetErrorName(error) + " (" + std::to_string(error) + "), " + cudaGetErrorString(error) + advice + ".");
 }
 
+namespace {
+
+using at::Tensor;
+
 // The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, which the driver's functions want:
 // cudaSetDevice makes it. The guard alone calls that only where another device is current.
 struct OnDevice {
@@ -4161,15 +4142,13 @@ struct OnDevice {
 // What the launchers want to know of a GPU, asked once.
 const Gpu& gpu_of(const Tensor& x) {
   static const std::vector<Gpu> gpus = [] {
-    std::vector<Gpu> found(c10::cuda::device_count());
-    for (size_t device = 0; device < found.size(); ++device) {
-      auto ask = [&](cudaDeviceAttr attribute) {
-        int value = 0;
-        check(cudaDeviceGetAttribute(&value, attribute, int(device)));
-        return value;
-      };
-      found[device] = {ask(cudaDevAttrMultiProcessorCount),
-                       10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor)};
+    std::vector<Gpu> found;
+    for (int device = 0; device < c10::cuda::device_count(); ++device) {
+      int sms, major, minor;
+      check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+      check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+      found.push_back({sms, 10 * major + minor});
     }
     return found;
   }();
@@ -4178,10 +4157,10 @@ const Gpu& gpu_of(const Tensor& x) {
 
 // ---- Binding: tensors described as a Product.
 
-// The place of a dtype in ElementType; 4 where there is no kernel for it.
-int element_type(at::ScalarType type) {
+// Of a dtype that has no kernel it is one more than the last.
+ElementType element_type(const Tensor& t) {
   constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
-  return int(std::find(std::begin(types), std::end(types), type) - types);
+  return static_cast<ElementType>(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
 // Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow it. False if
@@ -4232,7 +4211,11 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     x = x.contiguous(), y = y.contiguous();
     TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
   }
-  p.m = int(c.size(-2)), p.n = int(c.size(-1)), p.k = int(x.size(contraction == kTN ? -2 : -1));
+  const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
+  TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
+              "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
+                  std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
+  p.m = int(m), p.n = int(n), p.k = int(k);
   p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
   p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
@@ -4274,19 +4257,16 @@ bool is_memory(const Tensor& t) {
   return keys.has_all(t.key_set());
 }
 
-// Whether what is triangular is square, and the masks fit each other.
-bool fit(const Tensor& x, const Tensor& y, int contraction, const Structure& masks) {
-  return masks.valid() && (masks.x == kAll || x.size(-1) == x.size(-2)) && (masks.y == kAll || y.size(-1) == y.size(-2)) &&
-         (masks.c == kAll || x.size(contraction == kTN ? -1 : -2) == y.size(contraction == kNT ? -2 : -1));
-}
-
-// Whether the operands fit each other and the contraction.
+// Whether the operands fit each other and the contraction, what is triangular is square, and the masks fit each other.
 bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
-  return is_memory(x) && is_memory(y) && y.device() == x.device() && y.scalar_type() == x.scalar_type() &&
-         element_type(x.scalar_type()) < 4 && x.dim() >= 2 && y.dim() == x.dim() &&
-         x.sizes().slice(0, x.dim() - 2) == y.sizes().slice(0, y.dim() - 2) && contraction >= kNN && contraction <= kTN &&
-         x.size(contraction == kTN ? -2 : -1) == y.size(contraction == kNT ? -1 : -2) &&
-         fit(x, y, contraction, Structure(structure, contraction));
+  if (!is_memory(x) || !is_memory(y) || y.device() != x.device() || y.scalar_type() != x.scalar_type() || x.dim() < 2 ||
+      y.dim() != x.dim() || element_type(x) > kBFloat16 || contraction < kNN || contraction > kTN ||
+      x.sizes().slice(0, x.dim() - 2) != y.sizes().slice(0, y.dim() - 2))
+    return false;
+  const Structure masks(structure, contraction);
+  const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;   // what is summed over; -3 - it is the other one
+  return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kAll || x.size(-1) == x.size(-2)) &&
+         (masks.y == kAll || y.size(-1) == y.size(-2)) && (masks.c == kAll || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
 
 // Whether the operands fit, and none of torch's modes and transforms looks on. Autograd may.
@@ -4308,17 +4288,12 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
   const OnDevice guard(x);
-  const int64_t m = x.size(contraction == kTN ? -1 : -2), k = x.size(contraction == kTN ? -2 : -1);
-  const int64_t n = y.size(contraction == kNT ? -2 : -1);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
-  shape[shape.size() - 2] = m, shape.back() = n;
+  shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
   if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}, {}};
-  TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
-              "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
-                  std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
   const Gpu& gpu = gpu_of(x);
-  const auto type = static_cast<ElementType>(element_type(x.scalar_type()));
+  const ElementType type = element_type(x);
   auto described = [&](const Tensor& c) {
     Product p = describe(x, y, c, contraction, structure);
     if (p.symmetric && is_computed_whole(p, type, gpu)) p.c_lower = p.symmetric = 0;
@@ -4339,8 +4314,8 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   if (explain && kernel == kHopperKernel)
     controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
   keep = keep && kernel == kHopperKernel && products_at_once(p) == p.batches;
-  check(launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
-                       controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream()));
+  launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
+                 controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream());
   if (!written.is_same(c)) c.copy_(written);
   if (!keep) workspace.reset();
   return {c, kKernelNames[kernel], workspace, controls};
@@ -4364,20 +4339,19 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
   check(cudaStreamIsCapturing(stream, &capture));
   first = first && capture == cudaStreamCaptureStatusNone;
-  check(launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream));
+  launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream);
   return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
 }
 
 // The inverses of the blocks of 64 x 64 on the diagonal of lower triangular matrices (..., N, N), float32 or float64; zeros beside them.
 Tensor inverse_of_blocks(Tensor x, bool unit) {
-  TORCH_CHECK(fit(x, x, kNN, kLower | kLower << 2 | kLower << 4) && element_type(x.scalar_type()) < 2,
-              "tril_matmul: blocks of this tensor cannot be inverted");
+  constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
+  TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: blocks of this tensor cannot be inverted");
   const OnDevice guard(x);
   const Tensor c = at::empty(x.sizes(), x.options());
   if (c.numel() == 0) return c;
   Tensor y = x;
-  const Product p = describe(x, y, c, kNN, kLower | kLower << 2 | kLower << 4);
-  check(launch_inverse(p, static_cast<ElementType>(element_type(x.scalar_type())), unit, c10::cuda::getCurrentCUDAStream()));
+  launch_inverse(describe(x, y, c, kNN, kLowerAll), element_type(x), unit, c10::cuda::getCurrentCUDAStream());
   return c;
 }
 
@@ -4405,8 +4379,8 @@ _PATH = _PATHS[_wanted]
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON, _CUDA_HALF]
-_CUDA_SOURCES += [_CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
+_CUDA_SOURCES += [_CUDA_SKELETON_LAUNCH, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 25  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels
@@ -4648,7 +4622,7 @@ def _product_by_kernels(X, Y, contraction, structure, keep=False, explain=False)
 
 
 def _built():
-    """The extension module. Raises RuntimeError where the kernels were not built."""
+    """The extension module, if there is one."""
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
@@ -4662,29 +4636,23 @@ def _built():
 #
 # KernelBench's static checker looks for such calls: these serve no GPU that has kernels.
 
-_BLOCK = 128  # of the middle index k; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
+_BLOCK = 128  # of the middle index; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
 _LARGEST_DENSE = 240  # the largest N for which one dense product is faster than blocks
-_CACHED = 2**18  # elements of a batch that are multiplied together, so that they stay in a CPU's caches
+_CACHED = 2**18  # elements of a batch of smaller ones that are multiplied together, so that they stay in a CPU's caches
+_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, lambda T, out=None: T.tril() + T.tril(-1).mT)  # by mask
 
 
-def _is_finite(*parts):
-    """Whether all elements are finite. False, too, where their sum overflows: that costs time, but changes nothing."""
-    return all(math.isfinite(part.sum().item()) for part in parts)
-
-
-_CUTS = (lambda T: T, torch.tril, torch.triu, lambda T: T.tril() + T.tril(-1).mT)  # by mask
-
-
-def _product_of_masked(X, Y, x, y):
-    """X Y of operands in which what is masked, as x and y say, is zero: zeros that meet no NaN or Inf, for they are no terms of the sum."""
-    C = torch.matmul(X, Y)
-    if not (x or y) or _is_finite(C):
-        return C
-    finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
-    C = torch.matmul(X[..., finite], Y[..., finite, :])
-    for k in finite.logical_not().nonzero().flatten().tolist():
-        rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
-        C[..., rows, columns] += X[..., rows, k, None] * Y[..., k, None, columns]
+def _product_in_blocks(X, Y, contraction, structure):
+    """The product of one lower or upper matrix and another, as they are multiplied. Their zeros say how the indices m, k and n of
+    C[m, n] += X[m, k] Y[k, n] are ordered: a block of the middle one meets all that is lower, and all that is higher, and no more."""
+    C = X.new_zeros(X.shape)
+    x, y, c = (T.view(T.shape[-2:]) for T in (X, Y, C))
+    for at in range(0, len(c), _BLOCK):
+        middle, low, high = slice(at, at + _BLOCK), slice(at + _BLOCK), slice(at, None)
+        if structure == _UPPER:
+            low, high = high, low
+        m, k, n = ((high, middle, low), (high, low, middle), (middle, high, low))[contraction]
+        c[m, n].addmm_(x[m, k], y[k, n])
     return C
 
 
@@ -4695,34 +4663,25 @@ def _product_by_torch(X, Y, contraction, structure):
             return _product_by_torch(X, Y, contraction, structure)
     if X.dtype in (torch.float16, torch.bfloat16):
         return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
-    masks, N, lower_or_upper = _masks(structure), X.shape[-1], structure in (_LOWER, _UPPER)
-    if lower_or_upper and X.dim() > 2 and X.numel() > max(_CACHED, N * N) and not X.is_cuda:
-        parts = zip(*(T.flatten(0, -3).split(max(1, _CACHED // (N * N))) for T in (X, Y)), strict=True)
+    size, lower_or_upper = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
+    in_blocks = lower_or_upper and X.shape[-1] > _LARGEST_DENSE and X.numel() > 0
+    together = size if in_blocks else max(size, _CACHED)  # in blocks one by one
+    if lower_or_upper and X.numel() > together:
+        parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
-    X, Y, cut = _CUTS[masks[0]](X), _CUTS[masks[1]](Y), _CUTS[masks[2]]
-    factors = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
-    if not lower_or_upper:
-        return cut(_product_of_masked(*factors, _multiplied(masks[0], contraction == _TN), _multiplied(masks[1], contraction == _NT)))
-    if N <= _LARGEST_DENSE:
-        C = torch.matmul(*factors)
-        if _is_finite(C):
-            return C if contraction == _NN else cut(C, out=C)
-    C = X.new_zeros(X.shape)
-    x, y, c = (T.reshape(-1, N, N) for T in (X, Y, C))
-    if structure == _UPPER:  # C^T = Y^T X^T, of lower triangles
-        x, y, c, contraction = y.mT, x.mT, c.mT, (_NN, _TN, _NT)[contraction]
-    # Of the terms A[i, k] B[k, j] G[i, j], i >= k >= j, two are multiplied and added to the third, with the middle index in k..e-1.
-    A, B, G = ((x, y, c), (c, y, x), (x, c, y))[contraction]
-    blocks = [(k, min(N, k + _BLOCK)) for k in range(0, N, _BLOCK)]
-    for k, e in blocks:
-        a, b, g = A[:, k:, k:e], B[:, k:e, :e], G[:, k:, :e]
-        c, x, y = ((g, a, b), (a, g, b.mT), (b, a.mT, g))[contraction]
-        diagonal = (slice(None), slice(k, None), slice(e - k))[contraction]  # the part of x and y that meets zeros from above a diagonal
-        if e - k == 1 or _is_finite(x[..., diagonal], y[:, diagonal]):
-            c.baddbmm_(x, y)
-        else:  # NaN or Inf times such a zero would be NaN; a single index meets none
-            blocks += [(k, (k + e) // 2), ((k + e) // 2, e)]
-    return C if contraction == _NN else cut(C, out=C)
+    x, y, c = _masks(structure)
+    X, Y = _CUTS[x](X), _CUTS[y](Y)
+    X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
+    x, y = _multiplied(x, contraction == _TN), _multiplied(y, contraction == _NT)
+    C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
+    # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms.
+    if (x or y) and not math.isfinite(C.sum().item()):
+        finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
+        C = torch.matmul(X[..., finite], Y[..., finite, :])
+        for k in finite.logical_not().nonzero().flatten().tolist():
+            rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
+            C[..., rows, columns] += X[..., rows, k, None] * Y[..., k, None, columns]
+    return C if x == y == c else _CUTS[c](C, out=C)
 
 
 # ---- Operator: what it computes, its gradients and its cost. ----------------------------------------------------------
@@ -4843,15 +4802,11 @@ def _empty_product(X, Y, contraction, structure):
     return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
 
 
-def _empty_inverse(L, unitriangular):
-    return L.new_empty(L.shape)
-
-
 _PRODUCT_SCHEMA = "(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
 _INVERSE_SCHEMA = "(Tensor L, bool unitriangular) -> Tensor"
 _definitions = [  # torch forgets those to which nothing refers
     _define(_product_op, "product", _PRODUCT_SCHEMA, _product, _empty_product, _save_operands, _gradients),
-    _define(_inverse_op, "inverse", _INVERSE_SCHEMA, _inverse, _empty_inverse, _save_inverse, _gradient_of_inverse),
+    _define(_inverse_op, "inverse", _INVERSE_SCHEMA, _inverse, lambda L, _: L.new_empty(L.shape), _save_inverse, _gradient_of_inverse),
 ]
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
 torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
