@@ -943,7 +943,7 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 }
 """
 
-# ---- Elements: what the kernels that read tensors as they are share; and zeros, which every kernel writes in the same way.
+# ---- Elements: what the kernels that read tensors as they are share; and zeros, which every kernel writes. -----------
 _CUDA_ELEMENTS = r"""
 // ---- Elements: zeros above the diagonal.
 

@@ -41,7 +41,7 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    kernel = cut(model._CUDA_EXACT, "// A CTA a tile, and the zeros opposite.", "cudaError_t launch_exact(")
+    kernel = cut(model._CUDA_EXACT, "// A CTA a tile, and the zeros opposite.", "void launch_exact(")
     assert kernel.count(MEMORY) == 1
     kernel = KERNEL + kernel.replace(MEMORY, "auto& memory = *reinterpret_cast<ExactMemory*>(current->block->memory);")
     parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), kernel, emulation.PRODUCT, MAIN]
