@@ -1665,9 +1665,9 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       constexpr bool kMasked = decltype(masked)::value;
       constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; and columns
       constexpr int kNear = kMasked ? 1 : Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
-      const int lane = fresh_thread_index() % 32, warp = fresh_thread_index() / 32;
+      const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;
       const int x_sign = sign_of(x.side), y_sign = sign_of(y.side);
-      NO_UNROLL for (int k = 0; k < (kMasked ? min(kBlockK, k_end - k0) : kBlockK); k += kDepth)
+      NO_UNROLL for (int k = 0; k < kBlockK && (!kMasked || k0 + k < k_end); k += kDepth)
         UNROLL for (int ahead = 0; ahead < kDepth; ++ahead)
           UNROLL for (int e = 0; e < kCount; ++e) {
             const int r = Lanes::row(warp, lane, e), near = e % kNear, c = Lanes::col(warp, lane, e - near), at = Lanes::sum_at(e);
