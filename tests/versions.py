@@ -78,7 +78,7 @@ LIBRARY = {
     "stdint.h": "#include <cuda/std/cstdint>",
     "stdlib.h": "#include <cuda/std/cstddef>",
 }
-LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy)\b|\bLaunch\b"
+LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy)\b|\bLaunch\b|\blaunch_\w+[<(]|\bwith_type\b"
 
 
 def device_part(source, launching):
