@@ -2160,8 +2160,8 @@ __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint
   warpgroup_wait<0>();
 }
 
-// Sums the k-blocks of a split, each while others are being copied.
-template <bool kXAlongK, bool kYAlongK>
+// Sums the k-blocks of a split, each while others are being copied. kChains: there may be more than one chain.
+template <bool kXAlongK, bool kYAlongK, bool kChains>
 __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, Tf32Memory& memory, Tf32Sums& sum) {
   const int k_begin = work.k_begin, k_blocks = work.k_blocks;
   const auto view_x = view_of(kX, p, work), view_y = view_of(kY, p, work);
@@ -2198,15 +2198,15 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
     Tf32Sums part;
     tf32_multiply(large, small, y_large, y_small, part);
     UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
-    if (number % kChain == kChain - 1) end_chain(sum, total);
+    if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
-  end_chain(total, sum);
+  if (kChains) end_chain(total, sum);
 }
 
 // ---- tf32 kernel: the kernel.
 
 // A CTA sums its split of a tile, and writes its fragments of the tile; of a tile with one split, all of them.
-template <bool kXAlongK, bool kYAlongK>
+template <bool kXAlongK, bool kYAlongK, bool kChains>
 __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
@@ -2218,7 +2218,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
-  tf32_sum<kXAlongK, kYAlongK>(p, here, memory, sum);
+  tf32_sum<kXAlongK, kYAlongK, kChains>(p, here, memory, sum);
   auto& exact = *reinterpret_cast<ExactMemory*>(memory.stage);   // and not where sums of other CTAs may have come
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(kTfBlockK * sizeof(float) == kLineBytes, "the copier's k-blocks are the plan's");
@@ -2263,8 +2263,8 @@ static int clusters_at_once() {
 }
 
 void launch_tf32(const Product& p, cudaStream_t stream) {
-  with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
-    constexpr auto kKernel = tf32_product<x_along_k, y_along_k>;
+  auto launch = [&](auto x_along_k, auto y_along_k, auto chains) {
+    constexpr auto kKernel = tf32_product<x_along_k, y_along_k, chains>;
     const int at_once = clusters_at_once<kKernel>();
     // The same again and again takes no planning.
     static thread_local Tf32Plan plan;
@@ -2277,6 +2277,9 @@ void launch_tf32(const Product& p, cudaStream_t stream) {
     }
     const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
     launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream}, p, plan);
+  };
+  with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
+    with_constant(p.k > kChain * kTfBlockK, [&](auto chains) { launch(x_along_k, y_along_k, chains); });
   });
 }
 """
@@ -2762,8 +2765,8 @@ struct SharedMemory {
 // One k-block of a tile, for the producer.
 struct KBlock {
   int k;
-  int place;          // in the tile
-  bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
+  int place, left;    // in the tile; how many come behind it
+  bool jumps;         // whether it does not follow the one before
   int round;          // the place in the queue of the tile after this one
 };
 
@@ -2836,7 +2839,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
     const OperandsAt operands = Policy::operands_of(h, shared, tile);
     NO_UNROLL for (int i = 0; i < count; ++i) {
       const int k = h.tiles.k_block(range, i);
-      Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
+      Policy::load(h, shared, at, tile, rank, {k, i, count - 1 - i, i == 0 || k == range.begin, round}, operands);
       if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
     }
   }
@@ -3310,12 +3313,15 @@ struct PairsProduct {
   float* chain_sums;         // of each CTA: of its tile's chains so far
 };
 
-// So many k-blocks are a chain: see "Element types: long sums". Those of a tile are added in memory.
+// So many k-blocks are a chain, or fewer: see "Element types: long sums". Those of a tile are added in memory. While one warpgroup does that
+// the others multiply: theirs end at other k-blocks, as far as the pipeline reaches.
 constexpr int kTileChain = 32;
 
-// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
-// kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
-enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
+// What a CTA multiplies of a k-block. kLast, of the tile; kEnds << warpgroup: of a chain; kAgain << warpgroup: not the tile's first chain.
+// kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
+enum KBlockFlag : int {
+  kLast = 1, kEnds = 2, kAgain = 8, kHasX = 32, kHasY = 128, kWideX = 2048, kWideY = 8192, kRound = 32768, kXStage = 1 << 19
+};
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
@@ -3441,7 +3447,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   int64_t step = 128;
   float4* at = nullptr;
   if (kChains) at = chain_place(h, tile, line, group, thread, step);
-  int parts = kChains && flags & kAgain ? 1 : 0;
+  int parts = kChains && flags & kAgain << group ? 1 : 0;
   if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
   if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
   if (tile.splits > 1) {
@@ -3464,7 +3470,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
       return;
     }
   }
-  if (kChains && flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
+  if (kChains && flags & kAgain << group) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
@@ -3476,11 +3482,14 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
 template <Contraction kContraction, bool kChains>
 __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
   const int k = k_block.k;
-  int flags = k_block.last ? kLast | kEnds : 0;
-  if (kChains && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
-  if (kChains && k_block.place >= kTileChain) flags |= kAgain;
-  UNROLL for (int u = 0; u < 2; ++u)
+  int flags = k_block.left == 0 ? kLast | kEnds * 3 : 0;
+  UNROLL for (int u = 0; u < 2; ++u) {   // row blocks, and the warpgroups that multiply them
     if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
+    if (!kChains || k_block.place + k_block.left < kTileChain) continue;
+    const int at = k_block.place + (first_row + u) % 4 * (kTileChain / 4);
+    if (at % kTileChain == kTileChain - 1) flags |= kEnds << u;
+    if (at >= kTileChain) flags |= kAgain << u;
+  }
   UNROLL for (int u = 0; u < 4; ++u)
     if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
   return flags;
@@ -3502,8 +3511,8 @@ struct ColumnHalf {
 };
 
 struct ConsumedKBlock {
-  int what;   // the flags and, from bit 17 on, the stage of X: one register
-  __device__ int stage() const { return what >> 17; }
+  int what;   // the flags, and kXStage * the stage of X: one register
+  __device__ int stage() const { return what / kXStage; }
   __device__ int round() const { return what / kRound % (2 * kQueued); }
 };
 
@@ -3533,7 +3542,7 @@ struct ConsumerView {
     const int y_stage = pipeline.stage;
     pipeline.advance();
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what |= pipeline.stage << 17;
+    k_block.what |= pipeline.stage * kXStage;
     first = column_half(k_block, 0, y_stage);
     pipeline.advance();
   }
@@ -3550,7 +3559,7 @@ struct ConsumerView {
     const int columns = k_block.what / kHasY >> 2 * half & 3;
     ColumnHalf h = {k_block.stage() | y_stage << 4 | columns << 8};
     if (columns && k_block.what & kHasX << group) h.what |= ColumnHalf::kMultiplyBit;
-    if (k_block.what & kEnds) h.what |= ColumnHalf::kEndsBit;
+    if (k_block.what & kEnds << group) h.what |= ColumnHalf::kEndsBit;
     if (k_block.what & (kWideX << group | kWideY << half)) h.what |= ColumnHalf::kWideBit;
     return h;
   }
@@ -3618,8 +3627,9 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
 // Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other:
 // while one promotes its sums the other multiplies. Of Y, which both CTAs need, each fetches half, for both.
 //
-// kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo.
-template <Contraction kContraction, int kProducts>
+// kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo. kChains: whether a tile may have more
+// than one.
+template <Contraction kContraction, int kProducts, bool kChains = false>
 struct Pairs {
   using Product = PairsProduct;
   using Element = float;
@@ -3664,7 +3674,7 @@ struct Pairs {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    int flags = k_block_flags<kContraction, kLo>(h, first_row, first_col, k_block);
+    int flags = k_block_flags<kContraction, kChains>(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
@@ -3730,9 +3740,9 @@ struct Pairs {
         consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
         view.release(second.x_stage());
       } while (!second.ends());
-      write_sums<kLo>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
+      write_sums<kChains>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
       keep(k_block.what);   // one register instead of what is found out from it
-    } while (kLo && !(k_block.what & kLast));
+    } while (kChains && !(k_block.what & kLast));
     round = k_block.round();
   }
 };
@@ -3877,6 +3887,7 @@ struct Workspace {
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
+  bool chains;           // whether a tile has more than one
   bool chains_in_c;      // see PairsProduct
   float* chain_sums;     // both gradients' clusters have places in it
   int* gradient_words;   // those of a triangular product's gradients, which it resets with its own: that saves a launch
@@ -3922,10 +3933,11 @@ struct Workspace {
     for (int u = 0; u < products; ++u) partial_sums[u] = rest.take<float>(p.batches * tiles.places * kTile);
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool chains = false;   // whether some are left in the workspace
+    bool in_workspace = chains = false;   // whether some are left in the workspace
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
-      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(chains_in_c && tiles.splits_of(group) == 1);
-    chain_sums = rest.take<float>(chains ? clusters * kTile : 0);
+      if (ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain)
+        chains = true, in_workspace |= !(chains_in_c && tiles.splits_of(group) == 1);
+    chain_sums = rest.take<float>(in_workspace ? clusters * kTile : 0);
     bytes = rest.bytes;
   }
 };
@@ -3960,14 +3972,19 @@ static void launch_pairs(const Workspace& at, const Packing& packing, const Pair
     launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(at.controls), at.words);
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
-  with_constant(of[0].p.tf32, [&](auto tf32) {
-    constexpr int kProducts = tf32 ? 1 : 3;
-    using NT = Pairs<kNT, kProducts>;
-    using TN = Pairs<kTN, kProducts>;
-    if (count == 2) return launch_pairs_as<NT, TN>(of, clusters, stream);
-    if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, kProducts>>(of, clusters, stream);
+  auto launch = [&](auto products, auto chains) {
+    using NN = Pairs<kNN, products, chains>;
+    using NT = Pairs<kNT, products, chains>;
+    using TN = Pairs<kTN, products, chains>;
+    constexpr bool kLo = products > 1;   // two products without chains would spill
+    if (count == 2) return launch_pairs_as<Pairs<kNT, products, kLo>, Pairs<kTN, products, kLo>>(of, clusters, stream);
+    if (of[0].p.contraction == kNN) return launch_pairs_as<NN>(of, clusters, stream);
     of[0].p.contraction == kNT ? launch_pairs_as<NT>(of, clusters, stream) : launch_pairs_as<TN>(of, clusters, stream);
-  });
+  };
+  if (of[0].p.tf32)
+    launch(std::integral_constant<int, 1>(), std::false_type());
+  else
+    with_constant(at.chains, [&](auto chains) { launch(std::integral_constant<int, 3>(), chains); });
   for (int u = 0; u < count; ++u)
     launch_behind(of[u].p, gpu, {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y}, stream);
 }

@@ -11,12 +11,16 @@ int main(int, char** arguments) {
   return run_product<float>(arguments, [&](const Product& p) {
     Tf32Plan plan;
     tf32_plan(p, std::atoi(arguments[13]), plan);
-    const bool x_along_k = p.x_col == 1, y_along_k = p.y_row == 1;
+    auto compute = [&](auto x_along_k, auto y_along_k) {
+      p.k > kChain * kTfBlockK ? tf32_product<x_along_k, y_along_k, true>(p, plan) : tf32_product<x_along_k, y_along_k, false>(p, plan);
+    };
+    constexpr std::true_type kYes;
+    constexpr std::false_type kNo;
     body = [&] {
-      if (x_along_k)
-        y_along_k ? tf32_product<true, true>(p, plan) : tf32_product<true, false>(p, plan);
+      if (p.x_col == 1)
+        p.y_row == 1 ? compute(kYes, kYes) : compute(kYes, kNo);
       else
-        y_along_k ? tf32_product<false, true>(p, plan) : tf32_product<false, false>(p, plan);
+        p.y_row == 1 ? compute(kNo, kYes) : compute(kNo, kNo);
     };
     for (int number = 0; number < plan.clusters * static_cast<int>(p.batches); ++number)
       run_cluster<Tf32Memory>(number, plan.cluster_size, kTileThreads, [](Tf32Memory& memory) {
