@@ -564,10 +564,12 @@ struct Plan {
     tiles = Tiles::of(p, wide ? 4 : 2);
     tiles.splits = splits, ctas = wide ? 2 : splits;
     int64_t halved = 0;
-    if (wide && is_masked(p)) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
-      const int64_t work = p.batches * tiles.work();
-      for (int group = 0; group < tiles.groups() && 5 * pairs * tiles.length(group) > 6 * work; ++group)
-        halved += p.batches * tiles.tiles_of(group);
+    if (splits == 1 && is_masked(p)) {   // of more than 1.2 times the k-blocks that a cluster has on average; few small ones, whose halves
+      const int64_t work = p.batches * tiles.work();   // want more of the L2
+      auto is_long = [&](int64_t length) {
+        return wide ? 5 * pairs * length > 6 * work : 2 * sms * length > 3 * work && 4 * length > 3 * tiles.length(0);
+      };
+      for (int group = 0; group < tiles.groups() && is_long(tiles.length(group)); ++group) halved += p.batches * tiles.tiles_of(group);
     } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
       apart = int(left);
     } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
@@ -929,7 +931,9 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 // rows of an operand, else 1.
 template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
-  if constexpr (kN == 128) {
+  if constexpr (kN == 64) {
+    WGMMA(64, REGISTERS_30 "%30, %31", 32, 33, 34, 35, 36, SUMS_32(s, 0));
+  } else if constexpr (kN == 128) {
     WGMMA(128, REGISTERS_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
   } else {
     static_assert(kN == 256, "a multiplication of this width has no wrapper");
@@ -3144,8 +3148,7 @@ struct Half {
   // A consumer warpgroup computes its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
-    if constexpr (kWide)
-      if (tile.rows == kBlocksM) return compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
+    if (tile.rows < kCtas * kBlocksM) return compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
     compute_part<kBlocksN>(h, shared, tile, at, group, group, 0);
   }
 

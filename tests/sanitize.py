@@ -98,7 +98,7 @@ COPIED = {  # for a tool: what becomes of what, besides
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 # Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
-HALF_SIZE = 136  # tiles of 128 x 128, a CTA each
+HALF_SIZE = 136  # tiles of 128 x 128, a CTA each, the first one in halves
 HALF_SHARED = (450, 500)  # N, and a free side: two CTAs share the k of each
 HALF_LONG = (4100, 100, 136)  # K, M, N: four share it
 HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which CTAs compute two or three; their pipelines go round meanwhile
