@@ -564,12 +564,10 @@ struct Plan {
     tiles = Tiles::of(p, wide ? 4 : 2);
     tiles.splits = splits, ctas = wide ? 2 : splits;
     int64_t halved = 0;
-    if (splits == 1 && is_masked(p)) {   // of more than 1.2 times the k-blocks that a cluster has on average; few small ones, whose halves
-      const int64_t work = p.batches * tiles.work();   // want more of the L2
-      auto is_long = [&](int64_t length) {
-        return wide ? 5 * pairs * length > 6 * work : 2 * sms * length > 3 * work && 4 * length > 3 * tiles.length(0);
-      };
-      for (int group = 0; group < tiles.groups() && is_long(tiles.length(group)); ++group) halved += p.batches * tiles.tiles_of(group);
+    if (splits == 1 && is_masked(p)) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
+      const int64_t work = p.batches * tiles.work(), at_once = sms / ctas;
+      for (int group = 0; group < tiles.groups() && 5 * at_once * tiles.length(group) > 6 * work; ++group)
+        halved += p.batches * tiles.tiles_of(group);
     } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
       apart = int(left);
     } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
@@ -1630,17 +1628,19 @@ struct alignas(128) ExactMemory {   // copiers permute by bits of the address be
   uint8_t stage[2][2][kStageOperandBytes];   // X, and Y
 };
 
-// An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once and kept.
+// An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once, by words, and kept.
 template <typename Copier, int kLines, int kDepth, typename T>
 __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, int ahead) {
-  constexpr int kCount = Copier::kIsKMajor ? kDepth : kLines;
-  using Vector = AlignedArray<T, kCount>;
-  return Copier::kIsKMajor ? reinterpret_cast<const Vector*>(stage + Copier::offset(line + at, k))->v[kCount == 1 ? 0 : ahead]
-                         : reinterpret_cast<const Vector*>(stage + Copier::offset(line, k + ahead))->v[at];
+  constexpr int kCount = Copier::kIsKMajor ? kDepth : kLines, kBytes = kCount * sizeof(T);
+  const uint8_t* const from = stage + (Copier::kIsKMajor ? Copier::offset(line + at, k) : Copier::offset(line, k + ahead));
+  using Word = std::conditional_t<kBytes % 4 == 0, uint32_t, uint16_t>;
+  const auto words = *reinterpret_cast<const AlignedArray<Word, kBytes / sizeof(Word)>*>(from);
+  return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : Copier::kIsKMajor ? ahead : at];
 }
 
-// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. float32 is summed
-// in chains of 64 terms: errors do not grow as those of one long sum.
+// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. Of a CTA's warps there may
+// be several groups, which each sum every so many k, that of theirs. float32 is summed in chains of 64 terms, or fewer: errors do not grow
+// as those of one long sum.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
@@ -1665,15 +1665,17 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = decltype(masked)::value;
-      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; and columns
+      constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
+      constexpr int kRows = kMasked ? 1 : Lanes::kRows < kDepth ? Lanes::kRows : kDepth;
       constexpr int kNear = kMasked ? 1 : Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
       const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;
       const int x_sign = sign_of(x.side), y_sign = sign_of(y.side);
-      NO_UNROLL for (int k = 0; k < kBlockK && (!kMasked || k0 + k < k_end); k += kDepth)
+      NO_UNROLL for (int k = Lanes::group(warp) * kDepth; k < kBlockK && (!kMasked || k0 + k < k_end); k += Lanes::kGroups * kDepth)
         UNROLL for (int ahead = 0; ahead < kDepth; ++ahead)
           UNROLL for (int e = 0; e < kCount; ++e) {
-            const int r = Lanes::row(warp, lane, e), near = e % kNear, c = Lanes::col(warp, lane, e - near), at = Lanes::sum_at(e);
-            const Acc a = widen(element_of<XCopier, 1, kDepth, T>(x_stage, r, 0, k, ahead));
+            const int of_rows = e / Lanes::kNear % kRows, near = e % kNear, at = Lanes::sum_at(e);
+            const int r = Lanes::row(warp, lane, e - of_rows * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
+            const Acc a = widen(element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead));
             const Acc b = widen(element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead));
             const Acc with = fma(a, b, part[at]);
             // Without branches
@@ -1694,19 +1696,22 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
 // ---- Exact path: a tile.
 
 constexpr int kExactRows = 32;       // of a tile, which are summed at a time
-constexpr int kExactThreads = 512;   // few CTAs have to do with what is not finite: so many warps, with four sums a thread
+constexpr int kExactThreads = 512;   // few CTAs have to do with what is not finite: so many warps
 
 // What is read at once meets no bank conflict, be it 16 bytes of every fourth line or, MN-major, neighbours in memory.
 template <bool kKMajor>
 struct ExactLayout {
   __device__ static constexpr int permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
 };
-struct ExactLanes {   // four columns of a row
-  static constexpr int kCount = kExactRows * kBlock / kExactThreads, kNear = 4;
+struct ExactLanes {   // of four rows and four columns, which are read for 16 multiply-adds, a quarter of the k
+  static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear, kGroups = kExactThreads * kCount / (kExactRows * kBlock);
+  static constexpr int kGroupThreads = kExactThreads / kGroups;
   __device__ static constexpr int sum_at(int e) { return e; }
-  __device__ static int row(int warp, int lane, int) { return warp * 2 + lane / 16; }
-  __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e; }
+  __device__ static int group(int warp) { return warp / (kGroupThreads / 32); }
+  __device__ static int row(int warp, int lane, int e) { return (warp % (kGroupThreads / 32) * 2 + lane / 16) * kRows + e / kNear; }
+  __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e % kNear; }
 };
+static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one of the rows that a thread has sums of");
 template <typename T, bool kKMajor>
 using ExactCopier = BlockCopier<T, kKMajor, ExactLayout<kKMajor>, false, kExactThreads>;
 
@@ -1717,12 +1722,25 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   const WorkTile<T> work(p, batch, tile, 1, 0, XCopier::kBlockK);
   OperandView<T> x = view_of(kX, p, work), y = view_of(kY, p, work);
   x.first_line += begin;
-  AccumulatorOf<T> sum[ExactLanes::kCount];
-  sum_exactly<XCopier, ExactCopier<T, kYKMajor>, ExactLanes>(x, y, tile.k_begin, tile.k_end, memory, sum);
-  UNROLL for (int e = 0; e < ExactLanes::kCount; ++e) {
-    const int m = x.first_line + ExactLanes::row(threadIdx.x / 32, threadIdx.x % 32, e);
-    const int n = y.first_line + ExactLanes::col(0, threadIdx.x % 32, e);
-    if (m < p.m && n < p.n) narrow(p.c_lower && n > m ? 0 : sum[e], work.c[m * p.c_row + n * p.c_col]);
+  using Lanes = ExactLanes;
+  using Acc = AccumulatorOf<T>;
+  Acc sum[Lanes::kCount];
+  sum_exactly<XCopier, ExactCopier<T, kYKMajor>, Lanes>(x, y, tile.k_begin, tile.k_end, memory, sum);
+  // Row by row, the groups' sums are added in their order
+  auto& of_group = *reinterpret_cast<AlignedArray<Acc, Lanes::kNear>(*)[Lanes::kGroups][Lanes::kGroupThreads]>(memory.stage);
+  static_assert(sizeof(of_group) <= sizeof(memory.stage), "a row's sums must fit the stages");
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = Lanes::group(warp), thread = threadIdx.x % Lanes::kGroupThreads;
+  UNROLL for (int row = 0; row < Lanes::kRows; ++row) {
+    UNROLL for (int c = 0; c < Lanes::kNear; ++c) of_group[group][thread].v[c] = sum[row * Lanes::kNear + c];
+    __syncthreads();
+    const int m = x.first_line + Lanes::row(warp, lane, row * Lanes::kNear);
+    UNROLL for (int c = 0; c < Lanes::kNear; ++c) {
+      const int n = y.first_line + Lanes::col(warp, lane, c);
+      Acc total = of_group[0][thread].v[c];
+      UNROLL for (int from = 1; from < Lanes::kGroups; ++from) total += of_group[from][thread].v[c];
+      if (group == row && m < p.m && n < p.n) narrow(p.c_lower && n > m ? 0 : total, work.c[m * p.c_row + n * p.c_col]);
+    }
+    __syncthreads();   // they have been read
   }
 }
 
@@ -1859,6 +1877,11 @@ __global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(cons
 # A kernel says by Lanes of which elements of the tile its threads have the sums.
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: sums that are not finite.
+
+struct OneGroup {   // of warps, which sum all k, and so do Lanes of these kernels
+  static constexpr int kGroups = 1, kRows = 1;
+  __device__ static int group(int) { return 0; }
+};
 
 // Sums a CTA's split on the exact path, if a sum of any of its threads is not finite.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
@@ -2084,7 +2107,7 @@ using Tf32Sums = float[32];
 template <bool kAlongK>
 __device__ inline int tf32_row(int g, int r) { return kAlongK ? g + 8 * r : 2 * g + r; }
 template <bool kXAlongK>
-struct Tf32Lanes {   // e = 8 i + 4 r + c
+struct Tf32Lanes : OneGroup {   // e = 8 i + 4 r + c
   static constexpr int kNear = 4;
   __device__ static constexpr int sum_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
   __device__ static int row(int warp, int lane, int e) { return warp * 16 + tf32_row<kXAlongK>(lane / 4, e / 4 % 2); }
@@ -2331,7 +2354,7 @@ template <typename T, bool kKMajor>
 using MmaCopier = BlockCopier<T, kKMajor, MmaLayout<T, kKMajor>>;
 
 // Of an m16n8 instruction a thread has sums of two rows and two columns.
-struct MmaLanes {
+struct MmaLanes : OneGroup {
   static constexpr int kNear = 2;
   __device__ static constexpr int sum_at(int e) { return e; }
   __device__ static int row(int warp, int lane, int e) {
@@ -2769,8 +2792,8 @@ struct SharedMemory {
 // One k-block of a tile, for the producer.
 struct KBlock {
   int k;
-  int place, left;    // in the tile; how many come behind it
-  bool jumps;         // whether it does not follow the one before
+  int place;          // in the tile
+  bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
   int round;          // the place in the queue of the tile after this one
 };
 
@@ -2843,7 +2866,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
     const OperandsAt operands = Policy::operands_of(h, shared, tile);
     NO_UNROLL for (int i = 0; i < count; ++i) {
       const int k = h.tiles.k_block(range, i);
-      Policy::load(h, shared, at, tile, rank, {k, i, count - 1 - i, i == 0 || k == range.begin, round}, operands);
+      Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
       if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
     }
   }
@@ -3316,15 +3339,12 @@ struct PairsProduct {
   float* chain_sums;         // of each CTA: of its tile's chains so far
 };
 
-// So many k-blocks are a chain, or fewer: see "Element types: long sums". Those of a tile are added in memory. While one warpgroup does that
-// the others multiply: theirs end at other k-blocks, as far as the pipeline reaches.
+// So many k-blocks are a chain: see "Element types: long sums". Those of a tile are added in memory.
 constexpr int kTileChain = 32;
 
-// What a CTA multiplies of a k-block. kLast, of the tile; kEnds << warpgroup: of a chain; kAgain << warpgroup: not the tile's first chain.
-// kHasX, kWideX << row block; kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
-enum KBlockFlag : int {
-  kLast = 1, kEnds = 2, kAgain = 8, kHasX = 32, kHasY = 128, kWideX = 2048, kWideY = 8192, kRound = 32768, kXStage = 1 << 19
-};
+// What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
+// kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
+enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
@@ -3450,7 +3470,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   int64_t step = 128;
   float4* at = nullptr;
   if (kChains) at = chain_place(h, tile, line, group, thread, step);
-  int parts = kChains && flags & kAgain << group ? 1 : 0;
+  int parts = kChains && flags & kAgain ? 1 : 0;
   if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
   if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
   if (tile.splits > 1) {
@@ -3473,7 +3493,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
       return;
     }
   }
-  if (kChains && flags & kAgain << group) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
+  if (kChains && flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
@@ -3485,14 +3505,11 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
 template <Contraction kContraction, bool kChains>
 __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
   const int k = k_block.k;
-  int flags = k_block.left == 0 ? kLast | kEnds * 3 : 0;
-  UNROLL for (int u = 0; u < 2; ++u) {   // row blocks, and the warpgroups that multiply them
+  int flags = k_block.last ? kLast | kEnds : 0;
+  if (kChains && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
+  if (kChains && k_block.place >= kTileChain) flags |= kAgain;
+  UNROLL for (int u = 0; u < 2; ++u)
     if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
-    if (!kChains || k_block.place + k_block.left < kTileChain) continue;
-    const int at = k_block.place + (first_row + u) % 4 * (kTileChain / 4);
-    if (at % kTileChain == kTileChain - 1) flags |= kEnds << u;
-    if (at >= kTileChain) flags |= kAgain << u;
-  }
   UNROLL for (int u = 0; u < 4; ++u)
     if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
   return flags;
@@ -3514,8 +3531,8 @@ struct ColumnHalf {
 };
 
 struct ConsumedKBlock {
-  int what;   // the flags, and kXStage * the stage of X: one register
-  __device__ int stage() const { return what / kXStage; }
+  int what;   // the flags and, from bit 17 on, the stage of X: one register
+  __device__ int stage() const { return what >> 17; }
   __device__ int round() const { return what / kRound % (2 * kQueued); }
 };
 
@@ -3545,7 +3562,7 @@ struct ConsumerView {
     const int y_stage = pipeline.stage;
     pipeline.advance();
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what |= pipeline.stage * kXStage;
+    k_block.what |= pipeline.stage << 17;
     first = column_half(k_block, 0, y_stage);
     pipeline.advance();
   }
@@ -3562,7 +3579,7 @@ struct ConsumerView {
     const int columns = k_block.what / kHasY >> 2 * half & 3;
     ColumnHalf h = {k_block.stage() | y_stage << 4 | columns << 8};
     if (columns && k_block.what & kHasX << group) h.what |= ColumnHalf::kMultiplyBit;
-    if (k_block.what & kEnds << group) h.what |= ColumnHalf::kEndsBit;
+    if (k_block.what & kEnds) h.what |= ColumnHalf::kEndsBit;
     if (k_block.what & (kWideX << group | kWideY << half)) h.what |= ColumnHalf::kWideBit;
     return h;
   }
@@ -3630,9 +3647,8 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
 // Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other:
 // while one promotes its sums the other multiplies. Of Y, which both CTAs need, each fetches half, for both.
 //
-// kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo. kChains: whether a tile may have more
-// than one.
-template <Contraction kContraction, int kProducts, bool kChains = false>
+// kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo.
+template <Contraction kContraction, int kProducts>
 struct Pairs {
   using Product = PairsProduct;
   using Element = float;
@@ -3677,7 +3693,7 @@ struct Pairs {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    int flags = k_block_flags<kContraction, kChains>(h, first_row, first_col, k_block);
+    int flags = k_block_flags<kContraction, kLo>(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
@@ -3743,9 +3759,9 @@ struct Pairs {
         consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
         view.release(second.x_stage());
       } while (!second.ends());
-      write_sums<kChains>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
+      write_sums<kLo>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
       keep(k_block.what);   // one register instead of what is found out from it
-    } while (kChains && !(k_block.what & kLast));
+    } while (kLo && !(k_block.what & kLast));
     round = k_block.round();
   }
 };
@@ -3890,7 +3906,6 @@ struct Workspace {
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
-  bool chains;           // whether a tile has more than one
   bool chains_in_c;      // see PairsProduct
   float* chain_sums;     // both gradients' clusters have places in it
   int* gradient_words;   // those of a triangular product's gradients, which it resets with its own: that saves a launch
@@ -3936,11 +3951,10 @@ struct Workspace {
     for (int u = 0; u < products; ++u) partial_sums[u] = rest.take<float>(p.batches * tiles.places * kTile);
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool in_workspace = chains = false;   // whether some are left in the workspace
+    bool chains = false;   // whether some are left in the workspace
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
-      if (ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain)
-        chains = true, in_workspace |= !(chains_in_c && tiles.splits_of(group) == 1);
-    chain_sums = rest.take<float>(in_workspace ? clusters * kTile : 0);
+      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(chains_in_c && tiles.splits_of(group) == 1);
+    chain_sums = rest.take<float>(chains ? clusters * kTile : 0);
     bytes = rest.bytes;
   }
 };
@@ -3975,19 +3989,14 @@ static void launch_pairs(const Workspace& at, const Packing& packing, const Pair
     launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(at.controls), at.words);
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
-  auto launch = [&](auto products, auto chains) {
-    using NN = Pairs<kNN, products, chains>;
-    using NT = Pairs<kNT, products, chains>;
-    using TN = Pairs<kTN, products, chains>;
-    constexpr bool kLo = products > 1;   // two products without chains would spill
-    if (count == 2) return launch_pairs_as<Pairs<kNT, products, kLo>, Pairs<kTN, products, kLo>>(of, clusters, stream);
-    if (of[0].p.contraction == kNN) return launch_pairs_as<NN>(of, clusters, stream);
+  with_constant(of[0].p.tf32, [&](auto tf32) {
+    constexpr int kProducts = tf32 ? 1 : 3;
+    using NT = Pairs<kNT, kProducts>;
+    using TN = Pairs<kTN, kProducts>;
+    if (count == 2) return launch_pairs_as<NT, TN>(of, clusters, stream);
+    if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, kProducts>>(of, clusters, stream);
     of[0].p.contraction == kNT ? launch_pairs_as<NT>(of, clusters, stream) : launch_pairs_as<TN>(of, clusters, stream);
-  };
-  if (of[0].p.tf32)
-    launch(std::integral_constant<int, 1>(), std::false_type());
-  else
-    with_constant(at.chains, [&](auto chains) { launch(std::integral_constant<int, 3>(), chains); });
+  });
   for (int u = 0; u < count; ++u)
     launch_behind(of[u].p, gpu, {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y}, stream);
 }

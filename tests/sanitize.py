@@ -23,7 +23,8 @@ synccheck looks at a copy of its own, too: where warps come to one barrier from 
 as PTX allows and the mma kernel does), it reports divergent threads. (So it does of a kernel of 15 lines that does nothing else.)
 
 initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy the workspace of half
-precision begins as zeros: the kernels look there for the number of their launch, which says whether anybody has written.
+precision begins as zeros: the kernels look there for the number of their launch, which says whether anybody has written. So does the
+padding of operands that are copied to rows of whole 16 bytes: of a row's last 16 cp.async is told how many to read, and the tool sees all.
 
 Every tensor is an allocation of its own here (torch's caching allocator is off), so that a read beyond one, or before it was written,
 shows.
@@ -86,6 +87,7 @@ COPIED = {  # for a tool: what becomes of what, besides
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));",
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte)), kernel == kHalfKernel ? workspace->zero_() : *workspace;",
         ),
+        ("return at::empty(shape, like.options()).narrow(-1", "return at::empty(shape, like.options()).zero_().narrow(-1"),
     ),
     "synccheck": (  # a k-block of the mma kernel has one code: warps come to its barrier from one place
         (
@@ -98,7 +100,7 @@ COPIED = {  # for a tool: what becomes of what, besides
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 # Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
-HALF_SIZE = 136  # tiles of 128 x 128, a CTA each, the first one in halves
+HALF_SIZE = 136  # tiles of 128 x 128, of triangles in halves, a CTA each
 HALF_SHARED = (450, 500)  # N, and a free side: two CTAs share the k of each
 HALF_LONG = (4100, 100, 136)  # K, M, N: four share it
 HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which CTAs compute two or three; their pipelines go round meanwhile

@@ -124,20 +124,14 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   const Product& tn = p.contraction == kNT ? q : p;
   Launched one(two ? nt : p, packer, clusters, two ? (clusters + 1) / 2 : clusters);
   if (fallback) *one.at.progress = kFallback, one.at.controls[p.batches - 1].fallback = 1;
-  auto run_with = [&](auto chains) {
-    using NN = Pairs<kNN, kProducts, chains>;
-    using NT = Pairs<kNT, kProducts, chains>;
-    using TN = Pairs<kTN, kProducts, chains>;
-    if (two) {
-      Launched other(tn, packer, clusters, clusters / 2);
-      run<Pairs<kNT, kProducts, kProducts == 3>, Pairs<kTN, kProducts, kProducts == 3>>({{one.product, other.product}}, clusters);
-    } else if (p.contraction == kNN) {
-      run<NN>({{one.product}}, clusters);
-    } else {
-      p.contraction == kNT ? run<NT>({{one.product}}, clusters) : run<TN>({{one.product}}, clusters);
-    }
-  };
-  one.at.chains ? run_with(std::true_type()) : run_with(std::false_type());
+  if (two) {
+    Launched other(tn, packer, clusters, clusters / 2);
+    run<Pairs<kNT, kProducts>, Pairs<kTN, kProducts>>({{one.product, other.product}}, clusters);
+  } else if (p.contraction == kNN) {
+    run<Pairs<kNN, kProducts>>({{one.product}}, clusters);
+  } else {
+    p.contraction == kNT ? run<Pairs<kNT, kProducts>>({{one.product}}, clusters) : run<Pairs<kTN, kProducts>>({{one.product}}, clusters);
+  }
   if (!(*one.at.progress & kPackingEnded)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
   std::printf("%d tiles, %d places, ", one.product.tiles.count, one.product.tiles.places);
