@@ -566,7 +566,8 @@ struct Plan {
     int64_t halved = 0;
     if (splits == 1 && is_masked(p)) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
       const int64_t work = p.batches * tiles.work(), at_once = sms / ctas;
-      for (int group = 0; group < tiles.groups() && 5 * at_once * tiles.length(group) > 6 * work; ++group)
+      const bool uneven = wide || 2 * sms * tiles.length(0) > 5 * work;   // halves of small tiles want more of the L2
+      for (int group = 0; uneven && group < tiles.groups() && 5 * at_once * tiles.length(group) > 6 * work; ++group)
         halved += p.batches * tiles.tiles_of(group);
     } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
       apart = int(left);
