@@ -32,6 +32,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -403,14 +404,25 @@ class Soak:
         return made
 
     def memory(self):
-        """Bytes of the device: of torch's tensors, and in use altogether once torch keeps none in reserve. None on a CPU."""
+        """Bytes of the device: of torch's tensors, and what the process holds once torch keeps none in reserve. None on a CPU."""
         if not self.on_gpu:
             return None
         gc.collect()
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info(self.device)
-        return {"tensors": torch.cuda.memory_allocated(self.device), "device": total - free}
+        return {"tensors": torch.cuda.memory_allocated(self.device), "device": held_by_this_process(self.device)}
+
+
+def held_by_this_process(device):
+    """Bytes of a GPU: as the driver counts them, or, where it does not tell processes apart, those of all."""
+    query = ["nvidia-smi", f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}", "--query-compute-apps=pid,used_memory"]
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        said = subprocess.run([*query, "--format=csv,noheader,nounits"], capture_output=True, text=True).stdout
+        megabytes = dict(map(int, line.split(",")) for line in said.splitlines())
+        if os.getpid() in megabytes:
+            return megabytes[os.getpid()] << 20
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
 
 
 def on(stream):
