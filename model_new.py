@@ -1629,13 +1629,13 @@ struct alignas(128) ExactMemory {   // copiers permute by bits of the address be
   uint8_t stage[2][2][kStageOperandBytes];   // X, and Y
 };
 
-// An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once, by words, and kept.
+// An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once, 16-bit ones by words, and kept.
 template <typename Copier, int kLines, int kDepth, typename T>
 __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, int ahead) {
-  constexpr int kCount = Copier::kIsKMajor ? kDepth : kLines, kBytes = kCount * sizeof(T);
+  constexpr int kCount = Copier::kIsKMajor ? kDepth : kLines;
   const uint8_t* const from = stage + (Copier::kIsKMajor ? Copier::offset(line + at, k) : Copier::offset(line, k + ahead));
-  using Word = std::conditional_t<kBytes % 4 == 0, uint32_t, uint16_t>;
-  const auto words = *reinterpret_cast<const AlignedArray<Word, kBytes / sizeof(Word)>*>(from);
+  using Word = std::conditional_t<sizeof(T) == 2 && kCount % 2 == 0, uint32_t, T>;
+  const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * sizeof(T) / sizeof(Word)>*>(from);
   return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : Copier::kIsKMajor ? ahead : at];
 }
 
