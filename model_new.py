@@ -238,6 +238,9 @@ __host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contrac
 enum Side : int { kUpToLine, kFromLine, kEverywhere };
 __device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
 
+// The same without a branch: k - line times this is above zero where an operand has no element.
+__device__ inline int sign_of(Side side) { return side == kUpToLine ? 1 : side == kFromLine ? -1 : 0; }
+
 __host__ __device__ constexpr Side side_of(Operand operand, const Product& p, Contraction contraction) {
   return !(operand == kX ? p.x_triangular : p.y_triangular) ? kEverywhere : k_is_row(operand, contraction) ? kFromLine : kUpToLine;
 }
@@ -986,7 +989,7 @@ __device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat1
 
 // Neighbours in memory that are read or written at once.
 template <typename T, int kCount>
-struct alignas(kCount * sizeof(T)) Neighbours {
+struct alignas(kCount * sizeof(T)) AlignedArray {
   T v[kCount];
 };
 
@@ -1517,19 +1520,11 @@ _CUDA_EXACT = r"""
 constexpr int kTileThreads = 128;
 constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand
 
-// Where in a stage, in bytes from its operand's begin, an element lies: in rows, of a line or of a k, of which row r has its bytes b at
-// b ^ Layout::permuted(r), which moves chunks of 16 bytes.
-template <typename T, bool kKMajor, typename Layout>
-__device__ constexpr int place_in_stage(int line, int k) {
-  constexpr int kSize = sizeof(T);
-  return kKMajor ? line * kLineBytes + (k * kSize ^ Layout::permuted(line)) : k * kBlock * kSize + (line * kSize ^ Layout::permuted(k));
-}
-
 // Brings an operand's k-blocks to the stages, with zeros for what does not exist: chunks of 16 bytes where strides and addresses allow
 // that, else single elements. kUnit: one stride, that along k (kKMajor) or that along the lines, is known to be 1.
 template <typename T, bool kKMajor, typename Layout, bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
-  static constexpr bool kAlongK = kKMajor;
+  static constexpr bool kIsKMajor = kKMajor;
   static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
   static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;   // of a thread; between them
   const T* next;              // this thread's first chunk of the k-block that is copied next
@@ -1543,10 +1538,15 @@ struct BlockCopier {
     whole_to = by_chunks(view) && view.first_line + kBlock <= view.lines ? min(whole_to, view.depth - kBlockK) : -1;
     next = address(view, k0);
     step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
-    to = stage + (kKMajor ? place(far(), near()) : place(near(), far()));
+    to = stage + (kKMajor ? offset(far(), near()) : offset(near(), far()));
     keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
-  __device__ static constexpr int place(int line, int k) { return place_in_stage<T, kKMajor, Layout>(line, k); }   // of an element
+  // Where in a stage, in bytes from its operand's begin, an element lies: in rows, of a line or of a k, of which row r has its bytes b at
+  // b ^ Layout::permuted(r), which moves chunks of 16 bytes.
+  __device__ static constexpr int offset(int line, int k) {
+    constexpr int kSize = sizeof(T);
+    return kKMajor ? line * kLineBytes + (k * kSize ^ Layout::permuted(line)) : k * kBlock * kSize + (line * kSize ^ Layout::permuted(k));
+  }
   // The thread's first chunk: its row of the k-block, line or k, and the element in that.
   __device__ static int far() { return fresh_thread_index() / kInRow; }
   __device__ static int near() { return fresh_thread_index() % kInRow * kChunk; }
@@ -1619,6 +1619,7 @@ __device__ inline OperandView<T> view_of(Operand operand, const Product& p, cons
   if (operand == kX) return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
   return {work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kBlock, p.n, p.k};
 }
+
 // ---- Exact path: sums.
 
 struct alignas(128) ExactMemory {   // copiers permute by bits of the address below that
@@ -1628,14 +1629,11 @@ struct alignas(128) ExactMemory {   // copiers permute by bits of the address be
 // An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once and kept.
 template <typename Copier, int kLines, int kDepth, typename T>
 __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, int ahead) {
-  constexpr int kCount = Copier::kAlongK ? kDepth : kLines;
-  using Vector = Neighbours<T, kCount>;
-  return Copier::kAlongK ? reinterpret_cast<const Vector*>(stage + Copier::place(line + at, k))->v[kCount == 1 ? 0 : ahead]
-                         : reinterpret_cast<const Vector*>(stage + Copier::place(line, k + ahead))->v[at];
+  constexpr int kCount = Copier::kIsKMajor ? kDepth : kLines;
+  using Vector = AlignedArray<T, kCount>;
+  return Copier::kIsKMajor ? reinterpret_cast<const Vector*>(stage + Copier::offset(line + at, k))->v[kCount == 1 ? 0 : ahead]
+                         : reinterpret_cast<const Vector*>(stage + Copier::offset(line, k + ahead))->v[at];
 }
-
-// k - line times this is above zero where an operand has no element.
-__device__ inline int sign_of(Side side) { return side == kUpToLine ? 1 : side == kFromLine ? -1 : 0; }
 
 // By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. float32 is summed
 // in chains of 64 terms: errors do not grow as those of one long sum.
@@ -1683,8 +1681,8 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       multiply(std::false_type());
     else
       multiply(std::true_type());
-    if (sizeof(Acc) == 4 && ((k0 + kBlockK - k_begin) % 64 == 0 || next >= k_end))
-      UNROLL for (int u = 0; u < kCount; ++u) sum[u] += chain[u], chain[u] = 0;
+    if constexpr (sizeof(Acc) == 4)
+      if ((next - k_begin) % 64 == 0 || next >= k_end) end_chain(chain, sum);
     __syncthreads();   // the stage has been read
   }
 }
@@ -1769,7 +1767,7 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
       T column[4];
       UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
       UNROLL for (int r = 0; r < 4; ++r) {
-        const auto row = *reinterpret_cast<const Neighbours<T, 4>*>(&x[i + r][k]);
+        const auto row = *reinterpret_cast<const AlignedArray<T, 4>*>(&x[i + r][k]);
         UNROLL for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
       }
     }
@@ -1872,7 +1870,7 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
 
 // 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all CTAs, and adds them.
 template <typename Acc>
-using SumUnit = Neighbours<Acc, 16 / sizeof(Acc)>;
+using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
 template <typename Acc>
 constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
 template <typename Acc>
@@ -1883,11 +1881,11 @@ using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc> + 1][32];   // all splits of th
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
-  Neighbours<T, kNear> vector;
+  AlignedArray<T, kNear> vector;
   UNROLL for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
   T* const to = c + row * p.c_row + col * p.c_col;
   if (kWhole || (vectorized && col + kNear <= p.n)) {
-    *reinterpret_cast<Neighbours<T, kNear>*>(to) = vector;
+    *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
   } else {
     UNROLL for (int e = 0; e < kNear; ++e)
       if (col + e < p.n) to[e * p.c_col] = vector.v[e];
@@ -2122,11 +2120,11 @@ struct Tf32Splitter {
     const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
     if (kAlongK) {   // one column, 16 k
       const int f = lane / 4 % 4, h = lane / 16, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
-      from = shared_address(stage) + Tf32Copier<true>::place(16 * i + 4 * q + f, 16 * h);
+      from = shared_address(stage) + Tf32Copier<true>::offset(16 * i + 4 * q + f, 16 * h);
       to = shared_address(split + row * kTfBlockK + (4 * h ^ row % 8) * 4);
     } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
       const int chunk = lane / 4, row = 16 * i + 2 * q;
-      from = shared_address(stage) + Tf32Copier<false>::place(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4);
+      from = shared_address(stage) + Tf32Copier<false>::offset(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4);
       to = shared_address(split + row * kTfBlockK + (chunk ^ row % 8) * 4);
     }
   }
@@ -2172,7 +2170,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   Tf32Sums total = {};   // of chains
   UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
   const int x_line = threadIdx.x / 32 * 16 + tf32_row<kXAlongK>(threadIdx.x % 32 / 4, 0);
-  uint32_t x_at = shared_address(memory.stage[0][0]) + x.place(x_line, threadIdx.x % 4 * 4);   // where a lane begins to read
+  uint32_t x_at = shared_address(memory.stage[0][0]) + x.offset(x_line, threadIdx.x % 4 * 4);   // where a lane begins to read
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
@@ -2301,11 +2299,11 @@ constexpr int kMmaSums = kWarpTilesM * kWarpTilesN * 4;                         
 static_assert(kMmaSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
 static_assert(kMmaSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
 template <typename T>
-constexpr bool kSplits = sizeof(T) == 4;   // operands, into large and small parts
+constexpr bool kSplitOperands = sizeof(T) == 4;   // into large and small parts
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
 template <typename T>
-constexpr int kMmaCtasPerSm = kSplits<T> ? 2 : 3;
+constexpr int kMmaCtasPerSm = kSplitOperands<T> ? 2 : 3;
 template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
@@ -2346,11 +2344,11 @@ struct MmaReader {
   __device__ MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
     if (sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor))
-      at = operand + MmaCopier<T, kKMajor>::place(first_line + lane / 4, lane % 4);
+      at = operand + MmaCopier<T, kKMajor>::offset(first_line + lane / 4, lane % 4);
     else if (kKMajor)
-      at = operand + MmaCopier<T, true>::place(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
+      at = operand + MmaCopier<T, true>::offset(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
     else
-      at = operand + MmaCopier<T, false>::place(first_line + line_half * 8, k_half * 8 + lane % 8);
+      at = operand + MmaCopier<T, false>::offset(first_line + line_half * 8, k_half * 8 + lane % 8);
     keep(at);
   }
   // Lines 16 u to 16 u + 15 of the warp's.
@@ -2401,7 +2399,7 @@ __device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
 // two steps, and the small terms of each step come first.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
-  if constexpr (kSplits<T>) {
+  if constexpr (kSplitOperands<T>) {
     MmaFragments<T> small;
     auto split = [](auto& large, auto& small) {
       UNROLL for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
@@ -2486,10 +2484,10 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
       iterate(std::true_type());
     else
       iterate(std::false_type());
-    if constexpr (kSplits<T>)
+    if constexpr (kSplitOperands<T>)
       if ((k0 - k_begin) / kMmaBlockK<T> % kChainBlocks == kChainBlocks - 1) end_chain(sum, total);
   }
-  if constexpr (kSplits<T>) end_chain(total, sum);
+  if constexpr (kSplitOperands<T>) end_chain(total, sum);
 }
 
 // ---- mma kernel: the kernel.
@@ -2516,7 +2514,7 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
-  if (kSplits<T> || is_masked(p))
+  if (kSplitOperands<T> || is_masked(p))
     sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, memory.work, sum, exact);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (splits > 1) cluster_arrive();   // the stages have been read
@@ -3749,7 +3747,7 @@ constexpr int kMirrorThreads = 256;
 // What a block of C has below the diagonal also stands opposite, kNear neighbours at a time. More than one: all is below, and aligned.
 template <int kNear, typename Word, int kPitch>
 __device__ inline void mirror_block(const Product& p, Word* c, int row, int col, Word (&block)[kBlock][kPitch]) {
-  using Vector = Neighbours<Word, kNear>;
+  using Vector = AlignedArray<Word, kNear>;
   constexpr int kInLine = kBlock / kNear, kCount = kBlock * kInLine / kMirrorThreads;   // of a thread
   auto line = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) / kInLine; };
   auto near = [](int u) { return (u * kMirrorThreads + int(threadIdx.x)) % kInLine * kNear; };
@@ -3860,7 +3858,7 @@ static void for_each_part(const Product& p, int64_t most, const F& f) {
 enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
 
 // Memory from `base` on, given out in multiples of eight bytes, which a TileQueue's word has. base may be null, where the size is wanted.
-struct Room {
+struct Arena {
   uint8_t* base;
   int64_t bytes = 0;
   template <typename T>
@@ -3896,7 +3894,7 @@ struct Workspace {
     auto row_mask_words = [](const Packed& packed) { return int64_t(blocks_in(packed.rows)) * mask_words(packed.block_cols); };
     auto col_mask_words = [](const Packed& packed) { return int64_t(packed.block_cols) * mask_words(blocks_in(packed.rows)); };
     // What is reset
-    Room reset = {words_elsewhere ? reinterpret_cast<uint8_t*>(words_elsewhere) : static_cast<uint8_t*>(base)};
+    Arena reset = {words_elsewhere ? reinterpret_cast<uint8_t*>(words_elsewhere) : static_cast<uint8_t*>(base)};
     controls = reset.take<Control>(p.batches), progress = reset.take<int>(1);
     for (Packed* packed : {&x, &y})
       if (packed == &x || packs_y) {
@@ -3906,7 +3904,7 @@ struct Workspace {
     const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     for (int u = 0; u < products; ++u) queue[u] = reset.take<int>(queue_words);
     if (!gradients && is_lower(p)) {   // as above: a packed matrix for each product, and two queues
-      Room again = {reinterpret_cast<uint8_t*>(gradient_words = reset.take<int>(0))};
+      Arena again = {reinterpret_cast<uint8_t*>(gradient_words = reset.take<int>(0))};
       again.take<Control>(p.batches), again.take<int>(1);
       again.take<uint32_t>(p.batches * row_mask_words(x)), again.take<uint32_t>(p.batches * col_mask_words(x));
       again.take<int>(queue_words), again.take<int>(queue_words);
@@ -3914,7 +3912,7 @@ struct Workspace {
     }
     words = int(reset.bytes / sizeof(int));
     // What is not
-    Room rest = {static_cast<uint8_t*>(base), (reset.bytes + 127) / 128 * 128};
+    Arena rest = {static_cast<uint8_t*>(base), (reset.bytes + 127) / 128 * 128};
     x.metadata = rest.take<BlockMetadata>(block_count(x));
     if (packs_y) y.metadata = rest.take<BlockMetadata>(block_count(y));
     x.blocks = rest.take<uint8_t>(block_count(x) * int64_t(kBlockBytes));
@@ -4622,7 +4620,7 @@ def _product_by_kernels(X, Y, contraction, structure, keep=False, explain=False)
 
 
 def _built():
-    """The extension module, if there is one."""
+    """The extension module. Raises RuntimeError where the kernels were not built."""
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
@@ -4666,7 +4664,7 @@ def _product_by_torch(X, Y, contraction, structure):
     size, lower_or_upper = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
     in_blocks = lower_or_upper and X.shape[-1] > _LARGEST_DENSE and X.numel() > 0
     together = size if in_blocks else max(size, _CACHED)  # in blocks one by one
-    if lower_or_upper and X.numel() > together:
+    if lower_or_upper and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
     x, y, c = _masks(structure)
