@@ -4544,13 +4544,11 @@ def _masked(x, y, c):
     return x | y << 2 | c << 4
 
 
-def _masks(structure):
-    return structure & 3, structure >> 2 & 3, structure >> 4
-
-
-def _multiplied(mask, transposed):
-    """The mask of an operand as it is multiplied."""
-    return (_FULL, _TRIU, _TRIL)[mask] if transposed else mask
+def _masks(structure, contraction=_NN):
+    """Its masks, those of X and Y as they are multiplied: of NN as they are stored."""
+    x, y, c = structure & 3, structure >> 2 & 3, structure >> 4
+    transposed = (_FULL, _TRIU, _TRIL)
+    return transposed[x] if contraction == _TN else x, transposed[y] if contraction == _NT else y, c
 
 
 _DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _TRIU))
@@ -4667,10 +4665,10 @@ def _product_by_torch(X, Y, contraction, structure):
     if lower_or_upper and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
-    x, y, c = _masks(structure)
+    x, y, _ = _masks(structure)
     X, Y = _CUTS[x](X), _CUTS[y](Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
-    x, y = _multiplied(x, contraction == _TN), _multiplied(y, contraction == _NT)
+    x, y, c = _masks(structure, contraction)
     C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
     # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms.
     if (x or y) and not math.isfinite(C.sum().item()):
@@ -4758,17 +4756,13 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
     """For FlopCounterMode, from shapes: two for each multiply-add. Each mask asks that one index is at most another one. Of two masks that
     have an end in common N (N + 1) (2 N + 1) / 6 multiply-adds are left, of two in a row, or three, N (N + 1) (N + 2) / 6."""
     *batch, m, n = out_shape
-    k, (x, y, c) = X[-2 if contraction == _TN else -1], _masks(structure)
-    x, y, c = _multiplied(x, contraction == _TN), _multiplied(y, contraction == _NT), _TRIL if c == _SYMMETRIC else c
-    c = c or (x if x == y else _FULL)
-    number, terms = 3 - (x, y, c).count(_FULL), m * n * k
+    k, (x, y, c) = X[-2 if contraction == _TN else -1], _masks(structure, contraction)
+    c = _TRIL if c == _SYMMETRIC else c or (x if x == y else _FULL)
+    number, terms, side = 3 - (x, y, c).count(_FULL), m * n * k, m if x else n  # of a matrix that has a mask
     if number == 1:
-        side = n if not x else m  # of the matrix that has the mask
-        terms = terms * (side + 1) // (2 * side) if side else 0
-    elif number == 2 and (x == c or y == c or not c):
-        terms = n * (n + 1) * (2 * n + 1) // 6
+        terms = terms * (side + 1) // max(2 * side, 1)
     elif number:
-        terms = n * (n + 1) * (n + 2) // 6
+        terms = side * (side + 1) * (2 * side + 1 if number == 2 and (x == c or y == c or not c) else side + 2) // 6
     return 2 * math.prod(batch) * terms
 
 
@@ -4779,33 +4773,26 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
 # all of them anew, and torch destroys the definitions before: an operator is looked up at each call.
 
 
-def _product_op(*inputs):
-    return torch.ops.tril_matmul.product(*inputs)
+def _define(name, schema, compute, fake, save, gradients):
+    """What calls one of them; the gradients of both are products."""
 
+    def operator(*inputs):
+        return getattr(torch.ops.tril_matmul, name)(*inputs)
 
-def _inverse_op(*inputs):
-    return torch.ops.tril_matmul.inverse(*inputs)
-
-
-def _define(operator, name, schema, compute, fake, save, gradients):
-    """What torch keeps of one of them; the gradients of both are products."""
-    definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=schema)
-    definition.register_fake(fake)
-    definition.register_autograd(lambda ctx, G: gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=save)
-    definition.register_vmap(functools.partial(_map, operator))
-    return definition
+    operator.definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
+    operator.definition.register_fake(fake)
+    operator.definition.register_autograd(lambda ctx, G: gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=save)
+    operator.definition.register_vmap(functools.partial(_map, operator))
+    return operator  # torch forgets a definition to which nothing refers
 
 
 def _empty_product(X, Y, contraction, structure):
     return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
 
 
-_PRODUCT_SCHEMA = "(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
-_INVERSE_SCHEMA = "(Tensor L, bool unitriangular) -> Tensor"
-_definitions = [  # torch forgets those to which nothing refers
-    _define(_product_op, "product", _PRODUCT_SCHEMA, _product, _empty_product, _save_operands, _gradients),
-    _define(_inverse_op, "inverse", _INVERSE_SCHEMA, _inverse, lambda L, _: L.new_empty(L.shape), _save_inverse, _gradient_of_inverse),
-]
+_OPERANDS, _OPERAND = "Tensor X, Tensor Y, int contraction, int structure", "Tensor L, bool unitriangular"
+_product_op = _define("product", _OPERANDS, _product, _empty_product, _save_operands, _gradients)
+_inverse_op = _define("inverse", _OPERAND, _inverse, lambda L, _: L.new_empty(L.shape), _save_inverse, _gradient_of_inverse)
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
 torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
 
