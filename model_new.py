@@ -4223,10 +4223,9 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   const Structure masks(structure, contraction);
   p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
-  const bool transposed = masks.c == kUpper;
-  if (transposed) transpose(p);
-  const int of_x = transposed ? Structure::flipped(masks.y) : masks.x, of_y = transposed ? Structure::flipped(masks.x) : masks.y;
-  if (of_x != kAll || of_y != kAll) p.contraction = of_x == kUpper ? kTN : of_y == kUpper ? kNT : kNN;   // so that it is stored lower
+  const int other = masks.c == kUpper ? kLower : kUpper;   // is stored transposed, so that all that is stored is lower
+  if (p.x_triangular || p.y_triangular) p.contraction = masks.x == other ? kTN : masks.y == other ? kNT : kNN;
+  if (masks.c == kUpper) transpose(p);
   return p;
 }
 
@@ -4790,9 +4789,10 @@ def _empty_product(X, Y, contraction, structure):
     return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
 
 
-_OPERANDS, _OPERAND = "Tensor X, Tensor Y, int contraction, int structure", "Tensor L, bool unitriangular"
-_product_op = _define("product", _OPERANDS, _product, _empty_product, _save_operands, _gradients)
-_inverse_op = _define("inverse", _OPERAND, _inverse, lambda L, _: L.new_empty(L.shape), _save_inverse, _gradient_of_inverse)
+_product_op = _define("product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product, _save_operands, _gradients)
+_inverse_op = _define(
+    "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape), _save_inverse, _gradient_of_inverse
+)
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
 torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
 
