@@ -4714,32 +4714,10 @@ _GRADIENTS = {
 }
 
 
-def _save_operands(ctx, inputs, output, both=False):
+def _save_operands(ctx, inputs, both=False):
     """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
     X, Y, ctx.contraction, ctx.structure = inputs
     ctx.save_for_backward(X if both or ctx.needs_input_grad[1] else None, Y if both or ctx.needs_input_grad[0] else None)
-
-
-def _gradients(product, ctx, G, X, Y):
-    """What a backward returns for the operands, the contraction and the structure, computed by `product`; None where not asked for. Of a
-    symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
-    (x, y, c), needed = _masks(ctx.structure), list(ctx.needs_input_grad[:2])
-    if c == _SYMMETRIC:
-        G, c, needed[1] = G + G.mT, _FULL, False
-    both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
-    return *(product(*one) if wanted else None for one, wanted in both), None, None
-
-
-def _save_inverse(ctx, inputs, output):
-    ctx.unitriangular = inputs[1]
-    ctx.save_for_backward(output)
-    ctx.save_for_forward(output)
-
-
-def _gradient_of_inverse(product, ctx, G, X):
-    """Of X = L^-1 it is dL = -X^T G X^T, as far as L has elements."""
-    G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
-    return G.tril(-1) if ctx.unitriangular else G, None
 
 
 def _map(operator, info, in_dims, *inputs):
@@ -4772,42 +4750,26 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
 # all of them anew, and torch destroys the definitions before: an operator is looked up at each call.
 
 
-def _define(name, schema, compute, fake, save, gradients):
-    """What calls one of them; the gradients of both are products."""
-
-    def operator(*inputs):
-        return getattr(torch.ops.tril_matmul, name)(*inputs)
-
-    operator.definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
-    operator.definition.register_fake(fake)
-    operator.definition.register_autograd(lambda ctx, G: gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=save)
-    operator.definition.register_vmap(functools.partial(_map, operator))
-    return operator  # torch forgets a definition to which nothing refers
-
-
-def _empty_product(X, Y, contraction, structure):
-    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
-
-
-_product_op = _define("product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product, _save_operands, _gradients)
-_inverse_op = _define(
-    "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape), _save_inverse, _gradient_of_inverse
-)
-torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
-torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
-
-
 class _Product(torch.autograd.Function):
-    """The operator with a derivative in forward mode, for eager code and torch.func."""
+    """C of X and Y."""
 
-    forward = staticmethod(_product_op)
-    backward = staticmethod(lambda ctx, G: _gradients(_shortest_way, ctx, G, *ctx.saved_tensors))
+    forward = staticmethod(lambda *inputs: torch.ops.tril_matmul.product(*inputs))
     vmap = staticmethod(lambda *mapped: _map(_Product.apply, *mapped))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        _save_operands(ctx, inputs, output)
+        _save_operands(ctx, inputs)
         ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, G, product=None):
+        """Computed by `product`, and None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient
+        is the first one's."""
+        product, (x, y, c), needed = product or _shortest_way, _masks(ctx.structure), list(ctx.needs_input_grad[:2])
+        if c == _SYMMETRIC:
+            G, c, needed[1] = G + G.mT, _FULL, False
+        both = zip(_GRADIENTS[ctx.contraction](*ctx.saved_tensors, G, x, y, c), needed, strict=True)
+        return *(product(*one) if wanted else None for one, wanted in both), None, None
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
@@ -4829,17 +4791,50 @@ class _Product(torch.autograd.Function):
 
 
 class _Inverse(torch.autograd.Function):
-    """The inverse's operator likewise: dX = -X dL X."""
+    """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements."""
 
-    forward, setup_context = staticmethod(_inverse_op), staticmethod(_save_inverse)
-    backward = staticmethod(lambda ctx, G: _gradient_of_inverse(_shortest_way, ctx, G, *ctx.saved_tensors))
+    forward = staticmethod(lambda *inputs: torch.ops.tril_matmul.inverse(*inputs))
     vmap = staticmethod(lambda *mapped: _map(_Inverse.apply, *mapped))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.unitriangular = inputs[1]
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx, G, product=None):
+        product, (X,) = product or _shortest_way, ctx.saved_tensors
+        G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
+        return G.tril(-1) if ctx.unitriangular else G, None
 
     @staticmethod
     def jvp(ctx, L_tangent, _):
         (X,) = ctx.saved_tensors
         below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
         return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
+
+
+def _empty_product(X, Y, contraction, structure):
+    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
+
+
+def _define(function, name, schema, compute, fake):
+    """What torch keeps of one of them. Its gradients are made of operators, too."""
+    definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
+    definition.register_fake(fake)
+    definition.register_autograd(lambda ctx, G: function.backward(ctx, G, _product_op), setup_context=function.setup_context)
+    definition.register_vmap(functools.partial(_map, function.forward))
+    return definition
+
+
+_product_op, _inverse_op = _Product.forward, _Inverse.forward
+_definitions = [  # torch forgets those to which nothing refers
+    _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product),
+    _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape)),
+]
+torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
+torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
 
 
 class _PlainProduct(torch.autograd.Function):
@@ -4855,19 +4850,19 @@ class _PlainProduct(torch.autograd.Function):
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
-        _save_operands(ctx, (X, Y, contraction, structure), C, both=ctx.workspace is not None)
+        _save_operands(ctx, (X, Y, contraction, structure), both=ctx.workspace is not None)
         return C
 
     @staticmethod
     def backward(ctx, G):
-        X, Y = ctx.saved_tensors
         workspace, found = ctx.workspace, None
         if workspace is not None:
             if not _backward_keeps_graph():
                 ctx.workspace = None  # freed with the graph
             if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
+                X, Y = ctx.saved_tensors
                 found = _EXTENSION.gradients(G, X, Y, workspace, next(ctx.first, False), ctx.structure, *ctx.needs_input_grad[:2])
-        return (*found, None, None) if found else _gradients(_shortest_way, ctx, G, X, Y)
+        return (*found, None, None) if found else _Product.backward(ctx, G)
 
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
