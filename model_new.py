@@ -4202,7 +4202,7 @@ struct Structure {
 };
 
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
-// that have too many of those, strided in unrelated ways, are copied.
+// that have too many of those, strided in unrelated ways, are copied. A symmetric c whose halves take as long as all of it is dense.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (!describe_batch(x, y, c, p)) {
@@ -4226,6 +4226,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   const int other = masks.c == kUpper ? kLower : kUpper;   // is stored transposed, so that all that is stored is lower
   if (p.x_triangular || p.y_triangular) p.contraction = masks.x == other ? kTN : masks.y == other ? kNT : kNN;
   if (masks.c == kUpper) transpose(p);
+  if (p.symmetric && is_computed_whole(p, element_type(x), gpu_of(x))) p.c_lower = p.symmetric = 0;
   return p;
 }
 
@@ -4291,12 +4292,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}, {}};
   const Gpu& gpu = gpu_of(x);
   const ElementType type = element_type(x);
-  auto described = [&](const Tensor& c) {
-    Product p = describe(x, y, c, contraction, structure);
-    if (p.symmetric && is_computed_whole(p, type, gpu)) p.c_lower = p.symmetric = 0;
-    return p;
-  };
-  Product p = described(c);
+  Product p = describe(x, y, c, contraction, structure);
   const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
   Tensor written = c;
   if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see transpose
@@ -4304,7 +4300,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
     if (copies & (transposed ? 2 : 1)) x = padded_copy(x);
     if (copies & (transposed ? 1 : 2)) y = padded_copy(y);
     if (copies & 4) written = empty_padded(c);
-    p = described(written);
+    p = describe(x, y, written, contraction, structure);
   }
   Maybe workspace, controls;   // freed at the end, they go to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
@@ -4480,8 +4476,7 @@ def _compile(root, name, flags, targets):
             lock.flush()
             for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
                 shutil.rmtree(left, ignore_errors=True)
-        module = _load_build(folder, name)
-        if module is not None:
+        if (module := _load_build(folder, name)) is not None:
             return module
         room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
         os.chmod(room, 0o755)
