@@ -4539,7 +4539,7 @@ def _masked(x, y, c):
 
 
 def _masks(structure, contraction=_NN):
-    """Its masks, those of X and Y as they are multiplied: of NN as they are stored."""
+    """Its masks: as they are stored, or, for a contraction, those of X and Y as it multiplies them."""
     x, y, c = structure & 3, structure >> 2 & 3, structure >> 4
     transposed = (_FULL, _TRIU, _TRIL)
     return transposed[x] if contraction == _TN else x, transposed[y] if contraction == _NT else y, c
@@ -4815,7 +4815,7 @@ def _empty_product(X, Y, contraction, structure):
 
 
 def _define(function, name, schema, compute, fake):
-    """What torch keeps of one of them. Its gradients are made of operators, too."""
+    """What torch keeps of one of them. Its gradients are products of torch.ops, too, which a graph can hold."""
     definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     definition.register_fake(fake)
     definition.register_autograd(lambda ctx, G: function.backward(ctx, G, _product_op), setup_context=function.setup_context)
