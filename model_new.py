@@ -4531,6 +4531,7 @@ _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_grap
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
 _FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as in the CUDA source: what of a matrix there is
+_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # an operand's, by mask
 
 
 def _masked(x, y, c):
@@ -4541,8 +4542,7 @@ def _masked(x, y, c):
 def _masks(structure, contraction=_NN):
     """Its masks: as they are stored, or, for a contraction, those of X and Y as it multiplies them."""
     x, y, c = structure & 3, structure >> 2 & 3, structure >> 4
-    transposed = (_FULL, _TRIU, _TRIL)
-    return transposed[x] if contraction == _TN else x, transposed[y] if contraction == _NT else y, c
+    return _TRANSPOSED[x] if contraction == _TN else x, _TRANSPOSED[y] if contraction == _NT else y, c
 
 
 _DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _TRIU))
