@@ -4232,7 +4232,7 @@ struct Structure {
 };
 
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
-// that have too many of those, strided in unrelated ways, are copied.
+// that have too many of those, strided in unrelated ways, are copied. A symmetric c whose halves take as long as all of it is dense.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (!describe_batch(x, y, c, p)) {
@@ -4253,10 +4253,10 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   const Structure masks(structure, contraction);
   p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
-  const bool transposed = masks.c == kUpper;
-  if (transposed) transpose(p);
-  const int of_x = transposed ? Structure::flipped(masks.y) : masks.x, of_y = transposed ? Structure::flipped(masks.x) : masks.y;
-  if (of_x != kAll || of_y != kAll) p.contraction = of_x == kUpper ? kTN : of_y == kUpper ? kNT : kNN;   // so that it is stored lower
+  const int other = masks.c == kUpper ? kLower : kUpper;   // is stored transposed, so that all that is stored is lower
+  if (p.x_triangular || p.y_triangular) p.contraction = masks.x == other ? kTN : masks.y == other ? kNT : kNN;
+  if (masks.c == kUpper) transpose(p);
+  if (p.symmetric && is_computed_whole(p, element_type(x), gpu_of(x))) p.c_lower = p.symmetric = 0;
   return p;
 }
 
@@ -4322,12 +4322,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}, {}};
   const Gpu& gpu = gpu_of(x);
   const ElementType type = element_type(x);
-  auto described = [&](const Tensor& c) {
-    Product p = describe(x, y, c, contraction, structure);
-    if (p.symmetric && is_computed_whole(p, type, gpu)) p.c_lower = p.symmetric = 0;
-    return p;
-  };
-  Product p = described(c);
+  Product p = describe(x, y, c, contraction, structure);
   const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
   Tensor written = c;
   if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see transpose
@@ -4335,7 +4330,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
     if (copies & (transposed ? 2 : 1)) x = padded_copy(x);
     if (copies & (transposed ? 1 : 2)) y = padded_copy(y);
     if (copies & 4) written = empty_padded(c);
-    p = described(written);
+    p = describe(x, y, written, contraction, structure);
   }
   Maybe workspace, controls;   // freed at the end, they go to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
@@ -4511,8 +4506,7 @@ def _compile(root, name, flags, targets):
             lock.flush()
             for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
                 shutil.rmtree(left, ignore_errors=True)
-        module = _load_build(folder, name)
-        if module is not None:
+        if (module := _load_build(folder, name)) is not None:
             return module
         room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
         os.chmod(room, 0o755)
@@ -4567,6 +4561,7 @@ _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_grap
 
 _NN, _NT, _TN = 0, 1, 2  # the contractions, as in the CUDA source
 _FULL, _TRIL, _TRIU, _SYMMETRIC = range(4)  # masks, as in the CUDA source: what of a matrix there is
+_TRANSPOSED = (_FULL, _TRIU, _TRIL)  # an operand's, by mask
 
 
 def _masked(x, y, c):
@@ -4574,13 +4569,10 @@ def _masked(x, y, c):
     return x | y << 2 | c << 4
 
 
-def _masks(structure):
-    return structure & 3, structure >> 2 & 3, structure >> 4
-
-
-def _multiplied(mask, transposed):
-    """The mask of an operand as it is multiplied."""
-    return (_FULL, _TRIU, _TRIL)[mask] if transposed else mask
+def _masks(structure, contraction=_NN):
+    """Its masks: as they are stored, or, for a contraction, those of X and Y as it multiplies them."""
+    x, y, c = structure & 3, structure >> 2 & 3, structure >> 4
+    return _TRANSPOSED[x] if contraction == _TN else x, _TRANSPOSED[y] if contraction == _NT else y, c
 
 
 _DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _TRIU))
@@ -4697,10 +4689,10 @@ def _product_by_torch(X, Y, contraction, structure):
     if lower_or_upper and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
-    x, y, c = _masks(structure)
+    x, y, _ = _masks(structure)
     X, Y = _CUTS[x](X), _CUTS[y](Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
-    x, y = _multiplied(x, contraction == _TN), _multiplied(y, contraction == _NT)
+    x, y, c = _masks(structure, contraction)
     C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
     # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms.
     if (x or y) and not math.isfinite(C.sum().item()):
@@ -4747,32 +4739,10 @@ _GRADIENTS = {
 }
 
 
-def _save_operands(ctx, inputs, output, both=False):
+def _save_operands(ctx, inputs, both=False):
     """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
     X, Y, ctx.contraction, ctx.structure = inputs
     ctx.save_for_backward(X if both or ctx.needs_input_grad[1] else None, Y if both or ctx.needs_input_grad[0] else None)
-
-
-def _gradients(product, ctx, G, X, Y):
-    """What a backward returns for the operands, the contraction and the structure, computed by `product`; None where not asked for. Of a
-    symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
-    (x, y, c), needed = _masks(ctx.structure), list(ctx.needs_input_grad[:2])
-    if c == _SYMMETRIC:
-        G, c, needed[1] = G + G.mT, _FULL, False
-    both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
-    return *(product(*one) if wanted else None for one, wanted in both), None, None
-
-
-def _save_inverse(ctx, inputs, output):
-    ctx.unitriangular = inputs[1]
-    ctx.save_for_backward(output)
-    ctx.save_for_forward(output)
-
-
-def _gradient_of_inverse(product, ctx, G, X):
-    """Of X = L^-1 it is dL = -X^T G X^T, as far as L has elements."""
-    G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
-    return G.tril(-1) if ctx.unitriangular else G, None
 
 
 def _map(operator, info, in_dims, *inputs):
@@ -4788,17 +4758,13 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
     """For FlopCounterMode, from shapes: two for each multiply-add. Each mask asks that one index is at most another one. Of two masks that
     have an end in common N (N + 1) (2 N + 1) / 6 multiply-adds are left, of two in a row, or three, N (N + 1) (N + 2) / 6."""
     *batch, m, n = out_shape
-    k, (x, y, c) = X[-2 if contraction == _TN else -1], _masks(structure)
-    x, y, c = _multiplied(x, contraction == _TN), _multiplied(y, contraction == _NT), _TRIL if c == _SYMMETRIC else c
-    c = c or (x if x == y else _FULL)
-    number, terms = 3 - (x, y, c).count(_FULL), m * n * k
+    k, (x, y, c) = X[-2 if contraction == _TN else -1], _masks(structure, contraction)
+    c = _TRIL if c == _SYMMETRIC else c or (x if x == y else _FULL)
+    number, terms, side = 3 - (x, y, c).count(_FULL), m * n * k, m if x else n  # of a matrix that has a mask
     if number == 1:
-        side = n if not x else m  # of the matrix that has the mask
-        terms = terms * (side + 1) // (2 * side) if side else 0
-    elif number == 2 and (x == c or y == c or not c):
-        terms = n * (n + 1) * (2 * n + 1) // 6
+        terms = terms * (side + 1) // max(2 * side, 1)
     elif number:
-        terms = n * (n + 1) * (n + 2) // 6
+        terms = side * (side + 1) * (2 * side + 1 if number == 2 and (x == c or y == c or not c) else side + 2) // 6
     return 2 * math.prod(batch) * terms
 
 
@@ -4809,48 +4775,26 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
 # all of them anew, and torch destroys the definitions before: an operator is looked up at each call.
 
 
-def _product_op(*inputs):
-    return torch.ops.tril_matmul.product(*inputs)
-
-
-def _inverse_op(*inputs):
-    return torch.ops.tril_matmul.inverse(*inputs)
-
-
-def _define(operator, name, schema, compute, fake, save, gradients):
-    """What torch keeps of one of them; the gradients of both are products."""
-    definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=schema)
-    definition.register_fake(fake)
-    definition.register_autograd(lambda ctx, G: gradients(_product_op, ctx, G, *ctx.saved_tensors), setup_context=save)
-    definition.register_vmap(functools.partial(_map, operator))
-    return definition
-
-
-def _empty_product(X, Y, contraction, structure):
-    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
-
-
-_PRODUCT_SCHEMA = "(Tensor X, Tensor Y, int contraction, int structure) -> Tensor"
-_INVERSE_SCHEMA = "(Tensor L, bool unitriangular) -> Tensor"
-_definitions = [  # torch forgets those to which nothing refers
-    _define(_product_op, "product", _PRODUCT_SCHEMA, _product, _empty_product, _save_operands, _gradients),
-    _define(_inverse_op, "inverse", _INVERSE_SCHEMA, _inverse, lambda L, _: L.new_empty(L.shape), _save_inverse, _gradient_of_inverse),
-]
-torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
-torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
-
-
 class _Product(torch.autograd.Function):
-    """The operator with a derivative in forward mode, for eager code and torch.func."""
+    """C of X and Y."""
 
-    forward = staticmethod(_product_op)
-    backward = staticmethod(lambda ctx, G: _gradients(_shortest_way, ctx, G, *ctx.saved_tensors))
+    forward = staticmethod(lambda *inputs: torch.ops.tril_matmul.product(*inputs))
     vmap = staticmethod(lambda *mapped: _map(_Product.apply, *mapped))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        _save_operands(ctx, inputs, output)
+        _save_operands(ctx, inputs)
         ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, G, product=None):
+        """Computed by `product`, and None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient
+        is the first one's."""
+        product, (x, y, c), needed = product or _shortest_way, _masks(ctx.structure), list(ctx.needs_input_grad[:2])
+        if c == _SYMMETRIC:
+            G, c, needed[1] = G + G.mT, _FULL, False
+        both = zip(_GRADIENTS[ctx.contraction](*ctx.saved_tensors, G, x, y, c), needed, strict=True)
+        return *(product(*one) if wanted else None for one, wanted in both), None, None
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
@@ -4872,17 +4816,50 @@ class _Product(torch.autograd.Function):
 
 
 class _Inverse(torch.autograd.Function):
-    """The inverse's operator likewise: dX = -X dL X."""
+    """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements."""
 
-    forward, setup_context = staticmethod(_inverse_op), staticmethod(_save_inverse)
-    backward = staticmethod(lambda ctx, G: _gradient_of_inverse(_shortest_way, ctx, G, *ctx.saved_tensors))
+    forward = staticmethod(lambda *inputs: torch.ops.tril_matmul.inverse(*inputs))
     vmap = staticmethod(lambda *mapped: _map(_Inverse.apply, *mapped))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.unitriangular = inputs[1]
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx, G, product=None):
+        product, (X,) = product or _shortest_way, ctx.saved_tensors
+        G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
+        return G.tril(-1) if ctx.unitriangular else G, None
 
     @staticmethod
     def jvp(ctx, L_tangent, _):
         (X,) = ctx.saved_tensors
         below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
         return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
+
+
+def _empty_product(X, Y, contraction, structure):
+    return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
+
+
+def _define(function, name, schema, compute, fake):
+    """What torch keeps of one of them. Its gradients are products of torch.ops, too, which a graph can hold."""
+    definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
+    definition.register_fake(fake)
+    definition.register_autograd(lambda ctx, G: function.backward(ctx, G, _product_op), setup_context=function.setup_context)
+    definition.register_vmap(functools.partial(_map, function.forward))
+    return definition
+
+
+_product_op, _inverse_op = _Product.forward, _Inverse.forward
+_definitions = [  # torch forgets those to which nothing refers
+    _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product),
+    _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape)),
+]
+torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
+torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
 
 
 class _PlainProduct(torch.autograd.Function):
@@ -4898,19 +4875,19 @@ class _PlainProduct(torch.autograd.Function):
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
-        _save_operands(ctx, (X, Y, contraction, structure), C, both=ctx.workspace is not None)
+        _save_operands(ctx, (X, Y, contraction, structure), both=ctx.workspace is not None)
         return C
 
     @staticmethod
     def backward(ctx, G):
-        X, Y = ctx.saved_tensors
         workspace, found = ctx.workspace, None
         if workspace is not None:
             if not _backward_keeps_graph():
                 ctx.workspace = None  # freed with the graph
             if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
+                X, Y = ctx.saved_tensors
                 found = _EXTENSION.gradients(G, X, Y, workspace, next(ctx.first, False), ctx.structure, *ctx.needs_input_grad[:2])
-        return (*found, None, None) if found else _gradients(_shortest_way, ctx, G, X, Y)
+        return (*found, None, None) if found else _Product.backward(ctx, G)
 
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
