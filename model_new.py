@@ -1053,6 +1053,7 @@ struct alignas(16) BlockHead {   // what travels with the block
   float unscale;                 // (hi + lo residual) times this is the element
   float residual;                // 2^-11 if the block is wide, else 1
   int outliers;
+  int none;                      // zero: all of what is copied has been written
 };
 struct alignas(128) BlockMetadata {
   BlockHead head;
@@ -1380,7 +1381,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   else
     split_block<false>(source, t, scale, p.low, block, operand_tiles);
   if (t == 0) {
-    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0)};
+    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0), 0};
     if (wide) {
       atomicOr(wide_in_line(operand, matrix, false, r) + c / 32, 1u << c % 32);
       atomicOr(wide_in_line(operand, matrix, true, c) + r / 32, 1u << r % 32);

@@ -149,6 +149,21 @@ def test_a_wrong_part_of_a_large_result_is_found():
         assert len(judge.wrong) == 1
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("off", [1e-7, 3e-5, 1.0])
+def test_twice_what_torch_is_off_by_is_excused(monkeypatch, dtype, off):
+    """Of float64 nothing is; of others no more than check.py excuses, and of 16-bit ones not their one rounding."""
+    call = next(c for c in (soak.draw(0, n, 100) for n in range(3000)) if c.dtype == dtype and not c.tf32 and c.problem == "lower")
+    (exact, magnitude) = (results["C"] for results in soak.in_float64(call, *soak.make(call, "cpu")))
+    rounding = torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0
+    in_float64 = ({"C": exact}, {"C": magnitude})
+    monkeypatch.setattr(soak, "in_float64", lambda *_: in_float64)
+    monkeypatch.setattr(soak, "by_torch", lambda *_: {"C": exact + exact.sign() * (rounding * exact.abs() + off * magnitude)})
+    least, most = soak.check.allowed(dtype, call.sides[0])
+    wanted = 1.0 if dtype == torch.float64 else (min(2 * off, most) + rounding) / (least + rounding)
+    assert soak.excuse(call, "C", "cpu") == pytest.approx(wanted, rel=1e-3)
+
+
 def test_memory_that_is_not_given_back_is_a_failure():
     before = {"tensors": 1000, "device": 10**9}
     assert soak.growth(before, before) == [] == soak.growth(None, None)
