@@ -10,9 +10,7 @@ with the reference's, by a clock of its own, and compares those results as well.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
-    python check.py --problem inverse                   another problem: see the options
     python check.py --size 256 --no-timing              a few seconds on a small machine
-    python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
 
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
@@ -187,7 +185,7 @@ class Child:
         exec(compile(text, path, "exec"), names)
         found = next((name for name in classes if name in names), None)
         if found is None:
-            return {"missing": f"defines no class {' or '.join(dict.fromkeys(classes))}"}
+            return {}
         if arguments is None:
             arguments = list(names["get_init_inputs"]()) if "get_init_inputs" in names else []
         self.model = names[found](*arguments).to(self.device)
@@ -289,6 +287,8 @@ def serve(channel, device, size, place, **_):
 
 # ==== 3. The judge's side of a child ====
 
+say = functools.partial(print, flush=True)
+
 ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
 STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
@@ -310,8 +310,8 @@ def printable(text, most=400):
 class Contender(contextlib.AbstractContextManager):
     """A file and the child that runs it ('solution' or 'reference'): a process group, stopped but for the time in which it answers."""
 
-    def __init__(self, who, path, slab, relay, others=(), warden=None):
-        self.who, self.path, self.slab, self.relay, self.relayed, self.memory = who, path, slab, relay, 0, None
+    def __init__(self, who, path, slab, others=(), warden=None):
+        self.who, self.path, self.slab, self.relayed, self.memory = who, path, slab, 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
         self.opened = contextlib.ExitStack()
         self.files = {name: self.opened.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
@@ -351,13 +351,12 @@ class Contender(contextlib.AbstractContextManager):
         """The child's answer; Ended if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
         if select.select([self.channel], [], [], 0)[0] and self.process.poll() is None:
             raise self.fault("'s process answers what it has not been asked")
-        request, said, answer = json.dumps({"do": do, **arguments}).encode() + b"\n", b"", None
-        deadline, doing = time.perf_counter() + limit, DOING.get(do, "it prepares")
+        said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         send(signal.SIGCONT, self.process.pid)
         try:
             self.channel.settimeout(limit)
             with contextlib.suppress(OSError):  # who does not read will not answer
-                self.channel.sendall(request)
+                self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             self.channel.settimeout(0)
             while not said.endswith(b"\n\n"):
                 ready, piece = select.select([self.channel], [], [], 0.1)[0], b""
@@ -366,56 +365,44 @@ class Contender(contextlib.AbstractContextManager):
                 said += piece
                 if len(said) > ANSWER_BYTES:
                     raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
-                if b"\n" in piece and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
-                    answer = self.parse(said)
+                if piece.endswith(b"\n") and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
+                    answer = dict(json.loads(said.rstrip().split(b"\n")[-1]))
                 if not piece and (ready or self.process.poll() is not None):
                     raise self.fault(f"'s process {self.end()} while {doing}")
                 if not piece:
-                    self.pass_on("stderr")
+                    self.printed("stderr")
                 if time.perf_counter() > deadline:
                     raise self.fault(f" hangs: no answer within {limit:.0f} s while {doing}")
+        except (ValueError, TypeError, RecursionError):
+            raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
             send(signal.SIGSTOP, self.process.pid)
         if do != "calls":
             self.stop()
-            self.pass_on("stderr")
+            self.printed("stderr")
         if "raises" in answer:
             raise self.fault(f" raises {printable(answer['raises'])}")
-        if "missing" in answer:
-            raise CannotRun(f"--{self.who} {self.path}: {printable(answer['missing'])}")
         return answer
-
-    def parse(self, said):
-        """The last object of what the child has said so far."""
-        try:
-            return dict(json.loads([line for line in said[: said.rindex(b"\n")].split(b"\n") if line][-1]))
-        except (ValueError, TypeError, IndexError, RecursionError):
-            raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
 
     def end(self):
         """How the child has ended, after its last words."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
-        self.pass_on("stderr")
+        self.printed("stderr")
         if (code := self.process.returncode) is None:
             return "closes its channel"
         names = {-number: number.name for number in signal.Signals}
         return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(code, f'signal {-code}')}"
 
     def printed(self, name):
-        """What the child has written to 'stdout' or 'stderr' since this was asked last."""
+        """What the child has written to 'stdout' or 'stderr' since this was asked last. It is passed on to standard error."""
         file, heard = self.files[name].fileno(), self.heard[name]
         size, text = os.fstat(file).st_size, os.pread(file, 1 << 16, heard)
         self.heard[name] = max(size, heard + len(text))
-        return text
-
-    def pass_on(self, name):
-        """Whether there is something to be relayed."""
-        text = self.printed(name)
         for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
             self.relayed += 1
-            self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
-        return bool(text)
+            say(f"{self.who}: {printable(line.decode(errors='replace'))}", file=sys.stderr)
+        return text
 
     def fetch(self, result, shape, dtype):
         """A copy of a result out of the child's memory. Where the child says that it lies is checked as far as it has to be true."""
@@ -441,8 +428,6 @@ class Contender(contextlib.AbstractContextManager):
 MODES = {"forward": "", "gradients": ", gradients"}  # and how the table calls them
 EXAMPLES = 3  # of one finding
 
-say = functools.partial(print, flush=True)
-
 
 def ratio(timing):
     bound = timing["lower_bound"] and not timing["slower"]
@@ -460,14 +445,14 @@ def show(details):
 class Report:
     """Prints what is found as it is found, on stdout; what is being done, on stderr; and keeps everything for --json."""
 
+    LINE = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}"
+
     def __init__(self):
-        self.rows, self.checks, self.timings, self.guard = [], [], {}, None
-        self.findings, self.said, self.begun = {}, None, time.perf_counter()  # what is wrong: the first of each kind
+        self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
+        self.findings = {}  # what is wrong: the first of each kind
 
     def progress(self, what):
-        if what != self.said:
-            say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
-        self.said = what
+        say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
 
     def check(self, name, verdict, *details):
         self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
@@ -485,36 +470,35 @@ class Report:
 
     def table(self):
         """The rows so far, a line for each kind of input."""
-        say(f"\n{'input':<36} {'calls':>5}  {'largest':>14}  {'reference':>9}  {'solution':>9}  {'allowed':>9}  verdict")
+        say("\n" + self.LINE.format("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
         for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
             if rows := [row for row in self.rows if row["input"] == name]:
                 largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
                 worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
-                numbers = "  ".join(f"{worst[k]:9.1e}" if k in worst else f"{'-':>9}" for k in ("reference_error", "error", "bound"))
+                numbers = [f"{worst[k]:.1e}" if k in worst else "-" for k in ("reference_error", "error", "bound")]
                 wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
-                verdict = f"WRONG in {len(wrong)}" if wrong else "ok"
-                if unjudged := sum(row.get("unjudged", 0) for row in rows):
-                    verdict += f" ({unjudged} elements may overflow)"
-                say(f"{name:<36} {len(rows):>5}  {largest:>14}  {numbers}  {verdict}")
+                unjudged = sum(row.get("unjudged", 0) for row in rows)
+                verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * (unjudged > 0)
+                say(self.LINE.format(name, len(rows), largest, *numbers, verdict))
                 show(wrong)
         say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
 
     def times(self, what, timing, clock):
         """What one Stopwatch has found, `clock` being the contenders' own."""
-        for who in ("alone", "reference", "solution"):
+        for who, name in (("alone", "reference, alone"), ("reference", "reference"), ("solution", "solution")):
             times, inside = timing[who], timing[who]["inside"]
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
             told = f"by {clock} {span}, from outside {duration(times['outside_us'])}; {times['calls']} calls"
-            say(f"       {what:<20} {'reference, alone' if who == 'alone' else who:<17} {duration(times['us']):>8}; {told}")
+            say(f"       {what:<20} {name:<17} {duration(times['us']):>8}; {told}")
+            if inside["p90_us"] > FAR * inside["median_us"] and who != "alone":
+                slow = f"one in ten calls of the {who} takes {FAR} times the median or more"
+                self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
         shown = ratio(timing) if timing["ratio"] else "no ratio, because --seed repeats a run"
         say(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
-        if timing["clock"] == "outside" and not any(check["name"] == "clocks" for check in self.checks):
+        if timing["clock"] == "outside":
             apart = f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}"
             counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
-            self.check("clocks", "note", f"{apart}. {counts}")
-        if far := [who for who in ("reference", "solution") if timing[who]["inside"]["p90_us"] > FAR * timing[who]["inside"]["median_us"]]:
-            slow = f"one in ten calls of the {' and the '.join(far)} takes {FAR} times the median or more"
-            self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
+            self.check(f"clocks, {what}", "note", f"{apart}. {counts}")
 
 
 # ==== 5. The judgement: values ====
@@ -522,8 +506,6 @@ class Report:
 
 @dataclass
 class Call:
-    """One call. `results`: C (and dA, dB), or what is wrong with them."""
-
     name: str  # of the inputs' distribution
     dims: tuple
     nbytes: int  # that the inputs take in a slab
@@ -531,7 +513,6 @@ class Call:
     make: Callable  # the inputs, the same each time
     mode: str = "forward"
     copy_of: "Call | None" = None  # whose inputs are the same
-    results: "list | str | None" = None
     row: dict = field(default_factory=dict)
 
     # A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold.
@@ -549,6 +530,7 @@ class Run(Report):
         self.seed = int.from_bytes(os.urandom(6), "little") if options.seed is None else options.seed
         self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
         self.dims, self.most = self.problem.timed(options.size, self.cuda), self.problem.most(options.size)
+        self.hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype, self.problem)]
         self.wait = torch.cuda.synchronize if self.cuda else lambda: None
         self.quiet = self.probe()  # seconds, before any line of the solution has run
         self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
@@ -584,7 +566,8 @@ class Run(Report):
         return Call(name, dims, room(self.dtype, *read), made, inputs, mode)
 
     def request(self, contender, calls, expected=0.0, timed=False):
-        """Asks for calls of one mode and takes their results. Returns the seconds from outside. `expected`: those of the reference."""
+        """Asks for calls of one mode. Returns each one's results, or what is wrong with them; and the seconds from outside, which are
+        `expected` of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
@@ -609,69 +592,59 @@ class Run(Report):
             raise contender.fault("'s process does not answer for each call")
         # What is taken first cannot be known, so all has to be there when the child says that it is. A GPU may be at work even then: the
         # clock runs until the first result is here.
-        order = self.random.sample(range(len(calls)), len(calls))
-        if self.cuda:
-            self.take(contender, calls[order[0]], said[order[0]])
+        order, results = self.random.sample(range(len(calls)), len(calls)), {}
+        for n in order[: self.cuda]:
+            results[n] = self.take(contender, calls[n], said[n])
             self.wait()
         took = time.perf_counter() - begun
         contender.stop()
-        for n in order[self.cuda :]:
-            self.take(contender, calls[n], said[n])
+        results |= {n: self.take(contender, calls[n], said[n]) for n in order[self.cuda :]}
         self.wait()
         if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
             contender.gpu.close()
         for n, (X, view) in enumerate(zip(operands, views, strict=True)):
             if at := first_difference(X, view):
-                calls[n // count].results = f"the input {(self.problem.names + 'G')[n % count]} is modified, first at {at}"
-        for wrong in (call.results for call in calls if contender is self.reference and isinstance(call.results, str)):
+                results[n // count] = f"the input {(self.problem.names + 'G')[n % count]} is modified, first at {at}"
+        for wrong in (each for each in results.values() if contender is self.reference and isinstance(each, str)):
             raise contender.fault(f" is wrong: {wrong}")
-        return took
+        return [results[n] for n in range(len(calls))], took
 
     def take(self, contender, call, said):
-        """The results of one call, out of the child's memory, as far as what was said of them is believable."""
-        said = said if isinstance(said, dict) else {"wrong": said}
-        if "no_memory" in said:
-            short = f"not enough memory on {self.slab.device} for the {contender.who}"
-            raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
-        places = said.get("results")
-        if not isinstance(places, list) or len(places) != len(call.shapes):
-            call.results = printable(said.get("wrong"))
-            return
+        """The results of one call, out of the child's memory; a string, where what was said of them is not believable."""
         try:
-            call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, call.shapes, strict=True)]
+            if "no_memory" in said:
+                short = f"not enough memory on {self.slab.device} for the {contender.who}"
+                raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
+            if "wrong" in said:
+                return printable(said["wrong"])
+            return [contender.fetch(place, shape, self.dtype) for place, shape in zip(said["results"], call.shapes, strict=True)]
         except torch.OutOfMemoryError:  # the judge's own
             raise
-        except (OSError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-            call.results = f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
-
-    def refer(self, calls):
-        """The reference's results for the same inputs (a list for each call), and how long it took."""
-        asked = [replace(c, make=lambda c=c: c.inputs) for c in calls]
-        took = self.request(self.reference, asked)
-        return [call.results for call in asked], took
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+            return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
     # ---- One call's results against the truth. ----
 
-    def examine(self, call, reference=None):
-        """Says what is wrong with a result, if anything is; notes the errors in call.row. Asks for the reference's results where they could
-        loosen the bound."""
-        if isinstance(call.results, str):
-            return call.results
+    def examine(self, call, results, reference=None):
+        """Says what is wrong with a call's results, if anything is; notes the errors in call.row. Asks for the reference's results where
+        they could loosen the bound."""
+        if isinstance(results, str):
+            return results
         distribution = DISTRIBUTIONS[call.name]
         for i, (name, keep, X, Y) in enumerate(self.problem.products(*call.inputs)):
             exact = distribution.exact and call.mode != "gradients" and not self.problem.inverse
             roundings = self.problem.roundings * (name != "C")
-            C, truth = call.results[i], Truth(X, Y, keep, exact, self.tf32, self.problem.inverse, roundings)
+            C, truth = results[i], Truth(X, Y, keep, exact, self.tf32, self.problem.inverse, roundings)
             errors = truth.errors(C)
             error, at = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
-                reference = self.refer([call])[0][0]
-            reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
-            if reference and call.name in ORDINARY and reference_error > truth.most:
+                reference = self.request(self.reference, [call])[0][0]
+            reference_error = worst_of(truth.errors(reference[i]))[0] if reference else 0.0
+            if call.name in ORDINARY and reference_error > truth.most:
                 off = f"'s componentwise error of {name} on {call.name} inputs is {reference_error:.1e}"
                 does = f"it does not compute {self.problem.formula} in {self.options.dtype}, or it is made to use TF32; see --tf32"
                 raise self.reference.fault(f"{off}; {does}")
-            bound = truth.bound(reference_error or 0.0)
+            bound = truth.bound(reference_error)
             of_bound = error / max(bound, 1e-300)
             if not call.row or not of_bound <= call.row["of_bound"]:
                 call.row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
@@ -682,7 +655,7 @@ class Run(Report):
                     f" its error is {error:.2e} of {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e};"
                     f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
-        C = call.results[0]
+        C = results[0]
         beyond = (torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0).nonzero()
         if len(beyond):
             return f"C{located(C, tuple(beyond[0].tolist()))} beyond the diagonal, where exact zeros belong"
@@ -704,9 +677,8 @@ class Run(Report):
         calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in ORDINARY]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
-        hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype, self.problem)]
-        calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in hard]
-        calls += [self.call(name, self.dims) for name in (hard if cuda or size <= 600 else self.random.sample(hard, 6))]
+        calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
+        calls += [self.call(name, self.dims) for name in (self.hard if cuda or size <= 600 else self.random.sample(self.hard, 6))]
         calls += [self.call("normal", dims) for dims in some_batches(4 * batches, *drawn)]
         calls.append(small := self.call("normal", self.near(300)))
         again = [(small, 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)]
@@ -716,8 +688,8 @@ class Run(Report):
             dims += some_batches((8 if cuda else 4) * batches, *drawn)
             made = [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
             again += [(call, 2) for call in made if size / 2 < max(call.dims) <= size][:2]
-            calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
-            calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(hard, 6)]
+            calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
+            calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
         calls += [replace(call, copy_of=call, row={}) for call, copies in again for _ in range(copies)]
         self.random.shuffle(calls)
         return calls
@@ -727,41 +699,39 @@ class Run(Report):
         for mode in MODES:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
-                group, left = [], self.slab.size // 2  # what is made of the inputs needs room as well
-                for _ in range(self.random.choice((1, 1, 4, 8))):
-                    if waiting and (waiting[-1].nbytes <= left or not group):
-                        left -= waiting[-1].nbytes
-                        group.append(waiting.pop())
+                group, most = [waiting.pop()], self.random.choice((1, 1, 4, 8))
+                # What is made of the inputs needs room as well.
+                while waiting and len(group) < most and sum(call.nbytes for call in (*group, waiting[-1])) <= self.slab.size // 2:
+                    group.append(waiting.pop())
                 yield group
 
 
 def judge_values(run):
     calls = run.calls_to_judge()
-    repeated = [call for call in calls if call.copy_of]
-    kept = {id(call) for copy in repeated for call in (copy, copy.copy_of)}
+    twice = {id(call.copy_of) for call in calls if call.copy_of}
+    kept, made, differ = {}, 0, []
+    run.progress(f"judging {len(calls)} calls on fresh inputs")
     try:
         for group in run.groups(calls):
-            run.progress(f"judging {len(calls)} calls on fresh inputs")
-            references, took = run.refer(group)
-            run.request(run.solution, group, took)
-            for call, reference in zip(group, references, strict=True):
-                run.row(call, run.examine(call, reference))
-                if id(call) not in kept:
-                    call.results = vars(call).pop("inputs") and None  # memory
+            references, took = run.request(run.reference, group)
+            answers, _ = run.request(run.solution, group, took)
+            for call, results, reference in zip(group, answers, references, strict=True):
+                run.row(call, run.examine(call, results, reference))
+                del call.inputs  # memory
+                if (key := id(call.copy_of or call)) in twice and isinstance(results, list):
+                    if (first := kept.setdefault(key, results)) is results:
+                        continue
+                    made += 1
+                    for name, *both in zip(run.problem.results, results, first, strict=False):
+                        if at := first_difference(*both):
+                            differ.append(f"{label(call.dims)}: two calls with the same inputs differ at {name}{at}")
             if run.cuda:
                 torch.cuda.empty_cache()  # sizes differ: the contenders want what the judge's cache keeps of the last ones
     finally:
         run.table()
-    pairs = [(call, call.copy_of) for call in repeated if isinstance(call.results, list) and isinstance(call.copy_of.results, list)]
-    differ = [
-        f"{label(one.dims)}: two calls with the same inputs differ at {name}{at}"
-        for one, other in pairs
-        for name, *both in zip(run.problem.results, one.results, other.results, strict=False)
-        if (at := first_difference(*both))
-    ]
-    if not pairs and not run.findings:
+    if not made and not run.findings:
         raise CannotRun("no call was made twice")
-    made = f"{len(pairs)} calls were made twice, among the others"
+    made = f"{made} calls were made twice, among the others"
     run.check("the same bits for the same inputs", *(["WRONG", *differ] if differ else ["ok", made]))
 
 
@@ -784,41 +754,56 @@ class Stopwatch:
         self.run, self.mode, self.most, self.fixed = run, mode, 2, 0.0
         self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials // ROUNDS)
         sample = run.call("uniform", run.dims, mode)
-        self.reference_seconds = max(run.request(run.reference, [sample], timed=True) for _ in range(2))
-        if wrong := run.examine(sample):
+        asked = [run.request(run.reference, [sample], timed=True) for _ in range(2)]
+        self.reference_seconds, results = max(took for _, took in asked), asked[0][0][0]
+        if wrong := run.examine(sample, results):
             raise run.reference.fault(f" is wrong: {wrong}")
-        examined = timeit.timeit(lambda: (run.examine(sample), run.wait()), number=1)
-        results = sum(math.prod(shape) for shape in sample.shapes) * run.dtype.itemsize
+        examined = timeit.timeit(lambda: (run.examine(sample, results), run.wait()), number=1)
+        made = sum(X.nbytes for X in results)
         read = zip(sample.inputs, run.problem.keeps, strict=False)  # of a triangle half
-        self.bytes = results + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
+        self.bytes = made + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
         most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             free = torch.cuda.mem_get_info(run.slab.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-            most = min(most, int(0.6 * free / (sample.nbytes + 2 * results)))
+            most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
         # What a request takes besides its calls, at least. The reference's clock can be believed; few calls, so that nothing grows with
         # their number.
-        few = self.measure(run.reference, rounds=5)[0]
-        self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in few))
+        self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
 
-    def request(self, contender, estimate, decoy=False):
-        """One timed request, of calls that take about so many seconds: (random number, seconds from outside, microseconds of each by its
-        clock). A decoy is of all kinds of inputs, and nobody looks at the clock."""
-        run, most = self.run, max(1, min(self.most, max(round(self.target / estimate), self.least)))
+    def measure(self, *contenders, rounds=ROUNDS):
+        """The requests of each contender, in turns, after three that warm it up and tell how many calls a request can have."""
+        run, seen, self.each = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
+        between = run.random.randrange(rounds)
+        for n in range(-3, rounds):
+            if n == between and run.solution in contenders:
+                self.request(run.solution, decoy=True)
+            for contender in run.random.sample(contenders, len(contenders)):
+                seen[contender].append(self.request(contender, warms_up=n < 0))
+        return [requests[3:] for requests in seen.values()]
+
+    def request(self, contender, warms_up=False, decoy=False):
+        """One timed request: (number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy is of all
+        kinds of inputs, and nobody looks at the clock."""
+        run, own = self.run, self.each[contender]  # the least seconds of a call so far
+        # The solution gets as many calls as the reference, whatever its first of them take.
+        each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
+        most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
-        kinds = [name for name, distribution in DISTRIBUTIONS.items() if distribution.suits(run.dtype, run.problem)]
-        names = [run.random.choice(kinds if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
+        names = [run.random.choice([*ORDINARY, *run.hard] if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
         calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
-        took = run.request(contender, calls, number * self.reference_seconds, timed=True)
+        answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
         inside = [] if decoy else contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
             inside = []
         if contender is run.solution:
-            for wrong in filter(None, map(run.examine, calls)):
+            for wrong in filter(None, map(run.examine, calls, answers)):
                 raise Wrong(wrong)
-        if contender is run.solution and not decoy:
-            self.compare_with_memory(number, min([took, *([sum(inside) * 1e-6] if inside else [])]))
+        if not decoy:
+            self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
+            if contender is run.solution:
+                self.compare_with_memory(number, min(took, sum(inside) * 1e-6 if inside else took))
         return number, took, inside
 
     def compare_with_memory(self, number, seconds):
@@ -828,37 +813,12 @@ class Stopwatch:
             moved = f"{number} calls must move {number * self.bytes / 1e6:.0f} MB, which takes this GPU's memory {duration(least * 1e6)}"
             raise Wrong(f"impossible: {moved}, and {duration(seconds * 1e6)} are said to have passed")
 
-    def measure(self, *contenders, rounds=ROUNDS):
-        """The requests of each contender, in turns. The solution gets as many calls as the reference, whatever its first of them take."""
-        run, seen, estimates = self.run, {c: [] for c in contenders}, {}
-
-        def ask(contender, estimate):
-            number, took, _ = made = self.request(contender, estimate)
-            each = max((took - self.fixed) / number, self.target / self.most / 4)
-            estimates[contender] = min(each, estimates.get(contender, math.inf))
-            return made
-
-        for contender in contenders:  # warms them up, and tells how many calls a request can have
-            for _ in range(3):
-                ask(contender, self.target / 2)
-        between = run.random.randrange(rounds)
-        for n in range(rounds):
-            run.progress("timing")
-            if run.solution in contenders:
-                slow = estimates[run.solution]
-                estimates[run.solution] = min(slow, max(estimates[run.reference], slow * self.target / LONGEST))
-                if n == between:
-                    self.request(run.solution, estimates[run.solution], decoy=True)
-            for contender in run.random.sample(contenders, len(contenders)):
-                seen[contender].append(ask(contender, estimates[contender]))
-        return list(seen.values())
-
     def summary(self, requests):
         """`outside`: how the time of a request grows with the number of its calls, for each call."""
         outside = [(took - min(self.fixed, took / 2)) / number * 1e6 for number, took, _ in requests]
         inside = spread([us for _, _, each in requests for us in each] or [0.0])
         told = {"outside_us": statistics.median(outside), "inside_us": inside["median_us"], "inside": inside}
-        return told | {"calls": sum(n for n, _, _ in requests), "requests": [(n, took * 1e6) for n, took, _ in requests]}
+        return told | {"calls": sum(n for n, *_ in requests), "requests": [(n, took * 1e6) for n, took, _ in requests]}
 
     def settle(self, reference, solution):
         """Which clock counts, and the ratio by it."""
@@ -969,23 +929,24 @@ def new_slab(options):
 
 def load(run, contender, text, arguments=None):
     """Has a contender load this text. Returns the constructor's arguments."""
-    who, prefix = contender.who, run.problem.prefix
-    classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
+    plain = {"reference": "Model", "solution": "ModelNew"}[contender.who]
+    classes = (run.problem.prefix + plain, plain)
     guarded = dict(contender.ask("start", STARTING).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
         contender.opened.callback(os.close, contender.memory)
-    if who == "solution":
+    if contender.who == "solution":
         run.guard = guarded
         for what in (what for what in LEFT_OPEN if not guarded.get(what)):
             run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     file = {"path": os.path.abspath(contender.path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
-    if answer.get("class") not in classes:
-        raise contender.fault(f"'s process says that it has loaded {printable(answer.get('class'))}")
-    say(f"{who:<10}{contender.path}: {answer['class']}")
-    if contender.pass_on("stdout"):
-        run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
+    if (found := answer.get("class")) not in classes:
+        missing = CannotRun(f"--{contender.who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
+        raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
+    say(f"{contender.who:<10}{contender.path}: {found}")
+    if contender.printed("stdout"):
+        run.check("standard output", "note", f"the {contender.who} prints while it is loaded; it stands on standard error here")
     return answer.get("arguments")
 
 
@@ -997,14 +958,13 @@ def judge(run, texts):
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py")]  # ends both groups when the judge has ended
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
-        relay = functools.partial(say, file=sys.stderr)
-        contender = functools.partial(Contender, slab=run.slab, relay=relay, warden=warden.stdin.fileno())
+        contender = functools.partial(Contender, slab=run.slab, warden=warden.stdin.fileno())
         run.progress("loading the reference")
         run.reference = stack.enter_context(contender("reference", options.reference))
         arguments = load(run, run.reference, texts["reference"])
         try:
             if not options.forward_only:
-                run.refer([run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
+                run.request(run.reference, [run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
                 run.gradients = True
         except CannotRun as reason:
             run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
@@ -1038,11 +998,10 @@ def referee(options):
         torch.cuda.set_device(options.device)
     texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
     run, problem = Run(options), PROBLEMS[options.problem]
+    number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
+    sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    precision = options.dtype + ", TF32 allowed" * options.tf32
-    size = f"{'batch x N' if problem.inverse else 'N' if problem.square else 'K x M x N'} = {label(run.dims)}{options.expected}"
-    number = f" (KernelBench level 1, problem {problem.number})" if problem.number else ""
-    say(f"{problem.formula}{number}, {precision}, {size}")
+    say(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
     say(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     judge(run, texts)
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
@@ -1087,15 +1046,13 @@ def main(argv=None):
         return referee(parse(argv))
     except SystemExit as stop:  # argparse has said what is wrong
         return stop.code or 0
-    except torch.OutOfMemoryError as error:
-        status, why = 2, f"not enough memory ({error}); a smaller --size may fit"
-    except KeyboardInterrupt:
-        status, why = 130, "interrupted"
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more when it ends
         return 141
-    except (CannotRun, OSError) as reason:  # OSError: no file or process more, no such driver
-        status, why = 2, str(reason)
+    except KeyboardInterrupt:
+        status, why = 130, "interrupted"
+    except (CannotRun, OSError, torch.OutOfMemoryError) as reason:  # OSError: no file or process more, no such driver
+        status, why = 2, f"{reason}" + "; a smaller --size may fit" * isinstance(reason, torch.OutOfMemoryError)
     print(f"check.py: {why}", file=sys.stderr)
     return status
 

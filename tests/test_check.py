@@ -119,12 +119,11 @@ class Shared:
 
     contender = None
 
-    def __new__(cls, real, slab, relay):
+    def __new__(cls, real, slab):
         alive = cls.contender and cls.contender.slab is slab and cls.contender.process.poll() is None
         if not alive:
             cls.drop()
-            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab, lambda line: None)
-        cls.contender.relay = relay
+            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab)
         return contextlib.nullcontext(cls.contender)
 
     @classmethod
@@ -154,9 +153,9 @@ def quick(forks, small_slab, monkeypatch):
     forks.begin()
     real = check.Contender
 
-    def contender(who, path, slab, relay, **others):
+    def contender(who, path, slab, **others):
         shared = who == "reference" and slab is small_slab and path == str(ROOT / "reference_model.py")
-        return Shared(real, slab, relay) if shared else real(who, path, slab, relay, **others)
+        return Shared(real, slab) if shared else real(who, path, slab, **others)
 
     monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
     real_slab = check.new_slab
