@@ -15,8 +15,7 @@ with the reference's, by a clock of its own, and compares those results as well.
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
-An element of a float32 result may be off by 1.5e-6 of (|A||B|)'s, or twice what the reference's worst is off by on the same input.
-docs/judge.md has the rest: other bounds, clocks, attacks, what the kernel keeps apart. It is a judge and no sandbox: a child runs as you.
+docs/judge.md has the rest: bounds, clocks, attacks, what the kernel keeps apart. It is a judge and no sandbox: a child runs as you.
 """
 
 import argparse
@@ -44,6 +43,7 @@ import timeit
 import traceback
 import types
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from judge.guard import LEFT_OPEN, LIBC, guard
@@ -185,7 +185,7 @@ class Child:
         exec(compile(text, path, "exec"), names)
         found = next((name for name in classes if name in names), None)
         if found is None:
-            return {}
+            return {"class": None}
         if arguments is None:
             arguments = list(names["get_init_inputs"]()) if "get_init_inputs" in names else []
         self.model = names[found](*arguments).to(self.device)
@@ -256,7 +256,7 @@ class Child:
         if self.slab.bytes.data_ptr() != self.at:
             return {"wrong": "an input is moved to other memory (share_memory_() does so), where later inputs do not arrive"}
         results = []
-        for name, X, shape in zip(self.names, answer, shapes, strict=True):
+        for name, X, shape in zip(self.names, answer, shapes, strict=False):
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
             wanted = {"shape": shape, "dtype": self.dtype, "device": self.device, "layout": torch.strided}
@@ -307,31 +307,32 @@ def printable(text, most=400):
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
 
 
-class Contender(contextlib.AbstractContextManager):
+class Contender(contextlib.ExitStack):
     """A file and the child that runs it ('solution' or 'reference'): a process group, stopped but for the time in which it answers."""
 
     def __init__(self, who, path, slab, others=(), warden=None):
+        super().__init__()
         self.who, self.path, self.slab, self.relayed, self.memory = who, path, slab, 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        self.opened = contextlib.ExitStack()
-        self.files = {name: self.opened.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
+        self.files = {name: self.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
         self.heard = dict.fromkeys(self.files, 0)  # bytes
-        self.channel, other = map(self.opened.enter_context, socket.socketpair())
+        self.channel, other = map(self.enter_context, socket.socketpair())
         spec = {"judge": os.getpid(), "others": others, "channel": other.fileno()}
         spec |= {"device": str(slab.device), "size": slab.size, "place": slab.place}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **self.files, pass_fds=passed, start_new_session=True)
+        self.callback(self.wait, LOADING)  # a driver may hold it
+        self.callback(send, signal.SIGKILL, self.process.pid)
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
         other.close()
 
-    def __exit__(self, *_):
-        send(signal.SIGKILL, self.process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
-            self.process.wait(LOADING)
-        self.opened.close()
+    def wait(self, seconds):
+        """How the child has ended, if it does so in time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
 
     def stop(self):
         """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
@@ -386,10 +387,9 @@ class Contender(contextlib.AbstractContextManager):
 
     def end(self):
         """How the child has ended, after its last words."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
+        code = self.wait(5)
         self.printed("stderr")
-        if (code := self.process.returncode) is None:
+        if code is None:
             return "closes its channel"
         names = {-number: number.name for number in signal.Signals}
         return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(code, f'signal {-code}')}"
@@ -423,16 +423,10 @@ class Contender(contextlib.AbstractContextManager):
         return torch.as_strided(flat.view(dtype), shape, strides).clone(memory_format=torch.contiguous_format)
 
 
-# ==== 4. The report ====
+# ==== 4. The judgement: values ====
 
 MODES = {"forward": "", "gradients": ", gradients"}  # and how the table calls them
 EXAMPLES = 3  # of one finding
-
-
-def ratio(timing):
-    bound = timing["lower_bound"] and not timing["slower"]
-    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
-    return f"{'at least ' * bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"] + unknown
 
 
 def show(details):
@@ -442,95 +436,37 @@ def show(details):
         say(f"    ... and {len(details) - EXAMPLES} more")
 
 
-class Report:
-    """Prints what is found as it is found, on stdout; what is being done, on stderr; and keeps everything for --json."""
-
-    LINE = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}"
-
-    def __init__(self):
-        self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
-        self.findings = {}  # what is wrong: the first of each kind
-
-    def progress(self, what):
-        say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
-
-    def check(self, name, verdict, *details):
-        self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
-        if verdict == "WRONG":
-            self.findings.setdefault(name, details[0])
-        say(f"{verdict:<6} {name}: {details[0]}")
-        show(details[1:])
-
-    def row(self, call, wrong):
-        """One call that was judged."""
-        name, size = call.name + MODES[call.mode], label(call.dims)
-        self.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
-        if wrong:
-            self.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
-
-    def table(self):
-        """The rows so far, a line for each kind of input."""
-        say("\n" + self.LINE.format("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
-        for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
-            if rows := [row for row in self.rows if row["input"] == name]:
-                largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
-                worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
-                numbers = [f"{worst[k]:.1e}" if k in worst else "-" for k in ("reference_error", "error", "bound")]
-                wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
-                unjudged = sum(row.get("unjudged", 0) for row in rows)
-                verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * (unjudged > 0)
-                say(self.LINE.format(name, len(rows), largest, *numbers, verdict))
-                show(wrong)
-        say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
-
-    def times(self, what, timing, clock):
-        """What one Stopwatch has found, `clock` being the contenders' own."""
-        for who, name in (("alone", "reference, alone"), ("reference", "reference"), ("solution", "solution")):
-            times, inside = timing[who], timing[who]["inside"]
-            span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
-            told = f"by {clock} {span}, from outside {duration(times['outside_us'])}; {times['calls']} calls"
-            say(f"       {what:<20} {name:<17} {duration(times['us']):>8}; {told}")
-            if inside["p90_us"] > FAR * inside["median_us"] and who != "alone":
-                slow = f"one in ten calls of the {who} takes {FAR} times the median or more"
-                self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
-        shown = ratio(timing) if timing["ratio"] else "no ratio, because --seed repeats a run"
-        say(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
-        if timing["clock"] == "outside":
-            apart = f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}"
-            counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
-            self.check(f"clocks, {what}", "note", f"{apart}. {counts}")
-
-
-# ==== 5. The judgement: values ====
-
-
 @dataclass
 class Call:
     name: str  # of the inputs' distribution
     dims: tuple
+    mode: str
     nbytes: int  # that the inputs take in a slab
     shapes: list  # of the results
     make: Callable  # the inputs, the same each time
-    mode: str = "forward"
     copy_of: "Call | None" = None  # whose inputs are the same
-    row: dict = field(default_factory=dict)
+    row: dict = field(default_factory=dict)  # of the record
 
     # A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold.
     inputs = functools.cached_property(lambda self: self.make())
 
 
-class Run(Report):
-    """One solution, one reference, and how they are to be compared."""
+class Run:
+    """One solution, one reference, and how they are to be compared. Prints what is found as it is found, on stdout; what is being done, on
+    stderr; and keeps everything for --json."""
+
+    LINE = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}"
 
     def __init__(self, options):
-        super().__init__()
+        self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
+        self.findings = {}  # what is wrong: the first of each kind
         self.options, self.problem, self.dtype = options, PROBLEMS[options.problem], DTYPES[options.dtype]
         self.slab, self.cuda, self.tf32 = new_slab(options), options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
         self.seed = int.from_bytes(os.urandom(6), "little") if options.seed is None else options.seed
         self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
         self.dims, self.most = self.problem.timed(options.size, self.cuda), self.problem.most(options.size)
-        self.hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype, self.problem)]
+        self.hard = [name for name in HARD if suits(name, self.dtype, self.problem)]
         self.wait = torch.cuda.synchronize if self.cuda else lambda: None
         self.quiet = self.probe()  # seconds, before any line of the solution has run
         self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
@@ -549,6 +485,33 @@ class Run(Report):
             if time.perf_counter() > deadline:
                 raise CannotRun(f"{self.slab.device} is at work while no call is answered: by the solution, or by others")
 
+    # ---- The report. ----
+
+    def progress(self, what):
+        say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
+
+    def check(self, name, verdict, *details):
+        self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
+        if verdict == "WRONG":
+            self.findings.setdefault(name, details[0])
+        say(f"{verdict:<6} {name}: {details[0]}")
+        show(details[1:])
+
+    def table(self):
+        """The rows so far, a line for each kind of input."""
+        say("\n" + self.LINE.format("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
+        for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
+            if rows := [row for row in self.rows if row["input"] == name]:
+                largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
+                worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
+                numbers = [f"{worst[k]:.1e}" if k in worst else "-" for k in ("reference_error", "error", "bound")]
+                wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
+                unjudged = sum(row.get("unjudged", 0) for row in rows)
+                verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * (unjudged > 0)
+                say(self.LINE.format(name, len(rows), largest, *numbers, verdict))
+                show(wrong)
+        say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
+
     # ---- Requests. ----
 
     def call(self, name, dims, mode="forward"):
@@ -558,12 +521,12 @@ class Run(Report):
 
         def inputs(number=self.drawn):
             draw = Draw(self.seed, number, self.slab.device, self.tf32)
-            made = zip(DISTRIBUTIONS[name].make(draw, self.dtype, *operands), signs, strict=True)
+            made = zip(inputs_of(name, draw, self.dtype, *operands), signs, strict=True)
             made = self.problem.given([X * sign for X, sign in made], self.dtype)
             return [X.to(self.dtype).contiguous() for X in (*made, *(draw.normal(*result) for _ in range(mode == "gradients")))]
 
         read, made = ([*operands, result], [result, *operands]) if mode == "gradients" else (operands, [result])
-        return Call(name, dims, room(self.dtype, *read), made, inputs, mode)
+        return Call(name, dims, mode, room(self.dtype, *read), made, inputs)
 
     def request(self, contender, calls, expected=0.0, timed=False):
         """Asks for calls of one mode. Returns each one's results, or what is wrong with them; and the seconds from outside, which are
@@ -571,15 +534,15 @@ class Run(Report):
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
-        count, mode = len(calls[0].inputs), calls[0].mode
-        names = self.problem.results if mode == "gradients" else ["the result"]
+        count = len(calls[0].inputs)
         laid = list(range(len(operands)))
         if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
             self.random.shuffle(laid)
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
-        contender.ask("prepare", limit, mode=mode, dtype=self.options.dtype, names=names, shapes=shapes, inputs=inputs, timed=timed)
+        asked = {"names": self.problem.results, "shapes": shapes, "inputs": inputs, "timed": timed}
+        contender.ask("prepare", limit, mode=calls[0].mode, dtype=self.options.dtype, **asked)
         views = [self.slab.view(self.dtype, *place) for place in places]
         for X, view in zip(operands, views, strict=True):  # while the child stands still
             view.copy_(X)
@@ -630,9 +593,8 @@ class Run(Report):
         they could loosen the bound."""
         if isinstance(results, str):
             return results
-        distribution = DISTRIBUTIONS[call.name]
         for i, (name, keep, X, Y) in enumerate(self.problem.products(*call.inputs)):
-            exact = distribution.exact and call.mode != "gradients" and not self.problem.inverse
+            exact = call.name == "integers" and call.mode != "gradients" and not self.problem.inverse
             roundings = self.problem.roundings * (name != "C")
             C, truth = results[i], Truth(X, Y, keep, exact, self.tf32, self.problem.inverse, roundings)
             errors = truth.errors(C)
@@ -660,7 +622,7 @@ class Run(Report):
         if len(beyond):
             return f"C{located(C, tuple(beyond[0].tolist()))} beyond the diagonal, where exact zeros belong"
         tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
-        if distribution.kernelbench and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
+        if call.name == "uniform" and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
             return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"
 
     # ---- Which calls. ----
@@ -716,7 +678,10 @@ def judge_values(run):
             references, took = run.request(run.reference, group)
             answers, _ = run.request(run.solution, group, took)
             for call, results, reference in zip(group, answers, references, strict=True):
-                run.row(call, run.examine(call, results, reference))
+                name, size, wrong = call.name + MODES[call.mode], label(call.dims), run.examine(call, results, reference)
+                run.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
+                if wrong:
+                    run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
                 del call.inputs  # memory
                 if (key := id(call.copy_of or call)) in twice and isinstance(results, list):
                     if (first := kept.setdefault(key, results)) is results:
@@ -724,7 +689,7 @@ def judge_values(run):
                     made += 1
                     for name, *both in zip(run.problem.results, results, first, strict=False):
                         if at := first_difference(*both):
-                            differ.append(f"{label(call.dims)}: two calls with the same inputs differ at {name}{at}")
+                            differ.append(f"{size}: two calls with the same inputs differ at {name}{at}")
             if run.cuda:
                 torch.cuda.empty_cache()  # sizes differ: the contenders want what the judge's cache keeps of the last ones
     finally:
@@ -735,7 +700,7 @@ def judge_values(run):
     run.check("the same bits for the same inputs", *(["WRONG", *differ] if differ else ["ok", made]))
 
 
-# ==== 6. The judgement: time ====
+# ==== 5. The judgement: time ====
 
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
@@ -743,6 +708,12 @@ LONGEST = 2.0  # seconds of a request to a solution slower than the reference, b
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
 MOST_CALLS = {"cuda": 256, "cpu": 64}  # in one request
 TOLERANCE = (0.02, 0.07)  # between the child's clock and the judge's: besides the reference's noise, and at most
+
+
+def ratio(timing):
+    bound = timing["lower_bound"] and not timing["slower"]
+    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
+    return f"{'at least ' * bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"] + unknown
 
 
 class Stopwatch:
@@ -839,6 +810,7 @@ class Stopwatch:
         return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": by_both}
 
     def judge(self):
+        """Times the solution in turns with the reference, and says what was found."""
         run, what = self.run, {"forward": "forward", "gradients": "forward + backward"}[self.mode]
         try:
             times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
@@ -847,10 +819,24 @@ class Stopwatch:
         if run.options.seed is not None:  # who knew the seed could have prepared
             times["ratio"] = None
         run.check(f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element")
-        run.times(what, times, "CUDA events" if run.cuda else "its own clock")
+        clock = "CUDA events" if run.cuda else "its own clock"
+        for who, name in (("alone", "reference, alone"), ("reference", "reference"), ("solution", "solution")):
+            mine, inside = times[who], times[who]["inside"]
+            span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
+            told = f"by {clock} {span}, from outside {duration(mine['outside_us'])}; {mine['calls']} calls"
+            say(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
+            if inside["p90_us"] > FAR * inside["median_us"] and who != "alone":
+                slow = f"one in ten calls of the {who} takes {FAR} times the median or more"
+                run.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
+        shown = ratio(times) if times["ratio"] else "no ratio, because --seed repeats a run"
+        say(f"       {what:<20} {shown}, by {clock if times['clock'] == 'inside' else 'the time from outside'}")
+        if times["clock"] == "outside":
+            apart = f"the solution's process and the judge measure times that differ by more than {times['tolerance']:.0%}"
+            counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
+            run.check(f"clocks, {what}", "note", f"{apart}. {counts}")
 
 
-# ==== 7. Command line ====
+# ==== 6. Command line ====
 
 
 def read_text(path, option):
@@ -934,14 +920,14 @@ def load(run, contender, text, arguments=None):
     guarded = dict(contender.ask("start", STARTING).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
-        contender.opened.callback(os.close, contender.memory)
+        contender.callback(os.close, contender.memory)
     if contender.who == "solution":
         run.guard = guarded
         for what in (what for what in LEFT_OPEN if not guarded.get(what)):
             run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     file = {"path": os.path.abspath(contender.path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
-    if (found := answer.get("class")) not in classes:
+    if (found := answer.get("class", "nothing")) not in classes:
         missing = CannotRun(f"--{contender.who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
         raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
     say(f"{contender.who:<10}{contender.path}: {found}")

@@ -82,7 +82,7 @@ def make_inputs(bench, problem, a_shape, b_shape, dtype=torch.float32, inputs="u
     """A and B of a problem, as check.py draws them. The triangular ones hold zeros outside their triangle, because the reference reads
     those."""
     draw = check.Draw(bench.seed, inputs, torch.device(bench.device))
-    return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.DISTRIBUTIONS[inputs].make(draw, dtype, a_shape, b_shape)]
+    return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
 
 @torch.no_grad()

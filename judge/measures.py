@@ -6,7 +6,6 @@ check.py judges by it; tests and benchmarks use the same. docs/judge.md derives 
 import math
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -209,51 +208,50 @@ def dominant(X, dtype):
     return L + torch.diag_embed(before.copysign(own))
 
 
-@dataclass(frozen=True)
-class Distribution:
-    one: Callable
-    wide: bool = False  # needs the exponent range of float32: not for the 16-bit types
-    float32_only: bool = False  # about the ends of float32's range
-    exact: bool = False  # every term and sum is representable: no error is allowed
-    kernelbench: bool = False  # what KernelBench draws, so its criterion applies
-
-    def suits(self, dtype, problem):
-        return dtype == torch.float32 and not problem.inverse if self.float32_only else not (self.wide and narrow(dtype))
-
-    def make(self, draw, dtype, *shapes):
-        """A and, for two shapes, B. Hard matrices are the same in all of a batch."""
-        part = slice(None if self in ORDINARY.values() else -2, None)
-        return [self.one(draw, shape[part], second, dtype).expand(shape) for second, shape in enumerate(shapes)]
-
-
 ORDINARY = {
-    "uniform": Distribution(lambda draw, shape, *_: draw.uniform(*shape), kernelbench=True),
-    "normal": Distribution(lambda draw, shape, *_: draw.normal(*shape)),
-    "signed": Distribution(lambda draw, shape, *_: 2 * draw.uniform(*shape) - 1),
+    "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # as KernelBench draws
+    "normal": lambda draw, shape, *_: draw.normal(*shape),
+    "signed": lambda draw, shape, *_: 2 * draw.uniform(*shape) - 1,
+}
+WIDE = {  # these need the exponent range of float32: not for the 16-bit types
+    "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
+    "rows of A over 16 decades": partial(_scaled, of="A", along=0),
+    "columns of A over 16": partial(_scaled, of="A", along=1),
+    "rows of B over 16": partial(_scaled, of="B", along=0),
+    "columns of B over 16": partial(_scaled, of="B", along=1),
+    "graded inversely 1e+-15": _graded,
+    "one tiny entry": partial(_single, value=1e-30),
+    "one huge entry": partial(_single, value=1e30),
+}
+EXTREME = {  # about the ends of float32's range: for no other type
+    "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),  # |A||B| stays below the largest number
+    "about 1e18 and 1e-20": partial(_about, scales=(1e18, 1e-20)),
+    "about 1e-20": partial(_about, scales=(1e-20, 1e-20)),
+    "denormals and 1e10": partial(_about, scales=(1e-39, 1e10)),
 }
 HARD = {
-    "integers": Distribution(_integers, exact=True),
-    "sparse": Distribution(lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02)),
-    "identity A": Distribution(lambda draw, shape, second, dtype: draw.normal(*shape) if second else _identity(draw, shape)),
-    "elimination": Distribution(_elimination),
-    "unit diagonal": Distribution(lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1)),  # as LU with pivoting
-    "Cholesky, near singular": Distribution(_cholesky),
-    "rows of A over 2 decades": Distribution(partial(_scaled, of="A", along=0, span=1)),
-    "lognormal, sigma 3": Distribution(lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)), wide=True),
-    "rows of A over 16 decades": Distribution(partial(_scaled, of="A", along=0), wide=True),
-    "columns of A over 16": Distribution(partial(_scaled, of="A", along=1), wide=True),
-    "rows of B over 16": Distribution(partial(_scaled, of="B", along=0), wide=True),
-    "columns of B over 16": Distribution(partial(_scaled, of="B", along=1), wide=True),
-    "graded inversely 1e+-15": Distribution(_graded, wide=True),
-    "one tiny entry": Distribution(partial(_single, value=1e-30), wide=True),
-    "one huge entry": Distribution(partial(_single, value=1e30), wide=True),
-    # 1e17 and more; |A||B| stays just below the largest number.
-    "near overflow": Distribution(lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape), float32_only=True),
-    "about 1e18 and 1e-20": Distribution(partial(_about, scales=(1e18, 1e-20)), float32_only=True),
-    "about 1e-20": Distribution(partial(_about, scales=(1e-20, 1e-20)), float32_only=True),
-    "denormals and 1e10": Distribution(partial(_about, scales=(1e-39, 1e10)), float32_only=True),
+    "integers": _integers,
+    "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
+    "identity A": lambda draw, shape, second, dtype: draw.normal(*shape) if second else _identity(draw, shape),
+    "elimination": _elimination,
+    "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
+    "Cholesky, near singular": _cholesky,
+    "rows of A over 2 decades": partial(_scaled, of="A", along=0, span=1),
+    **WIDE,
+    **EXTREME,
 }
 DISTRIBUTIONS = ORDINARY | HARD
+
+
+def suits(name, dtype, problem):
+    return dtype == torch.float32 and not problem.inverse if name in EXTREME else not (name in WIDE and narrow(dtype))
+
+
+def inputs_of(name, draw, dtype, *shapes):
+    """A and, for two shapes, B. Hard matrices are the same in all of a batch."""
+    part = slice(-2 if name in HARD else None, None)
+    return [DISTRIBUTIONS[name](draw, shape[part], second, dtype).expand(shape) for second, shape in enumerate(shapes)]
+
 
 # ==== 4. Truth and errors ====
 
@@ -280,10 +278,9 @@ def float64_product(X, Y, keep):
     kept = keep(torch.ones(rows, columns, dtype=torch.bool, device=X.device))
     C = X.new_zeros(*X.shape[:-1], columns)
     for part in (slice(first, first + rows // 8 + 1) for first in range(0, rows, rows // 8 + 1)):
-        there = [Z.any(0).nonzero().flatten().tolist() for Z in (X[..., part, :].flatten(0, -2), kept[part])]
-        if all(there):
-            k, j = (slice(found[0], found[-1] + 1) for found in there)
-            C[..., part, j] = X[..., part, k] @ Y[..., k, j]
+        there = (Z.any(0).nonzero()[:, 0].tolist() or [0] for Z in (X[..., part, :].flatten(0, -2), kept[part]))
+        k, j = (slice(found[0], found[-1] + 1) for found in there)
+        C[..., part, j] = X[..., part, k] @ Y[..., k, j]
     return keep(C)
 
 

@@ -129,7 +129,7 @@ class Shared:
     @classmethod
     def drop(cls):
         if cls.contender:
-            cls.contender.__exit__()
+            cls.contender.close()
         cls.contender = None
 
 
