@@ -183,12 +183,10 @@ class Child:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         names = {}
         exec(compile(text, path, "exec"), names)
-        found = next((name for name in classes if name in names), None)
-        if found is None:
-            return {"class": None}
         if arguments is None:
-            arguments = list(names["get_init_inputs"]()) if "get_init_inputs" in names else []
-        self.model = names[found](*arguments).to(self.device)
+            arguments = list(names.get("get_init_inputs", list)())
+        if found := next((name for name in classes if name in names), None):
+            self.model = names[found](*arguments).to(self.device)
         sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
@@ -240,8 +238,8 @@ class Child:
     def forward(self, *operands):
         return (self.model(*operands),)
 
-    def gradients(self, *operands_and_gradient):
-        *operands, G = operands_and_gradient
+    def gradients(self, *operands):
+        *operands, G = operands
         C = self.model(*operands)
         if not C.requires_grad:
             raise Wrong("the result does not require a gradient when the inputs do")
@@ -463,7 +461,7 @@ class Run:
         self.options, self.problem, self.dtype = options, PROBLEMS[options.problem], DTYPES[options.dtype]
         self.slab, self.cuda, self.tf32 = new_slab(options), options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
-        self.seed = int.from_bytes(os.urandom(6), "little") if options.seed is None else options.seed
+        self.seed = random.SystemRandom().getrandbits(48) if options.seed is None else options.seed
         self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
         self.dims, self.most = self.problem.timed(options.size, self.cuda), self.problem.most(options.size)
         self.hard = [name for name in HARD if suits(name, self.dtype, self.problem)]
@@ -518,15 +516,15 @@ class Run:
         """A call with fresh inputs, of which each matrix has a random sign."""
         self.drawn += 1
         (*operands, result), signs = self.problem.shapes(dims), self.random.choices((1, -1), k=len(self.problem.names))
+        backward = mode == "gradients"
 
         def inputs(number=self.drawn):
             draw = Draw(self.seed, number, self.slab.device, self.tf32)
             made = zip(inputs_of(name, draw, self.dtype, *operands), signs, strict=True)
             made = self.problem.given([X * sign for X, sign in made], self.dtype)
-            return [X.to(self.dtype).contiguous() for X in (*made, *(draw.normal(*result) for _ in range(mode == "gradients")))]
+            return [X.to(self.dtype).contiguous() for X in (*made, *(draw.normal(*result) for _ in range(backward)))]
 
-        read, made = ([*operands, result], [result, *operands]) if mode == "gradients" else (operands, [result])
-        return Call(name, dims, mode, room(self.dtype, *read), made, inputs)
+        return Call(name, dims, mode, room(self.dtype, *operands, *[result] * backward), [result, *operands * backward], inputs)
 
     def request(self, contender, calls, expected=0.0, timed=False):
         """Asks for calls of one mode. Returns each one's results, or what is wrong with them; and the seconds from outside, which are
@@ -642,17 +640,17 @@ class Run:
         calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
         calls += [self.call(name, self.dims) for name in (self.hard if cuda or size <= 600 else self.random.sample(self.hard, 6))]
         calls += [self.call("normal", dims) for dims in some_batches(4 * batches, *drawn)]
-        calls.append(small := self.call("normal", self.near(300)))
-        again = [(small, 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)]
+        calls.append(self.call("normal", self.near(300)))
+        again = [calls[-1]] * 6 + [next(call for call in calls if call.name == "normal" and call.dims == self.dims)] * 2
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2]
             dims += some_batches((8 if cuda else 4) * batches, *drawn)
             made = [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
-            again += [(call, 2) for call in made if size / 2 < max(call.dims) <= size][:2]
+            again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
-        calls += [replace(call, copy_of=call, row={}) for call, copies in again for _ in range(copies)]
+        calls += [replace(call, copy_of=call, row={}) for call in again]
         self.random.shuffle(calls)
         return calls
 
@@ -839,22 +837,13 @@ class Stopwatch:
 # ==== 6. Command line ====
 
 
-def read_text(path, option):
-    try:
-        with open(path, encoding="utf-8") as f:
-            return f.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotRun(f"{option} {path}: cannot be read ({error}); a Python file is accepted") from None
-
-
 def number(kind, least, most):
-    """An argparse type."""
+    what = "a whole number" if kind is int else "a number of seconds"
 
     def parse(text):
         with contextlib.suppress(ValueError):
             if least <= (value := kind(text)) <= most:
                 return value
-        what = "a whole number" if kind is int else "a number of seconds"
         raise argparse.ArgumentTypeError(f"{text!r} is given; {what} from {least} to {most} is accepted")
 
     return parse
@@ -982,7 +971,13 @@ def referee(options):
         raise CannotRun(f"--json {options.json}: {why}")  # found out before the long work
     if options.device.type == "cuda":
         torch.cuda.set_device(options.device)
-    texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
+    texts = {}
+    for who, path in (("solution", options.solution), ("reference", options.reference)):
+        try:
+            with open(path, encoding="utf-8") as f:
+                texts[who] = f.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CannotRun(f"--{who} {path}: cannot be read ({error}); a Python file is accepted") from None
     run, problem = Run(options), PROBLEMS[options.problem]
     number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
     sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"

@@ -102,10 +102,7 @@ def product_errors(X, Y, results, keep=None):
     truth, rest = check.exact_product(X, Y, keep)
     bound, norm, errors = keep(X.double().abs() @ Y.double().abs()), truth.norm().item(), []
     for C in results:
-        off = keep(C).double() - truth
-        if rest is not None:  # what the float64 truth still misses
-            off -= rest
-        off.abs_()
+        off = (keep(C).double() - truth - rest).abs_()  # rest: what the float64 truth still misses
         worst = torch.where(off == 0, 0.0, off / bound).max().item() if C.numel() else 0.0
         errors.append((off.norm().item() / norm if norm else float(off.any()), worst))
     return errors, compared

@@ -8,7 +8,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 
 import torch
@@ -285,20 +285,18 @@ def float64_product(X, Y, keep):
 
 
 def exact_product(X, Y, keep=_everything):
-    """keep(X @ Y) as a pair of float64 (high, low); low is None where float64 products of narrower inputs leave nothing to correct."""
+    """keep(X @ Y) as a pair of float64 (high, low); low is 0.0 where float64 products of narrower inputs leave nothing to correct."""
     if X.dtype != torch.float64:
-        return float64_product(X, Y, keep), None
+        return float64_product(X, Y, keep), 0.0
     # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     high, low = X.new_zeros(2, *X.shape[:-1], Y.shape[-1])
-    y_parts = slices(Y, -2, bits)
-    for x in slices(X, -1, bits):
-        for y in y_parts:
-            part = float64_product(x, y, keep)
-            total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
-            back = total - high
-            low += (high - (total - back)) + (part - back)
-            high = total
+    for x, y in product(slices(X, -1, bits), slices(Y, -2, bits)):
+        part = float64_product(x, y, keep)
+        total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
+        back = total - high
+        low += (high - (total - back)) + (part - back)
+        high = total
     return high, low
 
 
@@ -307,10 +305,10 @@ def inverse_of(L, G, keep):
     in float64, and by what it is off where C is off by that."""
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
-    off, low = C.abs() @ (wide.abs() @ C.abs()), None
+    off, low = C.abs() @ (wide.abs() @ C.abs()), 0.0
     if G is not None:
         G, T = G.double(), C.mT
-        return keep(-(T @ (G @ T))), None, keep(off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT))
+        return keep(-(T @ (G @ T))), low, keep(off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT))
     if L.dtype == torch.float64:  # what C is off by itself: a step of Newton's method
         high, rest = exact_product(wide, C)
         low = keep(C @ (one - high - rest))
@@ -320,8 +318,6 @@ def inverse_of(L, G, keep):
 def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
-    if X.numel() and math.prod(float(torch.where(Z != 0, Z.abs(), math.inf).min()) for Z in (X, Y)) >= 2.0**-124:
-        return hits  # the least of all, so of most inputs no more has to be looked at
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
     x, y = (torch.where(Z != 0, torch.frexp(Z.double())[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
     for e in torch.unique(x[x < -124 - y.min()]).tolist():
@@ -370,9 +366,7 @@ class Truth:
 
     def errors(self, C):
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
-        off = C.detach().double() - self.high
-        if self.low is not None:
-            off -= self.low
+        off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
         relative = off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right
         return torch.where(self.judged, self.keep(relative), 0.0)
