@@ -43,8 +43,6 @@ import timeit
 import traceback
 import types
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 from judge.guard import LEFT_OPEN, LIBC, guard
 
@@ -127,17 +125,17 @@ class Slab:
 
     def __init__(self, device, size, place=None):
         self.device, self.size, self.place = device, size, place
-        if device.type == "cuda" and place is None:
-            self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
-            self.place = GpuMemory().export(self.bytes.data_ptr())
-        elif device.type == "cuda":
-            self.bytes = GpuMemory().open(place[0], device)[place[1] : place[1] + size]
-        else:
+        if device.type == "cpu":
             if place is None:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 os.ftruncate(self.place, size)
                 fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)  # a size for ever
             self.bytes = torch.frombuffer(mmap.mmap(self.place, size), dtype=torch.uint8)
+        elif place:
+            self.bytes = GpuMemory().open(place[0], device)[place[1] : place[1] + size]
+        else:
+            self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
+            self.place = GpuMemory().export(self.bytes.data_ptr())
 
     def view(self, dtype, shape, offset):
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
@@ -434,19 +432,26 @@ def show(details):
         say(f"    ... and {len(details) - EXAMPLES} more")
 
 
-@dataclass
 class Call:
-    name: str  # of the inputs' distribution
-    dims: tuple
-    mode: str
-    nbytes: int  # that the inputs take in a slab
-    shapes: list  # of the results
-    make: Callable  # the inputs, the same each time
-    copy_of: "Call | None" = None  # whose inputs are the same
-    row: dict = field(default_factory=dict)  # of the record
+    """A call with fresh inputs, of which each matrix has a random sign; or with those of another."""
 
-    # A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold.
-    inputs = functools.cached_property(lambda self: self.make())
+    def __init__(self, run, name, dims, mode="forward", copy_of=None):
+        run.drawn += copy_of is None
+        self.run, self.name, self.dims, self.mode, self.copy_of, self.row = run, name, dims, mode, copy_of, {}  # row: of the record
+        self.number = copy_of.number if copy_of else run.drawn
+        self.signs = copy_of.signs if copy_of else run.random.choices((1, -1), k=len(run.problem.names))
+        *self.operands, self.result = run.problem.shapes(dims)
+        self.gradient = [self.result] * (mode == "gradients")
+        self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
+        self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
+
+    @functools.cached_property
+    def inputs(self):
+        """A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold."""
+        run, draw = self.run, Draw(self.run.seed, self.number, self.run.device, self.run.tf32)
+        made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.signs, strict=True)
+        made = run.problem.given([X * sign for X, sign in made], run.dtype)
+        return [X.to(run.dtype).contiguous() for X in (*made, *(draw.normal(*shape) for shape in self.gradient))]
 
 
 class Run:
@@ -459,18 +464,27 @@ class Run:
         self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
         self.findings = {}  # what is wrong: the first of each kind
         self.options, self.problem, self.dtype = options, PROBLEMS[options.problem], DTYPES[options.dtype]
-        self.slab, self.cuda, self.tf32 = new_slab(options), options.device.type == "cuda", options.tf32
+        self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
         self.seed = random.SystemRandom().getrandbits(48) if options.seed is None else options.seed
         self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
+        self.call = functools.partial(Call, self)
         self.dims, self.most = self.problem.timed(options.size, self.cuda), self.problem.most(options.size)
+        self.slab = self.new_slab()
         self.hard = [name for name in HARD if suits(name, self.dtype, self.problem)]
         self.wait = torch.cuda.synchronize if self.cuda else lambda: None
         self.quiet = self.probe()  # seconds, before any line of the solution has run
         self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
         if self.cuda:
-            kilohertz, width, cache = (GpuMemory().attribute(n, options.device) for n in (36, 37, 38))
+            kilohertz, width, cache = (GpuMemory().attribute(n, self.device) for n in (36, 37, 38))
             self.memory = (2e3 * kilohertz * width / 8 or math.inf, cache)  # two words a clock
+
+    def new_slab(self):
+        """Room for as many calls as a request can have, as far as memory allows, and at least for one of the largest with its gradient."""
+        largest = [self.most + 1] * len(self.problem.headline(1))
+        one, least = (room(self.dtype, *self.problem.shapes(dims)) for dims in (self.dims, largest))
+        most = int(0.2 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
+        return Slab(self.device, max(one, least, min(MOST_CALLS[self.device.type] * one, most), 64 << 20))
 
     def probe(self):
         """Seconds that next to nothing takes on the GPU."""
@@ -481,7 +495,7 @@ class Run:
         deadline = time.perf_counter() + STOPPING
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
             if time.perf_counter() > deadline:
-                raise CannotRun(f"{self.slab.device} is at work while no call is answered: by the solution, or by others")
+                raise CannotRun(f"{self.device} is at work while no call is answered: by the solution, or by others")
 
     # ---- The report. ----
 
@@ -511,20 +525,6 @@ class Run:
         say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
 
     # ---- Requests. ----
-
-    def call(self, name, dims, mode="forward"):
-        """A call with fresh inputs, of which each matrix has a random sign."""
-        self.drawn += 1
-        (*operands, result), signs = self.problem.shapes(dims), self.random.choices((1, -1), k=len(self.problem.names))
-        backward = mode == "gradients"
-
-        def inputs(number=self.drawn):
-            draw = Draw(self.seed, number, self.slab.device, self.tf32)
-            made = zip(inputs_of(name, draw, self.dtype, *operands), signs, strict=True)
-            made = self.problem.given([X * sign for X, sign in made], self.dtype)
-            return [X.to(self.dtype).contiguous() for X in (*made, *(draw.normal(*result) for _ in range(backward)))]
-
-        return Call(name, dims, mode, room(self.dtype, *operands, *[result] * backward), [result, *operands * backward], inputs)
 
     def request(self, contender, calls, expected=0.0, timed=False):
         """Asks for calls of one mode. Returns each one's results, or what is wrong with them; and the seconds from outside, which are
@@ -574,7 +574,7 @@ class Run:
         """The results of one call, out of the child's memory; a string, where what was said of them is not believable."""
         try:
             if "no_memory" in said:
-                short = f"not enough memory on {self.slab.device} for the {contender.who}"
+                short = f"not enough memory on {self.device} for the {contender.who}"
                 raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
             if "wrong" in said:
                 return printable(said["wrong"])
@@ -650,7 +650,7 @@ class Run:
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
-        calls += [replace(call, copy_of=call, row={}) for call in again]
+        calls += [self.call(call.name, call.dims, call.mode, copy_of=call) for call in again]
         self.random.shuffle(calls)
         return calls
 
@@ -682,9 +682,8 @@ def judge_values(run):
                     run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
                 del call.inputs  # memory
                 if (key := id(call.copy_of or call)) in twice and isinstance(results, list):
-                    if (first := kept.setdefault(key, results)) is results:
-                        continue
-                    made += 1
+                    first = kept.setdefault(key, results)
+                    made += first is not results
                     for name, *both in zip(run.problem.results, results, first, strict=False):
                         if at := first_difference(*both):
                             differ.append(f"{size}: two calls with the same inputs differ at {name}{at}")
@@ -694,8 +693,8 @@ def judge_values(run):
         run.table()
     if not made and not run.findings:
         raise CannotRun("no call was made twice")
-    made = f"{made} calls were made twice, among the others"
-    run.check("the same bits for the same inputs", *(["WRONG", *differ] if differ else ["ok", made]))
+    found = ["WRONG", *differ] if differ else ["ok", f"{made} calls were made twice, among the others"]
+    run.check("the same bits for the same inputs", *found)
 
 
 # ==== 5. The judgement: time ====
@@ -719,7 +718,7 @@ class Stopwatch:
 
     def __init__(self, run, mode):
         """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
-        kind = run.slab.device.type
+        kind = run.device.type
         self.run, self.mode, self.most, self.fixed = run, mode, 2, 0.0
         self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials // ROUNDS)
         sample = run.call("uniform", run.dims, mode)
@@ -733,7 +732,7 @@ class Stopwatch:
         self.bytes = made + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
         most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
-            free = torch.cuda.mem_get_info(run.slab.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+            free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
         # What a request takes besides its calls, at least. The reference's clock can be believed; few calls, so that nothing grows with
         # their number.
@@ -801,7 +800,7 @@ class Stopwatch:
             t["us"] = t[f"{clock}_us"]
         # Calls may be too short for the judge's clock. The reference's own can be believed: what counts is the worse for the solution.
         # Where others use the machine, the calls that they let alone say what the reference takes.
-        best = min(t[who] for t in references for who in ("us", "inside_us"))
+        best = min(t["us"] for t in references)
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
         by_both = min(mine["inside_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance, "fixed_us": self.fixed * 1e6}
@@ -869,11 +868,10 @@ def parse(argv):
     add("--size", metavar="N", type=number(int, 1, 1 << 20), help="is timed (transposed_a: K; inverse: batches); judged to twice that")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    add("--device", type=device_of, default=device, help="cpu, cuda or cuda:1 (default: a GPU if any)")
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    add("--device", type=device_of, default=best, help="cpu, cuda or cuda:1 (default: a GPU if any)")
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
-    seconds = "seconds of a request beyond the reference's (default: 20); to load the file: ten times that"
-    add("--timeout", metavar="T", type=number(float, 0.1, 1e6), default=20.0, help=seconds)
+    add("--timeout", type=number(float, 0.1, 1e6), default=20.0, help="seconds of a request beyond the reference's (20); to load tenfold")
     add("--trials", metavar="T", type=number(int, 1, 100_000), help="calls to be timed at least (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
@@ -893,35 +891,29 @@ def parse(argv):
     return options
 
 
-def new_slab(options):
-    """Room for as many calls as one request can have, as far as memory allows, and at least for one of the largest with its gradient."""
-    problem, kind = PROBLEMS[options.problem], options.device.type
-    largest = [problem.most(options.size) + 1] * len(problem.headline(1))
-    one, least = (room(DTYPES[options.dtype], *problem.shapes(dims)) for dims in (problem.timed(options.size, kind == "cuda"), largest))
-    most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if kind == "cuda" else 2 << 30
-    return Slab(options.device, max(one, least, min(MOST_CALLS[kind] * one, most), 64 << 20))
-
-
-def load(run, contender, text, arguments=None):
+def begin(run, stack, who, text, arguments=None, **others):
     """Has a contender load this text. Returns the constructor's arguments."""
-    plain = {"reference": "Model", "solution": "ModelNew"}[contender.who]
+    run.progress(f"loading the {who}")
+    contender = stack.enter_context(Contender(who, getattr(run.options, who), run.slab, **others))
+    setattr(run, who, contender)
+    plain = {"reference": "Model", "solution": "ModelNew"}[who]
     classes = (run.problem.prefix + plain, plain)
     guarded = dict(contender.ask("start", STARTING).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
         contender.callback(os.close, contender.memory)
-    if contender.who == "solution":
+    if who == "solution":
         run.guard = guarded
         for what in (what for what in LEFT_OPEN if not guarded.get(what)):
             run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     file = {"path": os.path.abspath(contender.path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
     if (found := answer.get("class", "nothing")) not in classes:
-        missing = CannotRun(f"--{contender.who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
+        missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
         raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
-    say(f"{contender.who:<10}{contender.path}: {found}")
+    say(f"{who:<10}{contender.path}: {found}")
     if contender.printed("stdout"):
-        run.check("standard output", "note", f"the {contender.who} prints while it is loaded; it stands on standard error here")
+        run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
     return answer.get("arguments")
 
 
@@ -933,10 +925,7 @@ def judge(run, texts):
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py")]  # ends both groups when the judge has ended
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
-        contender = functools.partial(Contender, slab=run.slab, warden=warden.stdin.fileno())
-        run.progress("loading the reference")
-        run.reference = stack.enter_context(contender("reference", options.reference))
-        arguments = load(run, run.reference, texts["reference"])
+        arguments = begin(run, stack, "reference", texts["reference"], warden=warden.stdin.fileno())
         try:
             if not options.forward_only:
                 run.request(run.reference, [run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
@@ -946,9 +935,8 @@ def judge(run, texts):
         try:
             # Before any line of the solution has run: nothing that it does can slow this down.
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not options.no_timing and (run.gradients or mode == "forward")]
-            run.progress("loading the solution")
-            run.solution = stack.enter_context(contender("solution", options.solution, others=[warden.pid, run.reference.process.pid]))
-            load(run, run.solution, texts["solution"], arguments)
+            older = [warden.pid, run.reference.process.pid]
+            begin(run, stack, "solution", texts["solution"], arguments, others=older, warden=warden.stdin.fileno())
             judge_values(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()
