@@ -354,7 +354,6 @@ class Contender(contextlib.ExitStack):
             self.channel.settimeout(limit)
             with contextlib.suppress(OSError):  # who does not read will not answer
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
-            self.channel.settimeout(0)
             while not said.endswith(b"\n\n"):
                 ready, piece = select.select([self.channel], [], [], 0.1)[0], b""
                 with contextlib.suppress(OSError):  # a channel that answers in another way is closed
@@ -469,7 +468,10 @@ class Run:
         self.seed = random.SystemRandom().getrandbits(48) if options.seed is None else options.seed
         self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
         self.call = functools.partial(Call, self)
-        self.dims, self.most = self.problem.timed(options.size, self.cuda), self.problem.most(options.size)
+        self.dims = self.problem.headline(options.size)  # of timed calls
+        if self.problem.inverse:  # in batches of up to 2^24 elements, on a CPU 2^18
+            self.dims = (max(1, min(4096, (1 << (24 if self.cuda else 18)) // options.size**2)), *self.dims)
+        self.most = options.size * (2 if self.problem.square else 1)  # rows or columns that are judged
         self.slab = self.new_slab()
         self.hard = [name for name in HARD if suits(name, self.dtype, self.problem)]
         self.wait = torch.cuda.synchronize if self.cuda else lambda: None
@@ -687,6 +689,7 @@ def judge_values(run):
                     for name, *both in zip(run.problem.results, results, first, strict=False):
                         if at := first_difference(*both):
                             differ.append(f"{size}: two calls with the same inputs differ at {name}{at}")
+            del answers, references, results, reference
             if run.cuda:
                 torch.cuda.empty_cache()  # sizes differ: the contenders want what the judge's cache keeps of the last ones
     finally:
@@ -722,8 +725,8 @@ class Stopwatch:
         self.run, self.mode, self.most, self.fixed = run, mode, 2, 0.0
         self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials // ROUNDS)
         sample = run.call("uniform", run.dims, mode)
-        asked = [run.request(run.reference, [sample], timed=True) for _ in range(2)]
-        self.reference_seconds, results = max(took for _, took in asked), asked[0][0][0]
+        (results,), took = run.request(run.reference, [sample], timed=True)
+        self.reference_seconds = max(took, run.request(run.reference, [sample], timed=True)[1])
         if wrong := run.examine(sample, results):
             raise run.reference.fault(f" is wrong: {wrong}")
         examined = timeit.timeit(lambda: (run.examine(sample, results), run.wait()), number=1)

@@ -37,14 +37,6 @@ class Problem:
         """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
         return (size,) if self.square else (size, max(1, size // 4), max(1, size // 2))
 
-    def timed(self, size, cuda):
-        """The dimensions of a timed call: inverses come in batches of up to 2^24 elements, on a CPU 2^18."""
-        return (max(1, min(4096, (1 << (24 if cuda else 18)) // size**2)), size) if self.inverse else self.headline(size)
-
-    def most(self, size):
-        """The largest number of rows or columns that is judged."""
-        return 2 * size if self.square else size
-
     def shapes(self, dims):
         """Of the inputs and C. One number more than the headline has stands first, and is that of the products in a batch."""
         if self.square:
