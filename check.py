@@ -425,10 +425,9 @@ EXAMPLES = 3  # of one finding
 
 
 def show(details):
-    for detail in details[:EXAMPLES]:
+    more = [f"... and {len(details) - EXAMPLES} more"] * (len(details) > EXAMPLES)
+    for detail in [*details[:EXAMPLES], *more]:
         say(f"    {detail}")
-    if len(details) > EXAMPLES:
-        say(f"    ... and {len(details) - EXAMPLES} more")
 
 
 class Call:
@@ -456,8 +455,6 @@ class Call:
 class Run:
     """One solution, one reference, and how they are to be compared. Prints what is found as it is found, on stdout; what is being done, on
     stderr; and keeps everything for --json."""
-
-    LINE = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}"
 
     def __init__(self, options):
         self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
@@ -513,7 +510,8 @@ class Run:
 
     def table(self):
         """The rows so far, a line for each kind of input."""
-        say("\n" + self.LINE.format("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
+        line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
+        say("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
         for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
             if rows := [row for row in self.rows if row["input"] == name]:
                 largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
@@ -522,7 +520,7 @@ class Run:
                 wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
                 unjudged = sum(row.get("unjudged", 0) for row in rows)
                 verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * (unjudged > 0)
-                say(self.LINE.format(name, len(rows), largest, *numbers, verdict))
+                say(line(name, len(rows), largest, *numbers, verdict))
                 show(wrong)
         say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
 
@@ -899,8 +897,7 @@ def begin(run, stack, who, text, arguments=None, **others):
     run.progress(f"loading the {who}")
     contender = stack.enter_context(Contender(who, getattr(run.options, who), run.slab, **others))
     setattr(run, who, contender)
-    plain = {"reference": "Model", "solution": "ModelNew"}[who]
-    classes = (run.problem.prefix + plain, plain)
+    classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
     guarded = dict(contender.ask("start", STARTING).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)

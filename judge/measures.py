@@ -336,8 +336,8 @@ class Truth:
     `inverse`: of keep(X^-1), or where Y = G is given, of the gradient."""
 
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=0.0):
-        self.keep, self.terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
-        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, self.terms, tf32, 1e-6 if inverse else 1.5e-6)
+        self.keep, terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
+        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, 1e-6 if inverse else 1.5e-6)
         self.least += roundings * info.eps / 2 * narrow(X.dtype)
         if inverse:
             self.high, self.low, self.magnitude = inverse_of(X, Y, keep)
@@ -351,7 +351,7 @@ class Truth:
             self.high = self.high.to(X.dtype).double()
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
-            self.forgiven = ((0.0 if inverse else may_underflow(X, Y) * self.terms) + tiny) * info.smallest_normal
+            self.forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
         elif narrow(X.dtype):
             # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
             self.forgiven = (self.high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
