@@ -15,7 +15,8 @@ with the reference's, by a clock of its own, and compares those results as well.
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
-docs/judge.md has the rest: bounds, clocks, attacks, what the kernel keeps apart. It is a judge and no sandbox: a child runs as you.
+An element of a float32 result may be off by 1.5e-6 of (|A||B|)'s, or twice what the reference's worst is off by on the same input.
+docs/judge.md has the rest: other bounds, clocks, attacks, what the kernel keeps apart. It is a judge and no sandbox: a child runs as you.
 """
 
 import argparse
@@ -584,8 +585,6 @@ class Run:
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
-    # ---- One call's results against the truth. ----
-
     def examine(self, call, results, reference=None):
         """Says what is wrong with a call's results, if anything is; notes the errors in call.row. Asks for the reference's results where
         they could loosen the bound."""
@@ -874,7 +873,7 @@ def parse(argv):
     best = "cuda" if torch.cuda.is_available() else "cpu"
     add("--device", type=device_of, default=best, help="cpu, cuda or cuda:1 (default: a GPU if any)")
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
-    add("--timeout", type=number(float, 0.1, 1e6), default=20.0, help="seconds of a request beyond the reference's (20); to load tenfold")
+    add("--timeout", type=number(float, 0.1, 1e6), default=20.0, help="seconds beyond the reference's (20), to load ten times that")
     add("--trials", metavar="T", type=number(int, 1, 100_000), help="calls to be timed at least (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
