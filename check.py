@@ -10,9 +10,7 @@ with the reference's, by a clock of its own, and compares those results as well.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
-    python check.py --problem inverse                   another problem: see the options
     python check.py --size 256 --no-timing              a few seconds on a small machine
-    python check.py --dtype float16 --json record.json  another dtype; all that was found, in a file
 
 Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
 such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
@@ -46,7 +44,6 @@ import timeit
 import traceback
 import types
 import warnings
-from dataclasses import dataclass, field, replace
 
 from judge.guard import LEFT_OPEN, LIBC, guard
 
@@ -129,17 +126,17 @@ class Slab:
 
     def __init__(self, device, size, place=None):
         self.device, self.size, self.place = device, size, place
-        if device.type == "cuda" and place is None:
-            self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
-            self.place = GpuMemory().export(self.bytes.data_ptr())
-        elif device.type == "cuda":
-            self.bytes = GpuMemory().open(place[0], device)[place[1] : place[1] + size]
-        else:
+        if device.type == "cpu":
             if place is None:
                 self.place = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 os.ftruncate(self.place, size)
                 fcntl.fcntl(self.place, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)  # a size for ever
             self.bytes = torch.frombuffer(mmap.mmap(self.place, size), dtype=torch.uint8)
+        elif place:
+            self.bytes = GpuMemory().open(place[0], device)[place[1] : place[1] + size]
+        else:
+            self.bytes = torch.empty(size, dtype=torch.uint8, device=device)
+            self.place = GpuMemory().export(self.bytes.data_ptr())
 
     def view(self, dtype, shape, offset):
         return self.bytes[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
@@ -185,12 +182,10 @@ class Child:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         names = {}
         exec(compile(text, path, "exec"), names)
-        found = next((name for name in classes if name in names), None)
-        if found is None:
-            return {"missing": f"defines no class {' or '.join(dict.fromkeys(classes))}"}
         if arguments is None:
-            arguments = list(names["get_init_inputs"]()) if "get_init_inputs" in names else []
-        self.model = names[found](*arguments).to(self.device)
+            arguments = list(names.get("get_init_inputs", list)())
+        if found := next((name for name in classes if name in names), None):
+            self.model = names[found](*arguments).to(self.device)
         sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
@@ -242,8 +237,8 @@ class Child:
     def forward(self, *operands):
         return (self.model(*operands),)
 
-    def gradients(self, *operands_and_gradient):
-        *operands, G = operands_and_gradient
+    def gradients(self, *operands):
+        *operands, G = operands
         C = self.model(*operands)
         if not C.requires_grad:
             raise Wrong("the result does not require a gradient when the inputs do")
@@ -258,7 +253,7 @@ class Child:
         if self.slab.bytes.data_ptr() != self.at:
             return {"wrong": "an input is moved to other memory (share_memory_() does so), where later inputs do not arrive"}
         results = []
-        for name, X, shape in zip(self.names, answer, shapes, strict=True):
+        for name, X, shape in zip(self.names, answer, shapes, strict=False):
             if type(X) is not torch.Tensor:
                 return {"wrong": f"{name} is a {type(X).__module__}.{type(X).__qualname__}, not a plain torch.Tensor"}
             wanted = {"shape": shape, "dtype": self.dtype, "device": self.device, "layout": torch.strided}
@@ -289,6 +284,8 @@ def serve(channel, device, size, place, **_):
 
 # ==== 3. The judge's side of a child ====
 
+say = functools.partial(print, flush=True)
+
 ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
 STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
@@ -307,31 +304,32 @@ def printable(text, most=400):
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
 
 
-class Contender(contextlib.AbstractContextManager):
+class Contender(contextlib.ExitStack):
     """A file and the child that runs it ('solution' or 'reference'): a process group, stopped but for the time in which it answers."""
 
-    def __init__(self, who, path, slab, relay, others=(), warden=None):
-        self.who, self.path, self.slab, self.relay, self.relayed, self.memory = who, path, slab, relay, 0, None
+    def __init__(self, who, path, slab, others=(), warden=None):
+        super().__init__()
+        self.who, self.path, self.slab, self.relayed, self.memory = who, path, slab, 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        self.opened = contextlib.ExitStack()
-        self.files = {name: self.opened.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
+        self.files = {name: self.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
         self.heard = dict.fromkeys(self.files, 0)  # bytes
-        self.channel, other = map(self.opened.enter_context, socket.socketpair())
+        self.channel, other = map(self.enter_context, socket.socketpair())
         spec = {"judge": os.getpid(), "others": others, "channel": other.fileno()}
         spec |= {"device": str(slab.device), "size": slab.size, "place": slab.place}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **self.files, pass_fds=passed, start_new_session=True)
+        self.callback(self.wait, LOADING)  # a driver may hold it
+        self.callback(send, signal.SIGKILL, self.process.pid)
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
         other.close()
 
-    def __exit__(self, *_):
-        send(signal.SIGKILL, self.process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it
-            self.process.wait(LOADING)
-        self.opened.close()
+    def wait(self, seconds):
+        """How the child has ended, if it does so in time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
 
     def stop(self):
         """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
@@ -351,14 +349,12 @@ class Contender(contextlib.AbstractContextManager):
         """The child's answer; Ended if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
         if select.select([self.channel], [], [], 0)[0] and self.process.poll() is None:
             raise self.fault("'s process answers what it has not been asked")
-        request, said, answer = json.dumps({"do": do, **arguments}).encode() + b"\n", b"", None
-        deadline, doing = time.perf_counter() + limit, DOING.get(do, "it prepares")
+        said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         send(signal.SIGCONT, self.process.pid)
         try:
             self.channel.settimeout(limit)
             with contextlib.suppress(OSError):  # who does not read will not answer
-                self.channel.sendall(request)
-            self.channel.settimeout(0)
+                self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             while not said.endswith(b"\n\n"):
                 ready, piece = select.select([self.channel], [], [], 0.1)[0], b""
                 with contextlib.suppress(OSError):  # a channel that answers in another way is closed
@@ -366,56 +362,43 @@ class Contender(contextlib.AbstractContextManager):
                 said += piece
                 if len(said) > ANSWER_BYTES:
                     raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
-                if b"\n" in piece and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
-                    answer = self.parse(said)
+                if piece.endswith(b"\n") and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
+                    answer = dict(json.loads(said.rstrip().split(b"\n")[-1]))
                 if not piece and (ready or self.process.poll() is not None):
                     raise self.fault(f"'s process {self.end()} while {doing}")
                 if not piece:
-                    self.pass_on("stderr")
+                    self.printed("stderr")
                 if time.perf_counter() > deadline:
                     raise self.fault(f" hangs: no answer within {limit:.0f} s while {doing}")
+        except (ValueError, TypeError, RecursionError):
+            raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
             send(signal.SIGSTOP, self.process.pid)
         if do != "calls":
             self.stop()
-            self.pass_on("stderr")
+            self.printed("stderr")
         if "raises" in answer:
             raise self.fault(f" raises {printable(answer['raises'])}")
-        if "missing" in answer:
-            raise CannotRun(f"--{self.who} {self.path}: {printable(answer['missing'])}")
         return answer
-
-    def parse(self, said):
-        """The last object of what the child has said so far."""
-        try:
-            return dict(json.loads([line for line in said[: said.rindex(b"\n")].split(b"\n") if line][-1]))
-        except (ValueError, TypeError, IndexError, RecursionError):
-            raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
 
     def end(self):
         """How the child has ended, after its last words."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
-        self.pass_on("stderr")
-        if (code := self.process.returncode) is None:
+        code = self.wait(5)
+        self.printed("stderr")
+        if code is None:
             return "closes its channel"
         names = {-number: number.name for number in signal.Signals}
         return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(code, f'signal {-code}')}"
 
     def printed(self, name):
-        """What the child has written to 'stdout' or 'stderr' since this was asked last."""
+        """What the child has written to 'stdout' or 'stderr' since this was asked last. It is passed on to standard error."""
         file, heard = self.files[name].fileno(), self.heard[name]
         size, text = os.fstat(file).st_size, os.pread(file, 1 << 16, heard)
         self.heard[name] = max(size, heard + len(text))
-        return text
-
-    def pass_on(self, name):
-        """Whether there is something to be relayed."""
-        text = self.printed(name)
         for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
             self.relayed += 1
-            self.relay(f"{self.who}: {printable(line.decode(errors='replace'))}")
-        return bool(text)
+            say(f"{self.who}: {printable(line.decode(errors='replace'))}", file=sys.stderr)
+        return text
 
     def fetch(self, result, shape, dtype):
         """A copy of a result out of the child's memory. Where the child says that it lies is checked as far as it has to be true."""
@@ -436,125 +419,72 @@ class Contender(contextlib.AbstractContextManager):
         return torch.as_strided(flat.view(dtype), shape, strides).clone(memory_format=torch.contiguous_format)
 
 
-# ==== 4. The report ====
+# ==== 4. The judgement: values ====
 
 MODES = {"forward": "", "gradients": ", gradients"}  # and how the table calls them
 EXAMPLES = 3  # of one finding
 
-say = functools.partial(print, flush=True)
-
-
-def ratio(timing):
-    bound = timing["lower_bound"] and not timing["slower"]
-    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
-    return f"{'at least ' * bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"] + unknown
-
 
 def show(details):
-    for detail in details[:EXAMPLES]:
+    more = [f"... and {len(details) - EXAMPLES} more"] * (len(details) > EXAMPLES)
+    for detail in [*details[:EXAMPLES], *more]:
         say(f"    {detail}")
-    if len(details) > EXAMPLES:
-        say(f"    ... and {len(details) - EXAMPLES} more")
 
 
-class Report:
-    """Prints what is found as it is found, on stdout; what is being done, on stderr; and keeps everything for --json."""
-
-    def __init__(self):
-        self.rows, self.checks, self.timings, self.guard = [], [], {}, None
-        self.findings, self.said, self.begun = {}, None, time.perf_counter()  # what is wrong: the first of each kind
-
-    def progress(self, what):
-        if what != self.said:
-            say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
-        self.said = what
-
-    def check(self, name, verdict, *details):
-        self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
-        if verdict == "WRONG":
-            self.findings.setdefault(name, details[0])
-        say(f"{verdict:<6} {name}: {details[0]}")
-        show(details[1:])
-
-    def row(self, call, wrong):
-        """One call that was judged."""
-        name, size = call.name + MODES[call.mode], label(call.dims)
-        self.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
-        if wrong:
-            self.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
-
-    def table(self):
-        """The rows so far, a line for each kind of input."""
-        say(f"\n{'input':<36} {'calls':>5}  {'largest':>14}  {'reference':>9}  {'solution':>9}  {'allowed':>9}  verdict")
-        for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
-            if rows := [row for row in self.rows if row["input"] == name]:
-                largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
-                worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
-                numbers = "  ".join(f"{worst[k]:9.1e}" if k in worst else f"{'-':>9}" for k in ("reference_error", "error", "bound"))
-                wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
-                verdict = f"WRONG in {len(wrong)}" if wrong else "ok"
-                if unjudged := sum(row.get("unjudged", 0) for row in rows):
-                    verdict += f" ({unjudged} elements may overflow)"
-                say(f"{name:<36} {len(rows):>5}  {largest:>14}  {numbers}  {verdict}")
-                show(wrong)
-        say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
-
-    def times(self, what, timing, clock):
-        """What one Stopwatch has found, `clock` being the contenders' own."""
-        for who in ("alone", "reference", "solution"):
-            times, inside = timing[who], timing[who]["inside"]
-            span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
-            told = f"by {clock} {span}, from outside {duration(times['outside_us'])}; {times['calls']} calls"
-            say(f"       {what:<20} {'reference, alone' if who == 'alone' else who:<17} {duration(times['us']):>8}; {told}")
-        shown = ratio(timing) if timing["ratio"] else "no ratio, because --seed repeats a run"
-        say(f"       {what:<20} {shown}, by {clock if timing['clock'] == 'inside' else 'the time from outside'}")
-        if timing["clock"] == "outside" and not any(check["name"] == "clocks" for check in self.checks):
-            apart = f"the solution's process and the judge measure times that differ by more than {timing['tolerance']:.0%}"
-            counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
-            self.check("clocks", "note", f"{apart}. {counts}")
-        if far := [who for who in ("reference", "solution") if timing[who]["inside"]["p90_us"] > FAR * timing[who]["inside"]["median_us"]]:
-            slow = f"one in ten calls of the {' and the '.join(far)} takes {FAR} times the median or more"
-            self.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
-
-
-# ==== 5. The judgement: values ====
-
-
-@dataclass
 class Call:
-    """One call. `results`: C (and dA, dB), or what is wrong with them."""
+    """A call with fresh inputs, of which each matrix has a random sign; or with those of another."""
 
-    name: str  # of the inputs' distribution
-    dims: tuple
-    nbytes: int  # that the inputs take in a slab
-    shapes: list  # of the results
-    make: Callable  # the inputs, the same each time
-    mode: str = "forward"
-    copy_of: "Call | None" = None  # whose inputs are the same
-    results: "list | str | None" = None
-    row: dict = field(default_factory=dict)
+    def __init__(self, run, name, dims, mode="forward", copy_of=None):
+        run.drawn += copy_of is None
+        self.run, self.name, self.dims, self.mode, self.copy_of, self.row = run, name, dims, mode, copy_of, {}  # row: of the record
+        self.number = copy_of.number if copy_of else run.drawn
+        self.signs = copy_of.signs if copy_of else run.random.choices((1, -1), k=len(run.problem.names))
+        *self.operands, self.result = run.problem.shapes(dims)
+        self.gradient = [self.result] * (mode == "gradients")
+        self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
+        self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
 
-    # A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold.
-    inputs = functools.cached_property(lambda self: self.make())
+    @functools.cached_property
+    def inputs(self):
+        """A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold."""
+        run, draw = self.run, Draw(self.run.seed, self.number, self.run.device, self.run.tf32)
+        made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.signs, strict=True)
+        made = run.problem.given([X * sign for X, sign in made], run.dtype)
+        return [X.to(run.dtype).contiguous() for X in (*made, *(draw.normal(*shape) for shape in self.gradient))]
 
 
-class Run(Report):
-    """One solution, one reference, and how they are to be compared."""
+class Run:
+    """One solution, one reference, and how they are to be compared. Prints what is found as it is found, on stdout; what is being done, on
+    stderr; and keeps everything for --json."""
 
     def __init__(self, options):
-        super().__init__()
+        self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
+        self.findings = {}  # what is wrong: the first of each kind
         self.options, self.problem, self.dtype = options, PROBLEMS[options.problem], DTYPES[options.dtype]
-        self.slab, self.cuda, self.tf32 = new_slab(options), options.device.type == "cuda", options.tf32
+        self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
-        self.seed = int.from_bytes(os.urandom(6), "little") if options.seed is None else options.seed
+        self.seed = random.SystemRandom().getrandbits(48) if options.seed is None else options.seed
         self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
-        self.dims, self.most = self.problem.timed(options.size, self.cuda), self.problem.most(options.size)
+        self.call = functools.partial(Call, self)
+        self.dims = self.problem.headline(options.size)  # of timed calls
+        if self.problem.inverse:  # in batches of up to 2^24 elements, on a CPU 2^18
+            self.dims = (max(1, min(4096, (1 << (24 if self.cuda else 18)) // options.size**2)), *self.dims)
+        self.most = options.size * (2 if self.problem.square else 1)  # rows or columns that are judged
+        self.slab = self.new_slab()
+        self.hard = [name for name in HARD if suits(name, self.dtype, self.problem)]
         self.wait = torch.cuda.synchronize if self.cuda else lambda: None
         self.quiet = self.probe()  # seconds, before any line of the solution has run
         self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
         if self.cuda:
-            kilohertz, width, cache = (GpuMemory().attribute(n, options.device) for n in (36, 37, 38))
+            kilohertz, width, cache = (GpuMemory().attribute(n, self.device) for n in (36, 37, 38))
             self.memory = (2e3 * kilohertz * width / 8 or math.inf, cache)  # two words a clock
+
+    def new_slab(self):
+        """Room for as many calls as a request can have, as far as memory allows, and at least for one of the largest with its gradient."""
+        largest = [self.most + 1] * len(self.problem.headline(1))
+        one, least = (room(self.dtype, *self.problem.shapes(dims)) for dims in (self.dims, largest))
+        most = int(0.2 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
+        return Slab(self.device, max(one, least, min(MOST_CALLS[self.device.type] * one, most), 64 << 20))
 
     def probe(self):
         """Seconds that next to nothing takes on the GPU."""
@@ -565,38 +495,53 @@ class Run(Report):
         deadline = time.perf_counter() + STOPPING
         while all(self.probe() > 10 * self.quiet + 2e-4 for _ in range(3)):
             if time.perf_counter() > deadline:
-                raise CannotRun(f"{self.slab.device} is at work while no call is answered: by the solution, or by others")
+                raise CannotRun(f"{self.device} is at work while no call is answered: by the solution, or by others")
+
+    # ---- The report. ----
+
+    def progress(self, what):
+        say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
+
+    def check(self, name, verdict, *details):
+        self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
+        if verdict == "WRONG":
+            self.findings.setdefault(name, details[0])
+        say(f"{verdict:<6} {name}: {details[0]}")
+        show(details[1:])
+
+    def table(self):
+        """The rows so far, a line for each kind of input."""
+        line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
+        say("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
+        for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
+            if rows := [row for row in self.rows if row["input"] == name]:
+                largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
+                worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
+                numbers = [f"{worst[k]:.1e}" if k in worst else "-" for k in ("reference_error", "error", "bound")]
+                wrong = [f"{row['size']}: {row['detail']}" for row in rows if row["detail"]]
+                unjudged = sum(row.get("unjudged", 0) for row in rows)
+                verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * (unjudged > 0)
+                say(line(name, len(rows), largest, *numbers, verdict))
+                show(wrong)
+        say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
 
     # ---- Requests. ----
 
-    def call(self, name, dims, mode="forward"):
-        """A call with fresh inputs, of which each matrix has a random sign."""
-        self.drawn += 1
-        (*operands, result), signs = self.problem.shapes(dims), self.random.choices((1, -1), k=len(self.problem.names))
-
-        def inputs(number=self.drawn):
-            draw = Draw(self.seed, number, self.slab.device, self.tf32)
-            made = zip(DISTRIBUTIONS[name].make(draw, self.dtype, *operands), signs, strict=True)
-            made = self.problem.given([X * sign for X, sign in made], self.dtype)
-            return [X.to(self.dtype).contiguous() for X in (*made, *(draw.normal(*result) for _ in range(mode == "gradients")))]
-
-        read, made = ([*operands, result], [result, *operands]) if mode == "gradients" else (operands, [result])
-        return Call(name, dims, room(self.dtype, *read), made, inputs, mode)
-
     def request(self, contender, calls, expected=0.0, timed=False):
-        """Asks for calls of one mode and takes their results. Returns the seconds from outside. `expected`: those of the reference."""
+        """Asks for calls of one mode. Returns each one's results, or what is wrong with them; and the seconds from outside, which are
+        `expected` of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
-        count, mode = len(calls[0].inputs), calls[0].mode
-        names = self.problem.results if mode == "gradients" else ["the result"]
+        count = len(calls[0].inputs)
         laid = list(range(len(operands)))
         if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
             self.random.shuffle(laid)
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
-        contender.ask("prepare", limit, mode=mode, dtype=self.options.dtype, names=names, shapes=shapes, inputs=inputs, timed=timed)
+        asked = {"names": self.problem.results, "shapes": shapes, "inputs": inputs, "timed": timed}
+        contender.ask("prepare", limit, mode=calls[0].mode, dtype=self.options.dtype, **asked)
         views = [self.slab.view(self.dtype, *place) for place in places]
         for X, view in zip(operands, views, strict=True):  # while the child stands still
             view.copy_(X)
@@ -609,69 +554,56 @@ class Run(Report):
             raise contender.fault("'s process does not answer for each call")
         # What is taken first cannot be known, so all has to be there when the child says that it is. A GPU may be at work even then: the
         # clock runs until the first result is here.
-        order = self.random.sample(range(len(calls)), len(calls))
-        if self.cuda:
-            self.take(contender, calls[order[0]], said[order[0]])
+        order, results = self.random.sample(range(len(calls)), len(calls)), {}
+        for n in order[: self.cuda]:
+            results[n] = self.take(contender, calls[n], said[n])
             self.wait()
         took = time.perf_counter() - begun
         contender.stop()
-        for n in order[self.cuda :]:
-            self.take(contender, calls[n], said[n])
+        results |= {n: self.take(contender, calls[n], said[n]) for n in order[self.cuda :]}
         self.wait()
         if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
             contender.gpu.close()
         for n, (X, view) in enumerate(zip(operands, views, strict=True)):
             if at := first_difference(X, view):
-                calls[n // count].results = f"the input {(self.problem.names + 'G')[n % count]} is modified, first at {at}"
-        for wrong in (call.results for call in calls if contender is self.reference and isinstance(call.results, str)):
+                results[n // count] = f"the input {(self.problem.names + 'G')[n % count]} is modified, first at {at}"
+        for wrong in (each for each in results.values() if contender is self.reference and isinstance(each, str)):
             raise contender.fault(f" is wrong: {wrong}")
-        return took
+        return [results[n] for n in range(len(calls))], took
 
     def take(self, contender, call, said):
-        """The results of one call, out of the child's memory, as far as what was said of them is believable."""
-        said = said if isinstance(said, dict) else {"wrong": said}
-        if "no_memory" in said:
-            short = f"not enough memory on {self.slab.device} for the {contender.who}"
-            raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
-        places = said.get("results")
-        if not isinstance(places, list) or len(places) != len(call.shapes):
-            call.results = printable(said.get("wrong"))
-            return
+        """The results of one call, out of the child's memory; a string, where what was said of them is not believable."""
         try:
-            call.results = [contender.fetch(place, shape, self.dtype) for place, shape in zip(places, call.shapes, strict=True)]
+            if "no_memory" in said:
+                short = f"not enough memory on {self.device} for the {contender.who}"
+                raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
+            if "wrong" in said:
+                return printable(said["wrong"])
+            return [contender.fetch(place, shape, self.dtype) for place, shape in zip(said["results"], call.shapes, strict=True)]
         except torch.OutOfMemoryError:  # the judge's own
             raise
-        except (OSError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-            call.results = f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+            return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
-    def refer(self, calls):
-        """The reference's results for the same inputs (a list for each call), and how long it took."""
-        asked = [replace(c, make=lambda c=c: c.inputs) for c in calls]
-        took = self.request(self.reference, asked)
-        return [call.results for call in asked], took
-
-    # ---- One call's results against the truth. ----
-
-    def examine(self, call, reference=None):
-        """Says what is wrong with a result, if anything is; notes the errors in call.row. Asks for the reference's results where they could
-        loosen the bound."""
-        if isinstance(call.results, str):
-            return call.results
-        distribution = DISTRIBUTIONS[call.name]
+    def examine(self, call, results, reference=None):
+        """Says what is wrong with a call's results, if anything is; notes the errors in call.row. Asks for the reference's results where
+        they could loosen the bound."""
+        if isinstance(results, str):
+            return results
         for i, (name, keep, X, Y) in enumerate(self.problem.products(*call.inputs)):
-            exact = distribution.exact and call.mode != "gradients" and not self.problem.inverse
+            exact = call.name == "integers" and call.mode != "gradients" and not self.problem.inverse
             roundings = self.problem.roundings * (name != "C")
-            C, truth = call.results[i], Truth(X, Y, keep, exact, self.tf32, self.problem.inverse, roundings)
+            C, truth = results[i], Truth(X, Y, keep, exact, self.tf32, self.problem.inverse, roundings)
             errors = truth.errors(C)
             error, at = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
-                reference = self.refer([call])[0][0]
-            reference_error = None if reference is None else worst_of(truth.errors(reference[i]))[0]
-            if reference and call.name in ORDINARY and reference_error > truth.most:
+                reference = self.request(self.reference, [call])[0][0]
+            reference_error = worst_of(truth.errors(reference[i]))[0] if reference else 0.0
+            if call.name in ORDINARY and reference_error > truth.most:
                 off = f"'s componentwise error of {name} on {call.name} inputs is {reference_error:.1e}"
                 does = f"it does not compute {self.problem.formula} in {self.options.dtype}, or it is made to use TF32; see --tf32"
                 raise self.reference.fault(f"{off}; {does}")
-            bound = truth.bound(reference_error or 0.0)
+            bound = truth.bound(reference_error)
             of_bound = error / max(bound, 1e-300)
             if not call.row or not of_bound <= call.row["of_bound"]:
                 call.row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
@@ -682,12 +614,12 @@ class Run(Report):
                     f" its error is {error:.2e} of {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e};"
                     f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
-        C = call.results[0]
+        C = results[0]
         beyond = (torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0).nonzero()
         if len(beyond):
             return f"C{located(C, tuple(beyond[0].tolist()))} beyond the diagonal, where exact zeros belong"
         tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
-        if distribution.kernelbench and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
+        if call.name == "uniform" and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
             return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"
 
     # ---- Which calls. ----
@@ -704,21 +636,20 @@ class Run(Report):
         calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in ORDINARY]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
-        hard = [name for name, distribution in HARD.items() if distribution.suits(self.dtype, self.problem)]
-        calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in hard]
-        calls += [self.call(name, self.dims) for name in (hard if cuda or size <= 600 else self.random.sample(hard, 6))]
+        calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
+        calls += [self.call(name, self.dims) for name in (self.hard if cuda or size <= 600 else self.random.sample(self.hard, 6))]
         calls += [self.call("normal", dims) for dims in some_batches(4 * batches, *drawn)]
-        calls.append(small := self.call("normal", self.near(300)))
-        again = [(small, 6), (next(c for c in calls if c.name == "normal" and c.dims == self.dims), 2)]
+        calls.append(self.call("normal", self.near(300)))
+        again = [calls[-1]] * 6 + [next(call for call in calls if call.name == "normal" and call.dims == self.dims)] * 2
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2]
             dims += some_batches((8 if cuda else 4) * batches, *drawn)
             made = [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
-            again += [(call, 2) for call in made if size / 2 < max(call.dims) <= size][:2]
-            calls += made + [self.call(name, self.near(1100), "gradients") for name in hard if cuda]
-            calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(hard, 6)]
-        calls += [replace(call, copy_of=call, row={}) for call, copies in again for _ in range(copies)]
+            again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
+            calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
+            calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
+        calls += [self.call(call.name, call.dims, call.mode, copy_of=call) for call in again]
         self.random.shuffle(calls)
         return calls
 
@@ -727,45 +658,46 @@ class Run(Report):
         for mode in MODES:
             waiting = [call for call in calls if call.mode == mode]
             while waiting:
-                group, left = [], self.slab.size // 2  # what is made of the inputs needs room as well
-                for _ in range(self.random.choice((1, 1, 4, 8))):
-                    if waiting and (waiting[-1].nbytes <= left or not group):
-                        left -= waiting[-1].nbytes
-                        group.append(waiting.pop())
+                group, most = [waiting.pop()], self.random.choice((1, 1, 4, 8))
+                # What is made of the inputs needs room as well.
+                while waiting and len(group) < most and sum(call.nbytes for call in (*group, waiting[-1])) <= self.slab.size // 2:
+                    group.append(waiting.pop())
                 yield group
 
 
 def judge_values(run):
     calls = run.calls_to_judge()
-    repeated = [call for call in calls if call.copy_of]
-    kept = {id(call) for copy in repeated for call in (copy, copy.copy_of)}
+    twice = {id(call.copy_of) for call in calls if call.copy_of}
+    kept, made, differ = {}, 0, []
+    run.progress(f"judging {len(calls)} calls on fresh inputs")
     try:
         for group in run.groups(calls):
-            run.progress(f"judging {len(calls)} calls on fresh inputs")
-            references, took = run.refer(group)
-            run.request(run.solution, group, took)
-            for call, reference in zip(group, references, strict=True):
-                run.row(call, run.examine(call, reference))
-                if id(call) not in kept:
-                    call.results = vars(call).pop("inputs") and None  # memory
+            references, took = run.request(run.reference, group)
+            answers, _ = run.request(run.solution, group, took)
+            for call, results, reference in zip(group, answers, references, strict=True):
+                name, size, wrong = call.name + MODES[call.mode], label(call.dims), run.examine(call, results, reference)
+                run.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
+                if wrong:
+                    run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
+                del call.inputs  # memory
+                if (key := id(call.copy_of or call)) in twice and isinstance(results, list):
+                    first = kept.setdefault(key, results)
+                    made += first is not results
+                    for name, *both in zip(run.problem.results, results, first, strict=False):
+                        if at := first_difference(*both):
+                            differ.append(f"{size}: two calls with the same inputs differ at {name}{at}")
+            del answers, references, results, reference
             if run.cuda:
                 torch.cuda.empty_cache()  # sizes differ: the contenders want what the judge's cache keeps of the last ones
     finally:
         run.table()
-    pairs = [(call, call.copy_of) for call in repeated if isinstance(call.results, list) and isinstance(call.copy_of.results, list)]
-    differ = [
-        f"{label(one.dims)}: two calls with the same inputs differ at {name}{at}"
-        for one, other in pairs
-        for name, *both in zip(run.problem.results, one.results, other.results, strict=False)
-        if (at := first_difference(*both))
-    ]
-    if not pairs and not run.findings:
+    if not made and not run.findings:
         raise CannotRun("no call was made twice")
-    made = f"{len(pairs)} calls were made twice, among the others"
-    run.check("the same bits for the same inputs", *(["WRONG", *differ] if differ else ["ok", made]))
+    found = ["WRONG", *differ] if differ else ["ok", f"{made} calls were made twice, among the others"]
+    run.check("the same bits for the same inputs", *found)
 
 
-# ==== 6. The judgement: time ====
+# ==== 5. The judgement: time ====
 
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
@@ -775,50 +707,72 @@ MOST_CALLS = {"cuda": 256, "cpu": 64}  # in one request
 TOLERANCE = (0.02, 0.07)  # between the child's clock and the judge's: besides the reference's noise, and at most
 
 
+def ratio(timing):
+    bound = timing["lower_bound"] and not timing["slower"]
+    unknown = ", which leaves open whether it is faster" * (bound and timing["ratio"] < 1)
+    return f"{'at least ' * bound}{timing['ratio']:.2f}x" + ", slower" * timing["slower"] + unknown
+
+
 class Stopwatch:
     """Times contenders in one mode, 'forward' or 'gradients', at one size (the headline's), with fresh uniform inputs in every call."""
 
     def __init__(self, run, mode):
         """Times the reference. No line of the solution has run yet, so nothing that it does can slow this down."""
-        kind = run.slab.device.type
+        run.progress(f"timing the reference, {mode}")
+        kind = run.device.type
         self.run, self.mode, self.most, self.fixed = run, mode, 2, 0.0
         self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials // ROUNDS)
         sample = run.call("uniform", run.dims, mode)
-        self.reference_seconds = max(run.request(run.reference, [sample], timed=True) for _ in range(2))
-        if wrong := run.examine(sample):
+        (results,), took = run.request(run.reference, [sample], timed=True)
+        self.reference_seconds = max(took, run.request(run.reference, [sample], timed=True)[1])
+        if wrong := run.examine(sample, results):
             raise run.reference.fault(f" is wrong: {wrong}")
-        examined = timeit.timeit(lambda: (run.examine(sample), run.wait()), number=1)
-        results = sum(math.prod(shape) for shape in sample.shapes) * run.dtype.itemsize
+        examined = timeit.timeit(lambda: (run.examine(sample, results), run.wait()), number=1)
+        made = sum(X.nbytes for X in results)
         read = zip(sample.inputs, run.problem.keeps, strict=False)  # of a triangle half
-        self.bytes = results + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
+        self.bytes = made + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
         most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
-            free = torch.cuda.mem_get_info(run.slab.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-            most = min(most, int(0.6 * free / (sample.nbytes + 2 * results)))
+            free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+            most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
         # What a request takes besides its calls, at least. The reference's clock can be believed; few calls, so that nothing grows with
         # their number.
-        few = self.measure(run.reference, rounds=5)[0]
-        self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in few))
+        self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
 
-    def request(self, contender, estimate, decoy=False):
-        """One timed request, of calls that take about so many seconds: (random number, seconds from outside, microseconds of each by its
-        clock). A decoy is of all kinds of inputs, and nobody looks at the clock."""
-        run, most = self.run, max(1, min(self.most, max(round(self.target / estimate), self.least)))
+    def measure(self, *contenders, rounds=ROUNDS):
+        """The requests of each contender, in turns, after three that warm it up and tell how many calls a request can have."""
+        run, seen, self.each = self.run, {c: [] for c in contenders}, dict.fromkeys(contenders, math.inf)
+        between = run.random.randrange(rounds)
+        for n in range(-3, rounds):
+            if n == between and run.solution in contenders:
+                self.request(run.solution, decoy=True)
+            for contender in run.random.sample(contenders, len(contenders)):
+                seen[contender].append(self.request(contender, warms_up=n < 0))
+        return [requests[3:] for requests in seen.values()]
+
+    def request(self, contender, warms_up=False, decoy=False):
+        """One timed request: (number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy is of all
+        kinds of inputs, and nobody looks at the clock."""
+        run, own = self.run, self.each[contender]  # the least seconds of a call so far
+        # The solution gets as many calls as the reference, whatever its first of them take.
+        each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
+        most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
-        kinds = [name for name, distribution in DISTRIBUTIONS.items() if distribution.suits(run.dtype, run.problem)]
-        names = [run.random.choice(kinds if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
+        names = [run.random.choice([*ORDINARY, *run.hard] if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
         calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
-        took = run.request(contender, calls, number * self.reference_seconds, timed=True)
+        answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
         inside = [] if decoy else contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
             inside = []
         if contender is run.solution:
-            for wrong in filter(None, map(run.examine, calls)):
+            for wrong in filter(None, map(run.examine, calls, answers)):
                 raise Wrong(wrong)
-        if contender is run.solution and not decoy:
-            self.compare_with_memory(number, min([took, *([sum(inside) * 1e-6] if inside else [])]))
+        if not decoy:
+            self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
+            if contender is run.solution:
+                self.compare_with_memory(number, min(took, sum(inside) * 1e-6 if inside else took))
         return number, took, inside
 
     def compare_with_memory(self, number, seconds):
@@ -828,37 +782,12 @@ class Stopwatch:
             moved = f"{number} calls must move {number * self.bytes / 1e6:.0f} MB, which takes this GPU's memory {duration(least * 1e6)}"
             raise Wrong(f"impossible: {moved}, and {duration(seconds * 1e6)} are said to have passed")
 
-    def measure(self, *contenders, rounds=ROUNDS):
-        """The requests of each contender, in turns. The solution gets as many calls as the reference, whatever its first of them take."""
-        run, seen, estimates = self.run, {c: [] for c in contenders}, {}
-
-        def ask(contender, estimate):
-            number, took, _ = made = self.request(contender, estimate)
-            each = max((took - self.fixed) / number, self.target / self.most / 4)
-            estimates[contender] = min(each, estimates.get(contender, math.inf))
-            return made
-
-        for contender in contenders:  # warms them up, and tells how many calls a request can have
-            for _ in range(3):
-                ask(contender, self.target / 2)
-        between = run.random.randrange(rounds)
-        for n in range(rounds):
-            run.progress("timing")
-            if run.solution in contenders:
-                slow = estimates[run.solution]
-                estimates[run.solution] = min(slow, max(estimates[run.reference], slow * self.target / LONGEST))
-                if n == between:
-                    self.request(run.solution, estimates[run.solution], decoy=True)
-            for contender in run.random.sample(contenders, len(contenders)):
-                seen[contender].append(ask(contender, estimates[contender]))
-        return list(seen.values())
-
     def summary(self, requests):
         """`outside`: how the time of a request grows with the number of its calls, for each call."""
         outside = [(took - min(self.fixed, took / 2)) / number * 1e6 for number, took, _ in requests]
         inside = spread([us for _, _, each in requests for us in each] or [0.0])
         told = {"outside_us": statistics.median(outside), "inside_us": inside["median_us"], "inside": inside}
-        return told | {"calls": sum(n for n, _, _ in requests), "requests": [(n, took * 1e6) for n, took, _ in requests]}
+        return told | {"calls": sum(n for n, *_ in requests), "requests": [(n, took * 1e6) for n, took, _ in requests]}
 
     def settle(self, reference, solution):
         """Which clock counts, and the ratio by it."""
@@ -872,14 +801,16 @@ class Stopwatch:
             t["us"] = t[f"{clock}_us"]
         # Calls may be too short for the judge's clock. The reference's own can be believed: what counts is the worse for the solution.
         # Where others use the machine, the calls that they let alone say what the reference takes.
-        best = min(t[who] for t in references for who in ("us", "inside_us"))
+        best = min(t["us"] for t in references)
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
         by_both = min(mine["inside_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance, "fixed_us": self.fixed * 1e6}
         return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": by_both}
 
     def judge(self):
+        """Times the solution in turns with the reference, and says what was found."""
         run, what = self.run, {"forward": "forward", "gradients": "forward + backward"}[self.mode]
+        run.progress(f"timing, {what}")
         try:
             times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
         except Wrong as wrong:
@@ -887,28 +818,33 @@ class Stopwatch:
         if run.options.seed is not None:  # who knew the seed could have prepared
             times["ratio"] = None
         run.check(f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element")
-        run.times(what, times, "CUDA events" if run.cuda else "its own clock")
+        clock = "CUDA events" if run.cuda else "its own clock"
+        for who, name in (("alone", "reference, alone"), ("reference", "reference"), ("solution", "solution")):
+            mine, inside = times[who], times[who]["inside"]
+            span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
+            told = f"by {clock} {span}, from outside {duration(mine['outside_us'])}; {mine['calls']} calls"
+            say(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
+        shown = ratio(times) if times["ratio"] else "no ratio, because --seed repeats a run"
+        say(f"       {what:<20} {shown}, by {clock if times['clock'] == 'inside' else 'the time from outside'}")
+        if times["clock"] == "outside" and not any(check["name"] == "clocks" for check in run.checks):
+            apart = f"the solution's process and the judge measure times that differ by more than {times['tolerance']:.0%}"
+            counts = "Its own could be false, so the judge's counts, which holds more than the calls where they are short"
+            run.check("clocks", "note", f"{apart}. {counts}")
+        if far := [who for who in ("reference", "solution") if times[who]["inside"]["p90_us"] > FAR * times[who]["inside"]["median_us"]]:
+            slow = f"one in ten calls of the {' and the '.join(far)} takes {FAR} times the median or more"
+            run.check(f"spread, {what}", "note", f"{slow}: others use the machine, or the time depends on more than the size")
 
 
-# ==== 7. Command line ====
-
-
-def read_text(path, option):
-    try:
-        with open(path, encoding="utf-8") as f:
-            return f.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotRun(f"{option} {path}: cannot be read ({error}); a Python file is accepted") from None
+# ==== 6. Command line ====
 
 
 def number(kind, least, most):
-    """An argparse type."""
+    what = "a whole number" if kind is int else "a number of seconds"
 
     def parse(text):
         with contextlib.suppress(ValueError):
             if least <= (value := kind(text)) <= most:
                 return value
-        what = "a whole number" if kind is int else "a number of seconds"
         raise argparse.ArgumentTypeError(f"{text!r} is given; {what} from {least} to {most} is accepted")
 
     return parse
@@ -934,11 +870,10 @@ def parse(argv):
     add("--size", metavar="N", type=number(int, 1, 1 << 20), help="is timed (transposed_a: K; inverse: batches); judged to twice that")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    add("--device", type=device_of, default=device, help="cpu, cuda or cuda:1 (default: a GPU if any)")
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    add("--device", type=device_of, default=best, help="cpu, cuda or cuda:1 (default: a GPU if any)")
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
-    seconds = "seconds of a request beyond the reference's (default: 20); to load the file: ten times that"
-    add("--timeout", metavar="T", type=number(float, 0.1, 1e6), default=20.0, help=seconds)
+    add("--timeout", type=number(float, 0.1, 1e6), default=20.0, help="seconds beyond the reference's (20), to load ten times that")
     add("--trials", metavar="T", type=number(int, 1, 100_000), help="calls to be timed at least (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
@@ -958,33 +893,27 @@ def parse(argv):
     return options
 
 
-def new_slab(options):
-    """Room for as many calls as one request can have, as far as memory allows, and at least for one of the largest with its gradient."""
-    problem, kind = PROBLEMS[options.problem], options.device.type
-    largest = [problem.most(options.size) + 1] * len(problem.headline(1))
-    one, least = (room(DTYPES[options.dtype], *problem.shapes(dims)) for dims in (problem.timed(options.size, kind == "cuda"), largest))
-    most = int(0.2 * torch.cuda.mem_get_info(options.device)[0]) if kind == "cuda" else 2 << 30
-    return Slab(options.device, max(one, least, min(MOST_CALLS[kind] * one, most), 64 << 20))
-
-
-def load(run, contender, text, arguments=None):
+def begin(run, stack, who, text, arguments=None, **others):
     """Has a contender load this text. Returns the constructor's arguments."""
-    who, prefix = contender.who, run.problem.prefix
-    classes = (f"{prefix}Model", "Model") if who == "reference" else (f"{prefix}ModelNew", "ModelNew")
+    run.progress(f"loading the {who}")
+    contender = stack.enter_context(Contender(who, getattr(run.options, who), run.slab, **others))
+    setattr(run, who, contender)
+    classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
     guarded = dict(contender.ask("start", STARTING).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
-        contender.opened.callback(os.close, contender.memory)
+        contender.callback(os.close, contender.memory)
     if who == "solution":
         run.guard = guarded
         for what in (what for what in LEFT_OPEN if not guarded.get(what)):
             run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     file = {"path": os.path.abspath(contender.path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
-    if answer.get("class") not in classes:
-        raise contender.fault(f"'s process says that it has loaded {printable(answer.get('class'))}")
-    say(f"{who:<10}{contender.path}: {answer['class']}")
-    if contender.pass_on("stdout"):
+    if (found := answer.get("class", "nothing")) not in classes:
+        missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
+        raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
+    say(f"{who:<10}{contender.path}: {found}")
+    if contender.printed("stdout"):
         run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
     return answer.get("arguments")
 
@@ -997,23 +926,18 @@ def judge(run, texts):
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
         warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py")]  # ends both groups when the judge has ended
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
-        relay = functools.partial(say, file=sys.stderr)
-        contender = functools.partial(Contender, slab=run.slab, relay=relay, warden=warden.stdin.fileno())
-        run.progress("loading the reference")
-        run.reference = stack.enter_context(contender("reference", options.reference))
-        arguments = load(run, run.reference, texts["reference"])
+        arguments = begin(run, stack, "reference", texts["reference"], warden=warden.stdin.fileno())
         try:
             if not options.forward_only:
-                run.refer([run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
+                run.request(run.reference, [run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
                 run.gradients = True
         except CannotRun as reason:
             run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             # Before any line of the solution has run: nothing that it does can slow this down.
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not options.no_timing and (run.gradients or mode == "forward")]
-            run.progress("loading the solution")
-            run.solution = stack.enter_context(contender("solution", options.solution, others=[warden.pid, run.reference.process.pid]))
-            load(run, run.solution, texts["solution"], arguments)
+            older = [warden.pid, run.reference.process.pid]
+            begin(run, stack, "solution", texts["solution"], arguments, others=older, warden=warden.stdin.fileno())
             judge_values(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()
@@ -1036,13 +960,18 @@ def referee(options):
         raise CannotRun(f"--json {options.json}: {why}")  # found out before the long work
     if options.device.type == "cuda":
         torch.cuda.set_device(options.device)
-    texts = {who: read_text(getattr(options, who), f"--{who}") for who in ("solution", "reference")}
+    texts = {}
+    for who, path in (("solution", options.solution), ("reference", options.reference)):
+        try:
+            with open(path, encoding="utf-8") as f:
+                texts[who] = f.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CannotRun(f"--{who} {path}: cannot be read ({error}); a Python file is accepted") from None
     run, problem = Run(options), PROBLEMS[options.problem]
+    number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
+    sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    precision = options.dtype + ", TF32 allowed" * options.tf32
-    size = f"{'batch x N' if problem.inverse else 'N' if problem.square else 'K x M x N'} = {label(run.dims)}{options.expected}"
-    number = f" (KernelBench level 1, problem {problem.number})" if problem.number else ""
-    say(f"{problem.formula}{number}, {precision}, {size}")
+    say(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
     say(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     judge(run, texts)
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
@@ -1087,15 +1016,13 @@ def main(argv=None):
         return referee(parse(argv))
     except SystemExit as stop:  # argparse has said what is wrong
         return stop.code or 0
-    except torch.OutOfMemoryError as error:
-        status, why = 2, f"not enough memory ({error}); a smaller --size may fit"
-    except KeyboardInterrupt:
-        status, why = 130, "interrupted"
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more when it ends
         return 141
-    except (CannotRun, OSError) as reason:  # OSError: no file or process more, no such driver
-        status, why = 2, str(reason)
+    except KeyboardInterrupt:
+        status, why = 130, "interrupted"
+    except (CannotRun, OSError, torch.OutOfMemoryError) as reason:  # OSError: no file or process more, no such driver
+        status, why = 2, f"{reason}" + "; a smaller --size may fit" * isinstance(reason, torch.OutOfMemoryError)
     print(f"check.py: {why}", file=sys.stderr)
     return status
 

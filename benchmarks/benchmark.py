@@ -82,7 +82,7 @@ def make_inputs(bench, problem, a_shape, b_shape, dtype=torch.float32, inputs="u
     """A and B of a problem, as check.py draws them. The triangular ones hold zeros outside their triangle, because the reference reads
     those."""
     draw = check.Draw(bench.seed, inputs, torch.device(bench.device))
-    return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.DISTRIBUTIONS[inputs].make(draw, dtype, a_shape, b_shape)]
+    return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
 
 @torch.no_grad()
@@ -102,10 +102,7 @@ def product_errors(X, Y, results, keep=None):
     truth, rest = check.exact_product(X, Y, keep)
     bound, norm, errors = keep(X.double().abs() @ Y.double().abs()), truth.norm().item(), []
     for C in results:
-        off = keep(C).double() - truth
-        if rest is not None:  # what the float64 truth still misses
-            off -= rest
-        off.abs_()
+        off = (keep(C).double() - truth - rest).abs_()  # rest: what the float64 truth still misses
         worst = torch.where(off == 0, 0.0, off / bound).max().item() if C.numel() else 0.0
         errors.append((off.norm().item() / norm if norm else float(off.any()), worst))
     return errors, compared

@@ -6,10 +6,9 @@ check.py judges by it; tests and benchmarks use the same. docs/judge.md derives 
 import math
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 
 import torch
@@ -37,14 +36,6 @@ class Problem:
     def headline(self, size):
         """The dimensions that --size stands for: (N,), or (K, M, N) in the proportions of KernelBench's problem 16."""
         return (size,) if self.square else (size, max(1, size // 4), max(1, size // 2))
-
-    def timed(self, size, cuda):
-        """The dimensions of a timed call: inverses come in batches of up to 2^24 elements, on a CPU 2^18."""
-        return (max(1, min(4096, (1 << (24 if cuda else 18)) // size**2)), size) if self.inverse else self.headline(size)
-
-    def most(self, size):
-        """The largest number of rows or columns that is judged."""
-        return 2 * size if self.square else size
 
     def shapes(self, dims):
         """Of the inputs and C. One number more than the headline has stands first, and is that of the products in a batch."""
@@ -209,51 +200,50 @@ def dominant(X, dtype):
     return L + torch.diag_embed(before.copysign(own))
 
 
-@dataclass(frozen=True)
-class Distribution:
-    one: Callable
-    wide: bool = False  # needs the exponent range of float32: not for the 16-bit types
-    float32_only: bool = False  # about the ends of float32's range
-    exact: bool = False  # every term and sum is representable: no error is allowed
-    kernelbench: bool = False  # what KernelBench draws, so its criterion applies
-
-    def suits(self, dtype, problem):
-        return dtype == torch.float32 and not problem.inverse if self.float32_only else not (self.wide and narrow(dtype))
-
-    def make(self, draw, dtype, *shapes):
-        """A and, for two shapes, B. Hard matrices are the same in all of a batch."""
-        part = slice(None if self in ORDINARY.values() else -2, None)
-        return [self.one(draw, shape[part], second, dtype).expand(shape) for second, shape in enumerate(shapes)]
-
-
 ORDINARY = {
-    "uniform": Distribution(lambda draw, shape, *_: draw.uniform(*shape), kernelbench=True),
-    "normal": Distribution(lambda draw, shape, *_: draw.normal(*shape)),
-    "signed": Distribution(lambda draw, shape, *_: 2 * draw.uniform(*shape) - 1),
+    "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # as KernelBench draws
+    "normal": lambda draw, shape, *_: draw.normal(*shape),
+    "signed": lambda draw, shape, *_: 2 * draw.uniform(*shape) - 1,
+}
+WIDE = {  # these need the exponent range of float32: not for the 16-bit types
+    "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
+    "rows of A over 16 decades": partial(_scaled, of="A", along=0),
+    "columns of A over 16": partial(_scaled, of="A", along=1),
+    "rows of B over 16": partial(_scaled, of="B", along=0),
+    "columns of B over 16": partial(_scaled, of="B", along=1),
+    "graded inversely 1e+-15": _graded,
+    "one tiny entry": partial(_single, value=1e-30),
+    "one huge entry": partial(_single, value=1e30),
+}
+EXTREME = {  # about the ends of float32's range: for no other type
+    "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),  # |A||B| stays below the largest number
+    "about 1e18 and 1e-20": partial(_about, scales=(1e18, 1e-20)),
+    "about 1e-20": partial(_about, scales=(1e-20, 1e-20)),
+    "denormals and 1e10": partial(_about, scales=(1e-39, 1e10)),
 }
 HARD = {
-    "integers": Distribution(_integers, exact=True),
-    "sparse": Distribution(lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02)),
-    "identity A": Distribution(lambda draw, shape, second, dtype: draw.normal(*shape) if second else _identity(draw, shape)),
-    "elimination": Distribution(_elimination),
-    "unit diagonal": Distribution(lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1)),  # as LU with pivoting
-    "Cholesky, near singular": Distribution(_cholesky),
-    "rows of A over 2 decades": Distribution(partial(_scaled, of="A", along=0, span=1)),
-    "lognormal, sigma 3": Distribution(lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)), wide=True),
-    "rows of A over 16 decades": Distribution(partial(_scaled, of="A", along=0), wide=True),
-    "columns of A over 16": Distribution(partial(_scaled, of="A", along=1), wide=True),
-    "rows of B over 16": Distribution(partial(_scaled, of="B", along=0), wide=True),
-    "columns of B over 16": Distribution(partial(_scaled, of="B", along=1), wide=True),
-    "graded inversely 1e+-15": Distribution(_graded, wide=True),
-    "one tiny entry": Distribution(partial(_single, value=1e-30), wide=True),
-    "one huge entry": Distribution(partial(_single, value=1e30), wide=True),
-    # 1e17 and more; |A||B| stays just below the largest number.
-    "near overflow": Distribution(lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape), float32_only=True),
-    "about 1e18 and 1e-20": Distribution(partial(_about, scales=(1e18, 1e-20)), float32_only=True),
-    "about 1e-20": Distribution(partial(_about, scales=(1e-20, 1e-20)), float32_only=True),
-    "denormals and 1e10": Distribution(partial(_about, scales=(1e-39, 1e10)), float32_only=True),
+    "integers": _integers,
+    "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
+    "identity A": lambda draw, shape, second, dtype: draw.normal(*shape) if second else _identity(draw, shape),
+    "elimination": _elimination,
+    "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
+    "Cholesky, near singular": _cholesky,
+    "rows of A over 2 decades": partial(_scaled, of="A", along=0, span=1),
+    **WIDE,
+    **EXTREME,
 }
 DISTRIBUTIONS = ORDINARY | HARD
+
+
+def suits(name, dtype, problem):
+    return dtype == torch.float32 and not problem.inverse if name in EXTREME else not (name in WIDE and narrow(dtype))
+
+
+def inputs_of(name, draw, dtype, *shapes):
+    """A and, for two shapes, B. Hard matrices are the same in all of a batch."""
+    part = slice(-2 if name in HARD else None, None)
+    return [DISTRIBUTIONS[name](draw, shape[part], second, dtype).expand(shape) for second, shape in enumerate(shapes)]
+
 
 # ==== 4. Truth and errors ====
 
@@ -280,28 +270,25 @@ def float64_product(X, Y, keep):
     kept = keep(torch.ones(rows, columns, dtype=torch.bool, device=X.device))
     C = X.new_zeros(*X.shape[:-1], columns)
     for part in (slice(first, first + rows // 8 + 1) for first in range(0, rows, rows // 8 + 1)):
-        there = [Z.any(0).nonzero().flatten().tolist() for Z in (X[..., part, :].flatten(0, -2), kept[part])]
-        if all(there):
-            k, j = (slice(found[0], found[-1] + 1) for found in there)
-            C[..., part, j] = X[..., part, k] @ Y[..., k, j]
+        there = (Z.any(0).nonzero()[:, 0].tolist() or [0] for Z in (X[..., part, :].flatten(0, -2), kept[part]))
+        k, j = (slice(found[0], found[-1] + 1) for found in there)
+        C[..., part, j] = X[..., part, k] @ Y[..., k, j]
     return keep(C)
 
 
 def exact_product(X, Y, keep=_everything):
-    """keep(X @ Y) as a pair of float64 (high, low); low is None where float64 products of narrower inputs leave nothing to correct."""
+    """keep(X @ Y) as a pair of float64 (high, low); low is 0.0 where float64 products of narrower inputs leave nothing to correct."""
     if X.dtype != torch.float64:
-        return float64_product(X, Y, keep), None
+        return float64_product(X, Y, keep), 0.0
     # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     high, low = X.new_zeros(2, *X.shape[:-1], Y.shape[-1])
-    y_parts = slices(Y, -2, bits)
-    for x in slices(X, -1, bits):
-        for y in y_parts:
-            part = float64_product(x, y, keep)
-            total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
-            back = total - high
-            low += (high - (total - back)) + (part - back)
-            high = total
+    for x, y in product(slices(X, -1, bits), slices(Y, -2, bits)):
+        part = float64_product(x, y, keep)
+        total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
+        back = total - high
+        low += (high - (total - back)) + (part - back)
+        high = total
     return high, low
 
 
@@ -310,10 +297,10 @@ def inverse_of(L, G, keep):
     in float64, and by what it is off where C is off by that."""
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
-    off, low = C.abs() @ (wide.abs() @ C.abs()), None
+    off, low = C.abs() @ (wide.abs() @ C.abs()), 0.0
     if G is not None:
         G, T = G.double(), C.mT
-        return keep(-(T @ (G @ T))), None, keep(off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT))
+        return keep(-(T @ (G @ T))), low, keep(off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT))
     if L.dtype == torch.float64:  # what C is off by itself: a step of Newton's method
         high, rest = exact_product(wide, C)
         low = keep(C @ (one - high - rest))
@@ -323,8 +310,6 @@ def inverse_of(L, G, keep):
 def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
-    if X.numel() and math.prod(float(torch.where(Z != 0, Z.abs(), math.inf).min()) for Z in (X, Y)) >= 2.0**-124:
-        return hits  # the least of all, so of most inputs no more has to be looked at
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
     x, y = (torch.where(Z != 0, torch.frexp(Z.double())[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
     for e in torch.unique(x[x < -124 - y.min()]).tolist():
@@ -351,8 +336,8 @@ class Truth:
     `inverse`: of keep(X^-1), or where Y = G is given, of the gradient."""
 
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=0.0):
-        self.keep, self.terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
-        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, self.terms, tf32, 1e-6 if inverse else 1.5e-6)
+        self.keep, terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
+        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, 1e-6 if inverse else 1.5e-6)
         self.least += roundings * info.eps / 2 * narrow(X.dtype)
         if inverse:
             self.high, self.low, self.magnitude = inverse_of(X, Y, keep)
@@ -366,16 +351,14 @@ class Truth:
             self.high = self.high.to(X.dtype).double()
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
-            self.forgiven = ((0.0 if inverse else may_underflow(X, Y) * self.terms) + tiny) * info.smallest_normal
+            self.forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
         elif narrow(X.dtype):
             # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
             self.forgiven = (self.high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
 
     def errors(self, C):
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
-        off = C.detach().double() - self.high
-        if self.low is not None:
-            off -= self.low
+        off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
         relative = off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right
         return torch.where(self.judged, self.keep(relative), 0.0)

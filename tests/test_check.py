@@ -119,18 +119,17 @@ class Shared:
 
     contender = None
 
-    def __new__(cls, real, slab, relay):
+    def __new__(cls, real, slab):
         alive = cls.contender and cls.contender.slab is slab and cls.contender.process.poll() is None
         if not alive:
             cls.drop()
-            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab, lambda line: None)
-        cls.contender.relay = relay
+            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab)
         return contextlib.nullcontext(cls.contender)
 
     @classmethod
     def drop(cls):
         if cls.contender:
-            cls.contender.__exit__()
+            cls.contender.close()
         cls.contender = None
 
 
@@ -154,13 +153,13 @@ def quick(forks, small_slab, monkeypatch):
     forks.begin()
     real = check.Contender
 
-    def contender(who, path, slab, relay, **others):
+    def contender(who, path, slab, **others):
         shared = who == "reference" and slab is small_slab and path == str(ROOT / "reference_model.py")
-        return Shared(real, slab, relay) if shared else real(who, path, slab, relay, **others)
+        return Shared(real, slab) if shared else real(who, path, slab, **others)
 
     monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
-    real_slab = check.new_slab
-    monkeypatch.setattr(check, "new_slab", lambda options: small_slab if options.device.type == "cpu" else real_slab(options))
+    real_slab = check.Run.new_slab
+    monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else small_slab)
     monkeypatch.setattr(check, "Contender", contender)
 
 
@@ -274,7 +273,7 @@ def test_the_judge_does_not_execute_the_solution(quick, capsys, tmp_path):
 def test_a_gpu_that_is_never_quiet_is_no_verdict(small_slab, monkeypatch):
     monkeypatch.setattr(check, "STOPPING", 0.01)
     run = object.__new__(check.Run)
-    run.slab, run.quiet, slow = small_slab, 1e-5, iter([1e-3] * 5 + [2e-5])
+    run.device, run.quiet, slow = small_slab.device, 1e-5, iter([1e-3] * 5 + [2e-5])
     run.probe = lambda: next(slow, 1e-3)
     run.wait_for_a_quiet_gpu()
     with pytest.raises(check.CannotRun, match="at work while no call is answered"):

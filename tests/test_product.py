@@ -406,7 +406,7 @@ def single(T, *entries):
 
 def drawn(name):
     """A hard input of check.py's."""
-    return lambda N: check.HARD[name].make(check.Draw(1, name, torch.device("cpu")), torch.float32, (N, N), (N, N))
+    return lambda N: check.inputs_of(name, check.Draw(1, name, torch.device("cpu")), torch.float32, (N, N), (N, N))
 
 
 def denormals(N, seed, share):

@@ -11,7 +11,7 @@ main = sys.modules["__main__"]
 known = {}
 for number in range(1, 500):
     draw = main.Draw(int(seed), number, torch.device("cpu"))
-    A, B = (X.tril().float() for X in main.DISTRIBUTIONS["uniform"].make(draw, torch.float32, (160, 160), (160, 160)))
+    A, B = (X.tril().float() for X in main.inputs_of("uniform", draw, torch.float32, (160, 160), (160, 160)))
     known[float(A[0, 0])] = A, B, torch.tril(A @ B)
 
 
