@@ -290,7 +290,7 @@ ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
 STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
 LOADING = 10  # times --timeout: a file may compile when it is loaded
-STOPPING = 2.0  # seconds that a signal may take
+STOPPING = 5.0  # seconds that a signal may take, on a machine with more to do
 DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
 
 
