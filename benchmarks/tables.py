@@ -214,6 +214,17 @@ def profile(rows):
     return columns({"kernel": "kernel", **of_side(told, *heads, absent="n/a")})(rows)
 
 
+def infinite(rows):
+    """Of each dtype: finite operands, one Inf where it costs most, nothing but NaN, and the reference, which takes as long for all."""
+    head, made = ["N, dtype", "finite, µs", "one Inf, where it costs most, µs", "nothing but NaN, µs", "reference, µs"], []
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        *places, nan = (row for row in rows if row["dtype"] == dtype)
+        worst = max(places, key=lambda row: row["ours"]["median_us"])
+        inf = f"{time_of(worst['ours'])}, {worst['where']}"
+        made.append([f"{shape(nan)}, {dtype}", median(nan["finite"]), inf, time_of(nan["ours"]), median(nan["reference"])])
+    return markdown(head, made)
+
+
 def limits(rows):
     """The parts of a product, and what the ratio would be if packing cost a copy, the products what they cost cuBLAS, and nothing more."""
     heads = [("copy, µs", "copy"), ("float16 product, uniform, µs", "float16_product_uniform"), ("normal, µs", "float16_product_normal")]
@@ -327,6 +338,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "determinism": ("determinism", columns(RUNS)),
     "registers": ("registers", registers),
     "limits": ("limits", limits),
+    "infinite": ("infinite", infinite),
     "profile": ("profile", profile),
     "history": ("history", columns(HISTORY)),
     "cpu": ("cpu", columns({**CPU, **TIMES})),
