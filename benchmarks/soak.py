@@ -16,8 +16,8 @@ Sections, each under nine minutes:
     devices  two GPUs: first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP
 
 Every element of every result is compared with the product in float64, on the device, by the bound of benchmark.py's elementwise_bound
-(or twice what torch's own product is off by, as check.py has it); inverses by that of expected_inverse. The host asks for the outcome once in some
-hundred calls. A call is drawn from the seed and its number, and a wrong one is printed with both: `--call 1234` makes that one again.
+(or twice what torch's own product is off by, as check.py has it); inverses by that of expected_inverse. The host asks for the outcome once
+in some hundred calls. A call is drawn from the seed and its number, and a wrong one is printed with both: `--call 1234` makes it again.
 
 DIR/soak.json has a row for each section: what ran, how many calls and how many of them wrong, the worst error beside its bound, memory
 before and after, seconds. Rows of other sections stay there if they are of the same file. The exit status is 0, or 1 if anything was wrong.
@@ -358,9 +358,10 @@ def excuse(call, name, device):
     problem = PROBLEMS[call.problem]
     if call.dtype == torch.float64 or call.tf32 or problem.function == "triangular_inverse" or (name == "dB" and call.broadcast):
         return 1.0
-    given, rounding = make(call, device), torch.finfo(call.dtype).eps / 2 * check.narrow(call.dtype)
+    given, info = make(call, device), torch.finfo(call.dtype)
     (exact, magnitude), own = (V[name] for V in in_float64(call, *given)), by_torch(call, *given)[name]
-    beyond = ((own.double() - exact).abs() - rounding * exact.abs()).clamp_min(0.0)
+    rounding = info.eps / 2 * check.narrow(call.dtype)
+    beyond = ((own.double() - exact).abs() - rounding * exact.abs().clamp_min(info.smallest_normal)).clamp_min(0.0)
     worst = torch.where(magnitude > 0, beyond / magnitude, 0.0).max().item()
     least, most = check.allowed(call.dtype, dict(zip(NAMES, problem.terms(call.sides), strict=False))[name])
     return (min(2 * worst, most) + rounding) / (least + rounding)

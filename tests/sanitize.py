@@ -140,7 +140,8 @@ computed = set()  # the names of the kernels that did
 
 
 def finite(torch, module, X, Y, contraction, structure):
-    """Computes one contraction, and waits. Whether all of the result is finite."""
+    """Computes one contraction, and waits. Whether all of the result is finite. It says beforehand which: a tool may never come back."""
+    print("computing", contraction, structure, X.dtype, tuple(X.shape), tuple(Y.shape), flush=True)
     C, path, *_ = module._product_by_kernels(X, Y, contraction, structure)
     computed.add(path)
     torch.cuda.synchronize()
@@ -361,8 +362,9 @@ def look(tool, kernel, seconds):
     row = {"tool": tool, "kernel": kernel, "result": said, "found": number, "seconds": round(time.perf_counter() - start, 1)}
     row["printed"] = [line for line in printed.splitlines() if "SUMMARY" in line or "computed by" in line]
     print(f"{tool:<12}{kernel:<14}{said:<12}{row['seconds']:>8} s   {'; '.join(row['printed'])}", flush=True)
-    if said not in ("clean", "timed out"):  # the first findings: which kernel, which thread, which address
-        lines = [line for line in printed.splitlines() if "Host Frame" not in line]
+    if said != "clean":  # the first findings: which kernel, which thread, which address; or what it was at when its time was over
+        lines = [line for line in printed.splitlines() if "Host Frame" not in line and not line.startswith("computing")]
+        lines += [line for line in printed.splitlines() if line.startswith("computing")][-1:]
         print("\n".join([*lines[:60], *lines[60:][-20:]]), flush=True)
     return row
 

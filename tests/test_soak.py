@@ -158,7 +158,8 @@ def test_twice_what_torch_is_off_by_is_excused(monkeypatch, dtype, off):
     rounding = torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0
     in_float64 = ({"C": exact}, {"C": magnitude})
     monkeypatch.setattr(soak, "in_float64", lambda *_: in_float64)
-    monkeypatch.setattr(soak, "by_torch", lambda *_: {"C": exact + exact.sign() * (rounding * exact.abs() + off * magnitude)})
+    rounded = rounding * exact.abs().clamp_min(torch.finfo(dtype).smallest_normal)
+    monkeypatch.setattr(soak, "by_torch", lambda *_: {"C": exact + exact.sign() * (rounded + off * magnitude)})
     least, most = soak.check.allowed(dtype, call.sides[0])
     wanted = 1.0 if dtype == torch.float64 else (min(2 * off, most) + rounding) / (least + rounding)
     assert soak.excuse(call, "C", "cpu") == pytest.approx(wanted, rel=1e-3)
