@@ -269,8 +269,8 @@ def test_halved_tiles(run, contraction):
     """Of a triangle, with a lower half that is empty, large and small tiles, and of a dense product."""
     said = run(contraction, LOWER, (641,) * 3, late=1, sms=10)
     assert "tiles of 256, 1 in halves" in said
-    for N in (641, 706):
-        assert "tiles of 128, 10 in halves" in run(contraction, LOWER, (N,) * 3, late=N % 2, sms=30)
+    said = run(contraction, LOWER, (641,) * 3, late=1, sms=30)
+    assert "tiles of 128, 10 in halves" in said
     said = run(contraction, DENSE, (300, 300, 100), sms=6)
     assert "tiles of 256, 1 in halves" in said
 
