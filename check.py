@@ -355,6 +355,7 @@ class Contender(contextlib.ExitStack):
             self.channel.settimeout(limit)
             with contextlib.suppress(OSError):  # who does not read will not answer
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            self.channel.settimeout(0)  # a byte out of band is told of, and never comes
             while not said.endswith(b"\n\n"):
                 ready, piece = select.select([self.channel], [], [], 0.1)[0], b""
                 with contextlib.suppress(OSError):  # a channel that answers in another way is closed
