@@ -690,6 +690,16 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
+// The same, where this thread's writes, and those that it has seen, are for other CTAs of the cluster, too.
+__device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
+  STRESS_DELAY();
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void barrier_wait_in_cluster(uint32_t barrier, uint32_t parity) {
+  STRESS_DELAY();
+  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;\n}" ::"r"(barrier), "r"(parity) : "memory");
+}
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
 // Where in a pipeline of shared memory a role is.
@@ -2914,7 +2924,6 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
       Policy::compute(h, shared, tile, round, at);
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
-    if (h.tiles.splits > 1) cluster_arrive();   // the consumers meet there before they add each other's sums
     if (warp == kProducerWarp) {
       if (elect_one()) produce<Policy>(h, shared, first);
     } else if (warp == kProducerWarp + 1) {
@@ -2922,8 +2931,6 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
     } else {
       Policy::own_role(h, shared, first, warp);
     }
-    __syncwarp();
-    if (h.tiles.splits > 1) cluster_wait();
   }
 }
 
@@ -3102,11 +3109,13 @@ struct Half {
     uint8_t stage[kStages][kBlocks][kOperandBytes];
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
     uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
+    uint64_t sums_written;              // by all consumer warps of the CTAs that share a tile's k
   };
 
   static __device__ void prepare(const HalfProduct& h, Shared& shared, int lane) {
     if (lane == 0) prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
     if (lane < kStages) barrier_init(&shared.own.landed[lane], 1);
+    if (lane == 0) barrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
   }
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
@@ -3219,7 +3228,10 @@ struct Half {
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
       UNROLL for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
-      cluster_arrive(), cluster_wait();
+      __syncwarp();
+      const uint32_t written = shared_address(&shared.own.sums_written);
+      if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));
+      barrier_wait_in_cluster(written, 0);
       NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
         NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {
