@@ -377,26 +377,82 @@ __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   return tile_of(p, edge, place.i, place.j);
 }
 
-// n / splits, where those are three or a power of two.
-__device__ inline int divided(int n, int splits) { return splits == 3 ? n / 3 : n >> (__ffs(splits) - 1); }
-
-// The sums of a tile's splits are added in so many units: the first one that a split's CTA adds.
-__device__ inline int first_unit(int units, int splits, int split) { return divided(units * split + splits - 1, splits); }
-
 // What a CTA of the tf32 and the mma kernel computes: a split of a tile.
 template <typename T>
 struct WorkTile {
   const T *x, *y;          // of one product of the batch
   T* c;
   Tile tile;               // i = -1: there is nothing to do
-  int splits, split;       // of the tile: this CTA's
+  int splits, split;       // of the tile, a power of two: this CTA's
   int k_begin, k_blocks;   // of the split
   __device__ WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
       : x(x_of<T>(p, batch)), y(y_of<T>(p, batch)), c(c_of<T>(p, batch)), tile(tile), splits(splits), split(split) {
-    const int all = ceil_div(tile.k_end - tile.k_begin, block_k), first = divided(all * split, splits);
-    k_begin = tile.k_begin + first * block_k, k_blocks = divided(all * (split + 1), splits) - first;
+    const int all = ceil_div(tile.k_end - tile.k_begin, block_k), log = __ffs(splits) - 1, first = all * split >> log;
+    k_begin = tile.k_begin + first * block_k, k_blocks = (all * (split + 1) >> log) - first;
   }
 };
+
+// How clusters of such CTAs compute tiles, which come the longest first: all CTAs of a cluster share the k of each of the first ones, half
+// of them that of each of the next ones, and the rest are a CTA's each.
+struct SplitPlan {
+  static constexpr int kMostSplits = 4, kMostClusters = 256;
+  int by_all, by_half;            // tiles that so many CTAs share
+  int cluster_size;               // kMostSplits; or 1, where nothing is shared
+  uint8_t order[kMostClusters];   // which cluster comes when, of those with more than one CTA
+  int64_t clusters;               // of one product
+
+  // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
+  // But not too short: each costs its start and its end. The GPU has room for `at_once` clusters of kMostSplits, `first` of them one on
+  // each SM.
+  __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
+    const TileOrder tile_order = TileOrder::of(p, kBlock);
+    const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
+    auto length = [&](int group) { return ceil_div(tile_order.length_of(group, p.k, kBlock), block_k); };
+    int64_t all = 0;   // k-blocks
+    for (int group = 0; group < tile_order.groups(); ++group) all += p.batches * tile_order.tiles_of(group) * length(group);
+    const int64_t even = room ? all / room : length(0);
+    for (int64_t longest = std::max<int64_t>(3, even); longest < length(0); longest += 1 + longest / 32) {
+      int64_t by_all = 0, by_half = 0;
+      for (int group = 0; group < tile_order.groups() && length(group) > longest; ++group)
+        (length(group) > 2 * longest ? by_all : by_half) += tile_order.tiles_of(group);
+      by_all += by_half % 2, by_half -= by_half % 2;
+      const int64_t clusters = by_all + by_half / 2 + (tiles - by_all - by_half + kMostSplits - 1) / kMostSplits;
+      if (clusters > kMostClusters || (clusters * p.batches > at_once && (tiles * p.batches <= room || 5 * longest < 8 * even))) continue;
+      SplitPlan plan = {int(by_all), int(by_half), kMostSplits, {}, clusters};
+      int64_t loads[kMostClusters], tile = 0, end = 0;   // of each of its CTAs, in quarters of a k-block
+      for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
+        const int shares = cluster < by_all ? 1 : cluster < by_all + by_half / 2 ? 2 : 4;   // tiles of a cluster
+        while (tile >= end) end += tile_order.tiles_of(++group);
+        plan.order[cluster] = uint8_t(cluster), loads[cluster] = length(group) * shares, tile += shares;
+      }
+      // Clusters that join the first ones on the SMs fall in what their CTAs have to do. So let the first ones rise
+      std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a] > loads[b]; });
+      std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
+      return plan;
+    }
+    return {0, 0, 1, {}, tiles};
+  }
+};
+
+// What the CTA of some rank in a cluster computes. The products of a batch take turns.
+template <typename T>
+__device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, int cluster, int rank, int block_k) {
+  int batch = 0;
+  if (p.batches > 1) {
+    const uint32_t number = cluster, batches = uint32_t(p.batches);
+    batch = number % batches, cluster = number / batches;
+  }
+  int splits = plan.cluster_size, split = rank, tile = cluster;
+  if (splits > 1) {
+    tile = plan.order[cluster];
+    if (const int past = tile - plan.by_all, halves = plan.by_half / 2; past >= halves)
+      tile = plan.by_all + plan.by_half + (past - halves) * splits + rank, splits = 1, split = 0;
+    else if (past >= 0)
+      splits /= 2, tile = plan.by_all + 2 * past + rank / splits, split = rank % splits;
+  }
+  if (tile >= tile_count(p, kBlock)) return {p, 0, {-1}, 1, 0, block_k};
+  return {p, batch, tile_at(p, kBlock, tile), splits, split, block_k};
+}
 
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
 
@@ -1458,6 +1514,26 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
   check(cudaLaunchKernelEx(&launch.config, kKernel, arguments...));
 }
 
+// How many clusters of SplitPlan's largest size the current device runs at once. Asked for once on each.
+template <auto kKernel>
+static int clusters_at_once(int bytes) {
+  static std::atomic<int> known[64] = {};
+  int device = 0;
+  check(cudaGetDevice(&device));
+  int clusters = device < 64 ? known[device].load() : 0;
+  if (clusters) return clusters;
+  allow_shared_memory<kKernel>(bytes);
+  const Launch launch(SplitPlan::kMostSplits, 128, bytes, SplitPlan::kMostSplits, false, nullptr);
+  check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
+  if (device < 64) known[device] = clusters;
+  return clusters;
+}
+template <auto kKernel, int kCtasPerSm>
+static SplitPlan plan_of(const Product& p, int block_k, int bytes, const Gpu& gpu) {
+  const int at_once = gpu.capability >= 90 ? clusters_at_once<kKernel>(bytes) : 0;
+  return SplitPlan::of(p, block_k, at_once, at_once / kCtasPerSm);
+}
+
 // ---- Launching: conditions and types as constants.
 
 // Each calls f with what it is given as a constant, or with an element of the type.
@@ -1492,7 +1568,7 @@ struct OperandLayout {
     };
     const bool by_k = fits(k_stride, depth, line_stride, lines);
     lines_first = !by_k;
-    readable = (by_k || fits(line_stride, lines, k_stride, depth)) && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    readable = (by_k || fits(line_stride, lines, k_stride, depth)) && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
     pitch = (by_k ? lines : depth) == 1 ? unit : by_k ? line_stride : k_stride;
   }
 };
@@ -1509,7 +1585,9 @@ static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDi
 
 int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
   if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
-  const int unit = type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
+  // The mma kernel reads operands that are not aligned by elements, which in small products takes less than a copy
+  const bool by_elements = kernel == kMmaKernel && p.k <= (type == kFloat32 || type == kFloat64 ? 1024 : 256);
+  const int unit = by_elements ? 1 : type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
   const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
   const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
   const OperandLayout c = layout_of_c(p, unit);   // with one column its rows are neighbours, which the kernel does not take it for
@@ -1913,7 +1991,7 @@ using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
 template <typename Acc>
 constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
 template <typename Acc>
-using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc> + 1][32];   // all splits of the first unit, of the second; three splits: of 11 at most
+using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc>][32];   // all splits of the first unit, of the second
 
 // Writes neighbours in a row of C, as far as they exist. `vectorized`: they can be written at once. kWhole: so they can, and all exist,
 // none above the diagonal.
@@ -1931,11 +2009,12 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   }
 }
 
-// Writes a tile: all of it, or what this CTA adds of its splits, in their order. Then all threads of the cluster have arrived at its
+// Writes a tile: all of it, if the CTA is `alone`, or what it adds of its splits, in their order; of one split, too, for what is read for
+// the first time takes longer than that. Then all threads of the cluster have arrived at its
 // barrier, and their stages may be written to if `sums` lies there; `here`, an mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
-                                  uint64_t& here) {
+                                  uint64_t& here, bool alone) {
   constexpr int kNear = Lanes::kNear, kSums = 16 / sizeof(Acc), kUnits = kCount / kSums;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = work.tile.i * kBlock, col = work.tile.j * kBlock;
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
@@ -1953,7 +2032,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock, false>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
-  if (work.splits == 1) {   // nobody else has sums of it
+  if (alone) {
     auto write_all = [&](auto whole) {
       UNROLL for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
     };
@@ -1965,23 +2044,27 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kInTile = kUnitsInTile<Acc>;
-  const int splits = work.splits, first = first_unit(kInTile, splits, work.split), end = first_unit(kInTile, splits, work.split + 1);
+  const int splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split, end = first + units;
   const uint32_t first_rank = block_rank_in_cluster() - work.split;
-  if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, (end - first) * splits * sizeof(sums[0]));
-  cluster_wait();
-  // Each lane finds out where one of its warp's units goes
-  const int number = warp * kUnits + lane % kUnits, owner = number * splits / kInTile;
-  const int place = (number - first_unit(kInTile, splits, owner)) * splits + work.split;
-  const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
-  const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
-  UNROLL for (int u = 0; u < kUnits; ++u) {
-    const SumUnit<Acc> v = unit(u);
-    const int* const words = reinterpret_cast<const int*>(v.v);
-    const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
-    store_async(there, words[0], words[1], words[2], words[3], barrier_there);
+  if (splits == 1) {
+    __syncthreads();   // the stages have been read
+    UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit(u);
+  } else {
+    if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
+    cluster_wait();
+    // Each lane finds out where one of its warp's units goes
+    const int number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1), place = number % units * splits + work.split;
+    const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
+    const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
+    UNROLL for (int u = 0; u < kUnits; ++u) {
+      const SumUnit<Acc> v = unit(u);
+      const int* const words = reinterpret_cast<const int*>(v.v);
+      const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
+      store_async(there, words[0], words[1], words[2], words[3], barrier_there);
+    }
   }
   write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
-  barrier_wait(&here, 0);
+  splits == 1 ? __syncthreads() : barrier_wait(&here, 0);
   NO_UNROLL for (int at = first + warp; at < end; at += kTileThreads / 32) {
     SumUnit<Acc> total = sums[(at - first) * splits][lane];
 #pragma unroll 4
@@ -2001,98 +2084,11 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 # a tile; each then adds the sums of all for a part of it. Elements come to shared memory as they are and are split there into two tf32, X
 # on its way to registers, Y into a second place that wgmma reads. Every tile splits its operands anew, and tf32 takes twice the time of
 # float16; but there is no packing.
-_CUDA_TF32_PLAN = r"""
-// ---- tf32 kernel: sizes, and which CTA computes what.
+_CUDA_TF32 = r"""
+// ---- tf32 kernel: sizes, and shared memory.
 
 constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the k that are copied together
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
-constexpr int kTfMostSplits = 4;                 // of a tile, and CTAs of a cluster
-
-// Which CTA sums what. CTAs that share a tile follow each other in a cluster. Where all matrices are triangles (are_triangles), of at most
-// 29 tile rows, it stands in a table, the same for all products of a batch, which take turns; other tiles come as they are numbered, shared
-// by equally many.
-struct Tf32Plan {
-  static constexpr int kMost = 448, kIdle = 0xFFFF;   // entries of the table; that of a CTA with nothing to do
-  int clusters, cluster_size;   // of one product
-  int log_splits;               // of a dense one
-  uint16_t table[kMost];        // group and place, as TileOrder has them, 5 bits each; splits less one and which, 2 bits each
-};
-
-// A plan with splits of at most `longest` k-blocks, as far as kTfMostSplits for a tile allow that. False if it takes more clusters than
-// `most_clusters`, or more entries than the table has.
-inline bool tf32_plan_with(int rows, int longest, int most_clusters, Tf32Plan& plan) {
-  auto splits_of = [&](int group) { return min(kTfMostSplits, ceil_div((rows - group) * (kTfBlockMN / kTfBlockK), longest)); };
-  struct {
-    int group, place;
-  } next[kTfMostSplits + 1] = {};   // the next tile of those with so many splits
-  int blocks = 0;
-  for (int group = rows - 1; group >= 0; --group) next[splits_of(group)].group = group, blocks += (group + 1) * splits_of(group);
-  plan.cluster_size = splits_of(0) > 1 ? kTfMostSplits : 1;
-  if (blocks > Tf32Plan::kMost || blocks > most_clusters * int64_t(plan.cluster_size)) return false;
-  for (plan.clusters = 0;; ++plan.clusters) {   // each takes the tiles of most splits that it still has room for
-    if ((plan.clusters + 1) * plan.cluster_size > Tf32Plan::kMost) return false;
-    uint16_t* const entries = plan.table + plan.clusters * plan.cluster_size;
-    int rank = 0;
-    for (int splits = plan.cluster_size; splits > 0; --splits)
-      for (auto& [group, place] = next[splits]; group < rows && splits_of(group) == splits && rank + splits <= plan.cluster_size;) {
-        for (int split = 0; split < splits; ++split) entries[rank++] = uint16_t(group | place << 5 | (splits - 1) << 10 | split << 12);
-        if (++place > group) place = 0, ++group;
-      }
-    if (rank == 0) return true;
-    if (plan.clusters == most_clusters) return false;
-    while (rank < plan.cluster_size) entries[rank++] = Tf32Plan::kIdle;
-  }
-}
-
-// Splits are as short as can be with all CTAs there at once, but not too short: each costs its start and its end. The GPU has room for
-// `at_once` clusters of kTfMostSplits. False, without a plan, if the table does not hold all tiles.
-inline bool tf32_plan(const Product& p, int at_once, Tf32Plan& plan) {
-  constexpr int kLeast = 3;   // k-blocks
-  const int rows = ceil_div(p.m, kTfBlockMN), k_blocks = ceil_div(p.k, kTfBlockK);
-  const int64_t clusters = at_once / p.batches;   // for one product
-  if (!are_triangles(p)) {
-    const int tiles = int(tile_count(p, kTfBlockMN));
-    plan.log_splits = 0;
-    while (1 << plan.log_splits < kTfMostSplits && k_blocks >= 2 * kLeast << plan.log_splits &&
-           int64_t(tiles) << (plan.log_splits + 1) <= clusters * kTfMostSplits)
-      ++plan.log_splits;
-    plan.cluster_size = 1 << plan.log_splits, plan.clusters = tiles;
-    return true;
-  }
-  const int whole = rows * (kTfBlockMN / kTfBlockK);   // k-blocks of the longest tile
-  int longest = min(kLeast, whole);
-  while (longest < whole && !tf32_plan_with(rows, longest, int(clusters), plan)) ++longest;
-  if (longest == whole && !tf32_plan_with(rows, whole, Tf32Plan::kMost, plan)) return false;
-  // The clusters that come first are spread over all SMs, one CTA each; those that join them fall in length. So let the first ones rise.
-  if (plan.cluster_size < kTfMostSplits) return true;
-  for (int a = 0, b = min(plan.clusters, int(clusters) / kTfCtasPerSm) - 1; a < b; ++a, --b)
-    std::swap_ranges(plan.table + a * kTfMostSplits, plan.table + (a + 1) * kTfMostSplits, plan.table + b * kTfMostSplits);
-  return true;
-}
-
-// What the CTA of some rank in a cluster computes.
-__device__ inline WorkTile<float> tf32_work(const Product& p, const Tf32Plan& plan, int cluster, int rank) {
-  int batch = 0;
-  if (p.batches > 1) {
-    const uint32_t number = cluster, batches = uint32_t(p.batches);
-    batch = number % batches, cluster = number / batches;
-  }
-  const int number = cluster * plan.cluster_size + rank;
-  const TileOrder order = TileOrder::of(p, kTfBlockMN);
-  if (!are_triangles(p)) {
-    const int splits = 1 << plan.log_splits;
-    const auto place = order.at(number >> plan.log_splits, order.rows);
-    return {p, batch, tile_of(p, kTfBlockMN, place.i, place.j), splits, number & (splits - 1), kTfBlockK};
-  }
-  const int entry = plan.table[number];
-  if (entry == Tf32Plan::kIdle) return {p, 0, {-1}, 1, 0, kTfBlockK};
-  const auto place = order.in_group(entry & 31, entry >> 5 & 31);
-  return {p, batch, tile_of(p, kTfBlockMN, place.i, place.j), (entry >> 10 & 3) + 1, entry >> 12, kTfBlockK};
-}
-"""
-
-_CUDA_TF32 = r"""
-// ---- tf32 kernel: shared memory.
 
 struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of the address below that
   uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y: 64 lines x 32 k, float32 as it came, 8 KB each
@@ -2247,13 +2243,13 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
 // A CTA sums its split of a tile, and writes its fragments of the tile; of a tile with one split, all of them.
 template <bool kXAlongK, bool kYAlongK, bool kChains>
 __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
-    tf32_product(const __grid_constant__ Product p, const __grid_constant__ Tf32Plan plan) {
+    tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
   if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
-  const WorkTile<float> here = tf32_work(p, plan, int(cluster_id_in_grid()), int(block_rank_in_cluster()));
+  const WorkTile<float> here = work_of<float>(p, plan, int(cluster_id_in_grid()), int(block_rank_in_cluster()), kTfBlockK);
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
@@ -2262,13 +2258,11 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(kTfBlockK * sizeof(float) == kLineBytes, "the copier's k-blocks are the plan's");
   sum_non_finite<Tf32Copier<kXAlongK>, Tf32Copier<kYAlongK>, Tf32Lanes<kXAlongK>>(p, memory.work, sum, exact);
-  write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here);
+  write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here, plan.cluster_size == 1);
 #endif
 }
 
 // ---- tf32 kernel: launching.
-
-#include <array>
 
 // Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes them sooner.
 static bool tf32_computes(const Product& p) {
@@ -2286,39 +2280,14 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
   return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
 }
 
-// How many clusters of this kernel the current device runs at once. Asked for once on each.
-template <auto kKernel>
-static int clusters_at_once() {
-  static std::atomic<int> known[64] = {};
-  int device = 0;
-  check(cudaGetDevice(&device));
-  int clusters = device < 64 ? known[device].load() : 0;
-  if (clusters) return clusters;
-  allow_shared_memory<kKernel>(sizeof(Tf32Memory));
-  const Launch launch(kTfMostSplits, kTileThreads, sizeof(Tf32Memory), kTfMostSplits, false, nullptr);
-  check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
-  if (device < 64) known[device] = clusters;
-  return clusters;
-}
-
-void launch_tf32(const Product& p, cudaStream_t stream) {
-  auto launch = [&](auto x_along_k, auto y_along_k, auto chains) {
-    constexpr auto kKernel = tf32_product<x_along_k, y_along_k, chains>;
-    const int at_once = clusters_at_once<kKernel>();
-    // The same again and again takes no planning.
-    static thread_local Tf32Plan plan;
-    static thread_local std::array<int64_t, 6> planned = {-1};
-    const std::array<int64_t, 6> wanted = {are_triangles(p) + 2 * p.c_lower, p.m, p.n, p.k, p.batches, at_once};
-    if (planned != wanted) {
-      planned = {-1};   // should there be no plan
-      if (!tf32_plan(p, at_once, plan)) check(cudaErrorInvalidConfiguration);
-      planned = wanted;
-    }
-    const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
-    launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false, stream}, p, plan);
-  };
+void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
-    with_constant(p.k > kChain * kTfBlockK, [&](auto chains) { launch(x_along_k, y_along_k, chains); });
+    with_constant(p.k > kChain * kTfBlockK, [&](auto chains) {
+      constexpr auto kKernel = tf32_product<x_along_k, y_along_k, chains>;
+      const SplitPlan plan = plan_of<kKernel, kTfCtasPerSm>(p, kTfBlockK, sizeof(Tf32Memory), gpu);
+      launch_kernel<kKernel>({plan.clusters * p.batches * plan.cluster_size, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false,
+                              stream}, p, plan);
+    });
   });
 }
 """
@@ -2534,20 +2503,17 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
 
 // ---- mma kernel: the kernel.
 
-// Sums and writes tile `number / splits`, or one of its splits, whose CTAs are a cluster.
+// Sums and writes what a CTA of a cluster does.
 template <typename T, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_compute(const Product& p, int splits, int number, MmaMemory<T>& memory) {
-  if (threadIdx.x == 0) {
-    // All others wait for this, so it divides only where it has to. splits: 1, 2, 4 or 8
-    const int log_splits = __ffs(splits) - 1, split = number & (splits - 1), batches = int(p.batches);
-    int place = number >> log_splits, batch = 0;
-    if (batches > 1) batch = place % batches, place /= batches;
-    memory.work = WorkTile<T>(p, batch, tile_at(p, kBlock, place), splits, split, kMmaBlockK<T>);
+__device__ inline void mma_compute(const Product& p, const SplitPlan& plan, int cluster, int rank, MmaMemory<T>& memory) {
+  if (threadIdx.x == 0) {   // all others wait for this
+    memory.work = work_of<T>(p, plan, cluster, rank, kMmaBlockK<T>);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (splits > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
+    if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
 #endif
   }
   __syncthreads();
+  if (memory.work.tile.i < 0) return;
 
   MmaSums<T> sum;
   mma_sum<T, kXKMajor, kYKMajor>(p, memory, sum);
@@ -2559,39 +2525,34 @@ __device__ inline void mma_compute(const Product& p, int splits, int number, Mma
   if (kSplitOperands<T> || is_masked(p))
     sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, memory.work, sum, exact);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (splits > 1) cluster_arrive();   // the stages have been read
+  if (plan.cluster_size > 1) cluster_arrive();   // the stages have been read
 #endif
-  write_tile<MmaLanes>(p, memory.work, sum, sums, memory.sums_are_here);
+  write_tile<MmaLanes>(p, memory.work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
 
 // ---- mma kernel: launching.
 
 template <typename T, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
-    mma_product(const __grid_constant__ Product p, int splits) {
+    mma_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
   extern __shared__ __align__(256) unsigned char mma_memory[];
-  mma_compute<T, kXKMajor, kYKMajor>(p, splits, blockIdx.x, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
-}
-
-// Where tiles are few, several CTAs, a cluster of Hopper or later, share the range of k of one. The limits are measured, on an H200.
-template <typename T>
-static int mma_splits_of(const Product& p, const Gpu& gpu) {
-  const int64_t tiles = tile_count(p, kBlock) * p.batches, most = (sizeof(T) == 8 ? 4 : 2) * gpu.sms;
-  int splits = 1;
-  while (gpu.capability >= 90 && splits < 8 && splits * splits * tiles <= most && p.k >= splits * (sizeof(T) == 2 ? 512 : 128)) splits *= 2;
-  return splits;
+  const int cluster = plan.cluster_size > 1 ? blockIdx.x / SplitPlan::kMostSplits : blockIdx.x;
+  mma_compute<T, kXKMajor, kYKMajor>(p, plan, cluster, blockIdx.x % plan.cluster_size, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
 }
 
 void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
   with_type(type, [&](auto element) {
     using T = decltype(element);
-    const OperandLayout x = layout_of_x(p, 16 / sizeof(T)), y = layout_of_y(p, 16 / sizeof(T));
+    OperandLayout x = layout_of_x(p, 16 / sizeof(T)), y = layout_of_y(p, 16 / sizeof(T));
+    if (!x.readable) x = layout_of_x(p, 1);
+    if (!y.readable) y = layout_of_y(p, 1);
     Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
     (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
-    const int splits = mma_splits_of<T>(p, gpu);
-    const Launch launch(tile_count(p, kBlock) * p.batches * splits, kTileThreads, sizeof(MmaMemory<T>), splits, false, stream);
     with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-      launch_kernel<mma_product<T, x_k_major, y_k_major>>(launch, q, splits);
+      constexpr auto kKernel = mma_product<T, x_k_major, y_k_major>;
+      const SplitPlan plan = plan_of<kKernel, kMmaCtasPerSm<T>>(p, kMmaBlockK<T>, sizeof(MmaMemory<T>), gpu);
+      launch_kernel<kKernel>({plan.clusters * p.batches * plan.cluster_size, kTileThreads, sizeof(MmaMemory<T>), plan.cluster_size, false,
+                              stream}, q, plan);
     });
   });
 }
@@ -2708,11 +2669,11 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
 // room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
 template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
-    product_behind(const __grid_constant__ Product p, int splits, const __grid_constant__ Behind behind) {
+    product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ Behind behind) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   launch_dependent_grids();   // which may be another like this
   // CTAs with nothing to do make room for the next kernel. The first stay, so that this kernel ends after the product.
-  if (blockIdx.x >= splits && load_relaxed(behind.progress) == kPackingEnded) return;
+  if (blockIdx.x >= plan.cluster_size && load_relaxed(behind.progress) == kPackingEnded) return;
   grid_dependency_wait();
   const int progress = *behind.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
@@ -2721,16 +2682,17 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
     correct_tiles(p, behind, *reinterpret_cast<Corrections*>(fallback_memory));
   if (!(progress & kFallback)) return;
-  __shared__ int number;   // of a tile, or of one of its splits
+  __shared__ int number;   // of a cluster
+  const bool queued = plan.cluster_size == 1;
   do {
-    if (threadIdx.x == 0) number = splits > 1 ? blockIdx.x : atomicAdd(behind.next_tile, 1);
+    if (threadIdx.x == 0) number = queued ? atomicAdd(behind.next_tile, 1) : blockIdx.x / plan.cluster_size;
     __syncthreads();
-    const int batches = int(p.batches), batch = number / splits % batches, rank = number / splits / batches;
-    if (rank >= tile_count(p, kBlock)) return;
-    if (behind.controls[batch].fallback)
-      mma_compute<float, kXKMajor, kYKMajor>(p, splits, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
+    if (number >= plan.clusters * p.batches) return;
+    if (behind.controls[number % int(p.batches)].fallback)
+      mma_compute<float, kXKMajor, kYKMajor>(p, plan, number, blockIdx.x % plan.cluster_size,
+                                             *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
     __syncthreads();
-  } while (splits == 1);
+  } while (queued);
 #endif
 }
 
@@ -2738,11 +2700,13 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 
 // The fallback is the mma kernel, which reads any strides; where a chunk of 16 bytes cannot be copied, by elements.
 void launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
-  const int splits = mma_splits_of<float>(p, gpu);
-  const int64_t tiles = tile_count(p, kBlock) * p.batches, room = gpu.sms * kMmaCtasPerSm<float>;   // CTAs that the GPU holds
-  const Launch launch(splits > 1 ? tiles * splits : std::min(tiles, room), kTileThreads, sizeof(MmaMemory<float>), splits, true, stream);
   with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
-    launch_kernel<product_behind<x_k_major, y_k_major>>(launch, p, splits, behind);
+    constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
+    const SplitPlan plan = plan_of<kKernel, kMmaCtasPerSm<float>>(p, kMmaBlockK<float>, sizeof(MmaMemory<float>), gpu);
+    const int64_t room = gpu.sms * kMmaCtasPerSm<float>;   // CTAs that the GPU holds
+    const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
+    launch_kernel<kKernel>({plan.cluster_size > 1 ? blocks : std::min(blocks, room), kTileThreads, sizeof(MmaMemory<float>),
+                            plan.cluster_size, true, stream}, p, plan, behind);
   });
 }
 """
@@ -4100,7 +4064,7 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
                     cudaStream_t stream) {
   switch (kernel) {
     case kExactKernel: launch_exact(product, type, stream); break;
-    case kTf32Kernel: launch_tf32(product, stream); break;
+    case kTf32Kernel: launch_tf32(product, gpu, stream); break;
     case kHalfKernel: half_precision::launch(product, type, gpu, workspace, stream); break;
     case kMmaKernel: launch_mma(product, type, gpu, stream); break;
     case kHopperKernel:
@@ -4415,7 +4379,7 @@ _PATH = _PATHS[_wanted]
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32_PLAN, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
+_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
 _CUDA_SOURCES += [_CUDA_SKELETON_LAUNCH, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
 _BUILD_SECONDS = 33  # measured on 16 cores; what the first import tells the user to expect

@@ -9,20 +9,19 @@ pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was f
 MAIN = r"""
 template <typename T>
 int run_type(char** arguments) {
-  const int splits = std::atoi(arguments[14]);
+  const int at_once = std::atoi(arguments[14]);
   return run_product<T>(arguments, [&](const Product& p) {
     const bool x_k_major = p.x_col == 1, y_k_major = p.y_row == 1;
+    const SplitPlan plan = SplitPlan::of(p, kMmaBlockK<T>, at_once, at_once / kMmaCtasPerSm<T>);
     auto memory = []() -> MmaMemory<T>& { return *reinterpret_cast<MmaMemory<T>*>(current->block->memory); };
     int cluster_of;
     body = [&] {
-      const int number = cluster_of * splits + current->block->rank;
-      if (x_k_major)
-        (y_k_major ? mma_compute<T, true, true> : mma_compute<T, true, false>)(p, splits, number, memory());
-      else
-        (y_k_major ? mma_compute<T, false, true> : mma_compute<T, false, false>)(p, splits, number, memory());
+      auto compute = x_k_major ? (y_k_major ? mma_compute<T, true, true> : mma_compute<T, true, false>)
+                               : (y_k_major ? mma_compute<T, false, true> : mma_compute<T, false, false>);
+      compute(p, plan, cluster_of, current->block->rank, memory());
     };
-    for (cluster_of = 0; cluster_of < tile_count(p, kBlock) * p.batches; ++cluster_of)
-      run_cluster<MmaMemory<T>>(cluster_of, splits, kTileThreads, [](MmaMemory<T>& memory) {
+    for (cluster_of = 0; cluster_of < plan.clusters * p.batches; ++cluster_of)
+      run_cluster<MmaMemory<T>>(cluster_of, plan.cluster_size, kTileThreads, [](MmaMemory<T>& memory) {
         memory.sums_are_here = 0;   // there is no barrier yet
       });
   });
@@ -55,10 +54,10 @@ def run(model, tmp_path_factory):
     ]
     program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", parts)
 
-    def run(dtype, contraction, structure, sizes, *, batches=1, splits=1, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0, pad=None):
+    def run(dtype, contraction, structure, sizes, *, batches=1, at_once=0, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0, pad=None):
         if pad is None:  # rows of a multiple of 16 bytes, which are copied by chunks
             pad = -sizes[0] % 8 if len(set(sizes)) == 1 else 0
-        program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype, splits)
+        program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype, at_once)
 
     return run
 
@@ -81,11 +80,13 @@ def test_any_strides(run, dtype, contraction, structure):
 
 
 @TYPES
-@pytest.mark.parametrize("splits", [2, 4])
-def test_splits(run, dtype, splits):
-    """The CTAs of a cluster share the k of a tile; the shortest tiles have fewer k-blocks than CTAs."""
-    for contraction, structure in ((NN, LOWER), (NT, UPPER), (TN, DENSE)):
-        run(dtype, contraction, structure, (88, 88, 88), splits=splits, late=1)
+@pytest.mark.parametrize("at_once", [3, 92])
+def test_splits(run, dtype, at_once):
+    """CTAs of a cluster share the k of a tile, all of them or half of them, or have one each; also where not all are there at once."""
+    block_k = constant("_CUDA_MMA", "kMmaBlockK", **{"sizeof(T)": {FLOAT32: 4, FLOAT64: 8}.get(dtype, 2)})
+    N = 5 * block_k + 8
+    for contraction, structure, sizes in ((NN, LOWER, (N, N, N)), (NT, UPPER, (N, N, N)), (TN, DENSE, (72, 136, 7 * block_k + 8))):
+        run(dtype, contraction, structure, sizes, at_once=at_once, late=1)
 
 
 @TYPES
@@ -104,8 +105,8 @@ def test_rectangles(run, dtype, contraction):
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_long_sums_of_one_sign(run, contraction):
     """One total would be off by more than the bound: a rounding for each 16 of k. A chain ends, or does not, with the last k-block."""
-    for splits, k in ((1, 4096), (2, 4000)):
-        run(FLOAT32, contraction, DENSE, (64, 64, k), kind=5, splits=splits)
+    for at_once, k in ((0, 4096), (92, 4000)):
+        run(FLOAT32, contraction, DENSE, (64, 64, k), kind=5, at_once=at_once)
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4], ids=["large", "large and small", "denormals", "infinity"])
@@ -127,5 +128,5 @@ def test_every_mask(run, contraction, structure):
         edge, late = constant("_CUDA_SCHEDULE", "kBlock"), dtype % 2
         sizes = sizes_for(structure, edge + 8, 8 * (1 + late))
         run(dtype, contraction, structure, sizes, batches=1 + late, late=late, x_by_rows=late, y_by_rows=dtype // 2, pad=0, c_pad=late)
-        run(dtype, contraction, structure, sizes_for(structure, edge + 1, 3), splits=2, late=1 - late, pad=1)
-        run(dtype, contraction, structure, sizes_for(structure, edge + 8, edge), splits=4, kind=4, pad=0)
+        run(dtype, contraction, structure, sizes_for(structure, edge + 1, 3), at_once=92, late=1 - late, pad=1)
+        run(dtype, contraction, structure, sizes_for(structure, edge + 8, 4 * edge), at_once=92, kind=4, pad=0)

@@ -95,12 +95,6 @@ void check_tiles(Contraction contraction, int m, int n, int k, int masks, int ed
   CHECK(rank == count && order.count() == count, "the groups have %lld tiles of %lld", (long long)rank, (long long)count);
 }
 
-void check_no_plan(int n, int at_once) {   // for a triangle of more tiles than the table holds
-  const Product p = product_of(kNN, n, n, n, 7);
-  Tf32Plan plan;
-  CHECK(!tf32_plan(p, at_once, plan), "%d x %d: %d clusters of %d", n, n, plan.clusters, plan.cluster_size);
-}
-
 void check_roots() {
   uint64_t random = 12345;
   for (int t = 0; t < 2000000; ++t) {
@@ -117,26 +111,26 @@ void check_roots() {
   }
 }
 
-// ---- The tf32 kernel's plan.
+// ---- The plan of the tf32 and the mma kernel.
 
-void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_once, int batches) {
+void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_once, int batches, int block_k) {
   static float elements[512];   // where the products of the batch begin: one after the other in x, two apart in y, and so on
   Product p = product_of(contraction, m, n, k, masks, batches);
   p.batch_dims = 1, p.batch_size[0] = batches, p.x_batch[0] = 1, p.y_batch[0] = 2, p.c_batch[0] = 3;
   p.x = p.y = p.c = elements;
-  Tf32Plan plan;
-  constexpr int kUnits = kTfBlockMN * kTfBlockMN / 128;   // of the tile's sums, four of each lane of a warp
-  CHECK(tf32_plan(p, at_once, plan), "there is no plan");
-  const int rows = ceil_div(m, kTfBlockMN), cols = ceil_div(n, kTfBlockMN), size = plan.cluster_size;
-  CHECK((size == 1 || size == 2 || size == kTfMostSplits) && plan.clusters >= 1, "%d clusters of %d", plan.clusters, size);
-  CHECK(!are_triangles(p) || plan.clusters * size <= Tf32Plan::kMost, "%d clusters of %d are more than the table holds", plan.clusters,
-        size);
-  CHECK(size == 1 || static_cast<int64_t>(plan.clusters) * size * batches <= static_cast<int64_t>(at_once) * kTfMostSplits,
-        "%d clusters of %d are shared, but not there at once", plan.clusters, size);
+  const int spread = at_once / 3;   // clusters, over all SMs
+  const SplitPlan plan = SplitPlan::of(p, block_k, at_once, spread);
+  const int rows = ceil_div(m, kBlock), cols = ceil_div(n, kBlock), size = plan.cluster_size;
+  const int64_t tiles = p.c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols;
+  const int clusters = static_cast<int>(plan.clusters);
+  CHECK(size == 1 ? clusters == tiles : size == SplitPlan::kMostSplits && clusters >= 1, "%d clusters of %d", clusters, size);
+  CHECK(size == 1 || clusters * batches <= at_once || tiles * batches > at_once * size, "%d clusters of %d, of which %d are there at once",
+        clusters, size, at_once);
   std::map<std::tuple<int64_t, int, int>, int> seen;   // by product and tile
-  for (int cluster = 0; cluster < plan.clusters * batches; ++cluster)
+  std::vector<double> loads(size > 1 ? clusters : 0);  // the most that a CTA of a cluster sums, in whole blocks
+  for (int cluster = 0; cluster < clusters * batches; ++cluster)
     for (int rank = 0; rank < size;) {
-      const WorkTile<float> first = tf32_work(p, plan, cluster, rank);
+      const WorkTile<float> first = work_of<float>(p, plan, cluster, rank, block_k);
       if (first.tile.i < 0) {
         ++rank;
         continue;
@@ -147,31 +141,30 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
             (long long)batch);
       CHECK(i >= 0 && i < rows && j >= 0 && j < cols && (!p.c_lower || j <= i), "tile %d, %d", i, j);
       CHECK(!seen[std::make_tuple(batch, i, j)]++, "tile %d, %d comes twice", i, j);
-      int begin, end, next_unit = 0;
-      range_of_k(p, i * kTfBlockMN, min(m, (i + 1) * kTfBlockMN), j * kTfBlockMN, min(n, (j + 1) * kTfBlockMN), begin, end);
-      CHECK(first.splits >= 1 && rank + first.splits <= size, "%d splits from rank %d of %d on", first.splits, rank, size);
+      int begin, end;
+      range_of_k(p, i * kBlock, min(m, (i + 1) * kBlock), j * kBlock, min(n, (j + 1) * kBlock), begin, end);
+      CHECK((first.splits == 1 || first.splits == size / 2 || first.splits == size) && rank % first.splits == 0,
+            "%d splits from rank %d of %d on", first.splits, rank, size);
+      if (size > 1 && batch == 0)
+        loads[cluster / batches] = max(loads[cluster / batches], static_cast<double>(ceil_div(end - begin, kBlock)) / first.splits);
       for (int split = 0; split < first.splits; ++split, ++rank) {
-        const WorkTile<float> place = tf32_work(p, plan, cluster, rank);
+        const WorkTile<float> place = work_of<float>(p, plan, cluster, rank, block_k);
         CHECK(place.tile.i == i && place.tile.j == j && place.x == first.x && place.splits == first.splits &&
                   place.split == split,
               "rank %d has split %d of %d of tile %d, %d, not split %d of %d of %d, %d", rank, place.split, place.splits, place.tile.i,
               place.tile.j, split, first.splits, i, j);
         CHECK(place.k_begin == begin && place.k_blocks >= 0, "split %d of %d begins at %d, not %d", split, first.splits, place.k_begin,
               begin);
-        begin += place.k_blocks * kTfBlockK;
-        CHECK(first_unit(kUnits, first.splits, split) == next_unit, "split %d of %d adds from unit %d on, not %d", split, first.splits,
-              first_unit(kUnits, first.splits, split), next_unit);
-        next_unit = first_unit(kUnits, first.splits, split + 1);
-        const int units = next_unit - first_unit(kUnits, first.splits, split);
-        CHECK(units * first.splits <= kUnits + 1, "more units than have a place");
-        for (int unit = next_unit - units; unit < next_unit; ++unit)
-          CHECK(unit * first.splits / kUnits == split, "unit %d of %d splits is sent to another", unit, first.splits);
+        begin += place.k_blocks * block_k;
       }
-      CHECK(begin >= end && begin < end + kTfBlockK, "tile %d, %d is summed up to %d, not %d", i, j, begin, end);
-      CHECK(next_unit == kUnits, "%d units are added, not %d", next_unit, kUnits);
+      CHECK(begin >= end && begin < end + block_k, "tile %d, %d is summed up to %d, not %d", i, j, begin, end);
     }
-  const int64_t tiles = p.c_lower ? triangle(rows) : static_cast<int64_t>(rows) * cols;
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
+  for (size_t at = 1; at < loads.size(); ++at) {   // by length_of, which the last group's edge may leave a block above
+    const bool rises = static_cast<int>(at) < min(clusters, spread / batches), falls = static_cast<int>(at) > spread / batches;
+    CHECK(!rises || loads[at - 1] <= loads[at] + 1, "cluster %zu has less to do than the one before", at);
+    CHECK(!falls || loads[at - 1] + 1 >= loads[at], "cluster %zu has more to do than the one before", at);
+  }
 }
 
 // ---- The tiles of float32's kernel on Hopper.
@@ -367,15 +360,14 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
 }
 
 int main(int, char** arguments) {
-  int a[7] = {};
-  for (int i = 0; i < 7 && arguments[2 + i]; ++i) a[i] = std::atoi(arguments[2 + i]);
+  int a[8] = {};
+  for (int i = 0; i < 8 && arguments[2 + i]; ++i) a[i] = std::atoi(arguments[2 + i]);
   const Contraction contraction = static_cast<Contraction>(a[0]);
   switch (arguments[1][0]) {
     case 'b': check_half(contraction, a[1], a[2], a[3], a[4], a[5], a[6]); break;
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
-    case 'n': check_no_plan(a[1], a[2]); break;
-    case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6]); break;
+    case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
     default:
       if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5], a[6]);
       else if (contraction == kNT) check_hopper<kNT>(a[1], a[2], a[3], a[4], a[5], a[6]);
@@ -388,12 +380,11 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
-    """run('tiles', 'plan', 'no plan', 'hopper', 'blocks' or 'roots', numbers ...): fails with what the program found wrong."""
+    """run('tiles', 'plan', 'hopper', 'blocks' or 'roots', numbers ...): fails with what the program found wrong."""
     parts = [
         PRELUDE,
         model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
-        model._CUDA_TF32_PLAN,
         model._CUDA_PACKED,
         "struct TileQueue {};",
         model._CUDA_PAIRS_TYPES,
@@ -432,20 +423,15 @@ def test_each_tile_of_a_rectangle_is_taken_once(program, contraction, edge):
         program("tiles", CONTRACTIONS[contraction], *sizes, DENSE, edge)
 
 
+@pytest.mark.parametrize("block_k", [16, 32, 64])
 @pytest.mark.parametrize("batches", [1, 3, 100])
 @pytest.mark.parametrize("at_once", [0, 12, 92])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_the_tf32_kernel_sums_each_tile_once(program, contraction, at_once, batches):
-    for N in (1, 63, 64, 65, 127, 128, 129, 300, 448, 449, 640, 1000, 1024, 1151, 1408, 1856):
-        program("plan", CONTRACTIONS[contraction], N, N, N, LOWER, at_once, batches)
+def test_ctas_sum_each_tile_of_64_once(program, contraction, at_once, batches, block_k):
+    for N in (1, 63, 64, 65, 127, 128, 129, 300, 448, 449, 640, 1000, 1024, 1151, 1408, 1856, *((2048, 2500) if batches == 1 else ())):
+        program("plan", CONTRACTIONS[contraction], N, N, N, LOWER, at_once, batches, block_k)
     for sizes in RECTANGLES:
-        program("plan", CONTRACTIONS[contraction], *sizes, DENSE, at_once, 3 if batches == 100 else batches)
-
-
-@pytest.mark.parametrize("N", [29 * 64 + 1, 2000, 4096])
-def test_the_tf32_kernel_has_no_plan_that_leaves_tiles_out(program, N):
-    for at_once in (1, 31, 124, 1000):
-        program("no plan", 0, N, at_once)
+        program("plan", CONTRACTIONS[contraction], *sizes, DENSE, at_once, 3 if batches == 100 else batches, block_k)
 
 
 def test_the_root_of_a_triangular_number_is_exact(program):
@@ -516,10 +502,9 @@ def test_every_mask_takes_each_tile_once_longest_first(program, contraction, mas
 
 @pytest.mark.parametrize("batches", [1, 3])
 @every_mask
-def test_the_tf32_kernel_sums_each_tile_of_every_mask_once(program, contraction, masks, batches):
-    both = masks & C and masks & X and masks & Y  # by a table, which has a most
-    for number, sizes in enumerate(fitting(masks, *TILES[:-1], (1151, 700), (1856 if both else 2000, 300))):
-        program("plan", contraction, *sizes, masks, (0, 12, 92)[number % 3], batches)
+def test_ctas_sum_each_tile_of_64_of_every_mask_once(program, contraction, masks, batches):
+    for number, sizes in enumerate(fitting(masks, *TILES[:-1], (1151, 700), (2000, 300))):
+        program("plan", contraction, *sizes, masks, (0, 12, 92)[number % 3], batches, (16, 32, 64)[number // 3 % 3])
 
 
 @pytest.mark.parametrize("clusters", CLUSTERS)

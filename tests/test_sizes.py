@@ -80,7 +80,7 @@ def cuts():
         for size in (2, 4, 8)
     }
     line = constant("_CUDA_EXACT", "kLineBytes")
-    tf32 = [constant("_CUDA_TF32_PLAN", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]
+    tf32 = [constant("_CUDA_TF32", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]
     return {
         "half, small tiles": Cut(tile // 2, block, half[0]),
         "half, large tiles": Cut(tile, block, half[1]),

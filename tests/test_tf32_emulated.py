@@ -9,8 +9,8 @@ pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was f
 MAIN = r"""
 int main(int, char** arguments) {
   return run_product<float>(arguments, [&](const Product& p) {
-    Tf32Plan plan;
-    tf32_plan(p, std::atoi(arguments[13]), plan);
+    const int at_once = std::atoi(arguments[13]);
+    const SplitPlan plan = SplitPlan::of(p, kTfBlockK, at_once, at_once / kTfCtasPerSm);
     auto compute = [&](auto x_along_k, auto y_along_k) {
       p.k > kChain * kTfBlockK ? tf32_product<x_along_k, y_along_k, true>(p, plan) : tf32_product<x_along_k, y_along_k, false>(p, plan);
     };
@@ -38,7 +38,7 @@ def run(model, tmp_path_factory):
     declaration = "extern __shared__ __align__(1024) uint8_t raw[];"
     assert model._CUDA_TF32.count(declaration) == 1
     tf32 = emulation.device(model._CUDA_TF32).replace(declaration, "unsigned char* const raw = current->block->memory;")
-    kernel = [emulation.device(model._CUDA_EXACT), model._CUDA_TILES, model._CUDA_TF32_PLAN, tf32]
+    kernel = [emulation.device(model._CUDA_EXACT), model._CUDA_TILES, tf32]
     parts = [emulation.PRELUDE, *source, *kernel, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
 
@@ -107,7 +107,7 @@ def test_what_is_summed_again(run, contraction, structure, kind):
 @every_mask
 def test_every_mask(run, contraction, structure):
     """An edge that no block divides, tiles that CTAs share and ones that they do not, a batch; and what is summed again."""
-    edge, k_block = constant("_CUDA_TF32_PLAN", "kTfBlockMN"), constant("_CUDA_TF32_PLAN", "kTfBlockK")
+    edge, k_block = constant("_CUDA_TF32", "kTfBlockMN"), constant("_CUDA_TF32", "kTfBlockK")
     run(contraction, structure, sizes_for(structure, 2 * edge + 4, edge), late=1, x_by_rows=0, pad=2, c_pad=1)
     run(contraction, structure, sizes_for(structure, edge + 1, 3 * edge + k_block), batches=2, at_once=1, y_by_rows=0)
     run(contraction, structure, sizes_for(structure, edge + 2, k_block), kind=4, late=1)
