@@ -1514,26 +1514,6 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
   check(cudaLaunchKernelEx(&launch.config, kKernel, arguments...));
 }
 
-// How many clusters of SplitPlan's largest size the current device runs at once. Asked for once on each.
-template <auto kKernel>
-static int clusters_at_once(int bytes) {
-  static std::atomic<int> known[64] = {};
-  int device = 0;
-  check(cudaGetDevice(&device));
-  int clusters = device < 64 ? known[device].load() : 0;
-  if (clusters) return clusters;
-  allow_shared_memory<kKernel>(bytes);
-  const Launch launch(SplitPlan::kMostSplits, 128, bytes, SplitPlan::kMostSplits, false, nullptr);
-  check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
-  if (device < 64) known[device] = clusters;
-  return clusters;
-}
-template <auto kKernel, int kCtasPerSm>
-static SplitPlan plan_of(const Product& p, int block_k, int bytes, const Gpu& gpu) {
-  const int at_once = gpu.capability >= 90 ? clusters_at_once<kKernel>(bytes) : 0;
-  return SplitPlan::of(p, block_k, at_once, at_once / kCtasPerSm);
-}
-
 // ---- Launching: conditions and types as constants.
 
 // Each calls f with what it is given as a constant, or with an element of the type.
@@ -1836,23 +1816,20 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
 
 // ---- Exact path: launching.
 
-// A CTA a tile, and the zeros opposite.
-template <typename T, bool kXKMajor, bool kYKMajor>
+// A CTA a tile, and the zeros opposite. Operands that lie MN-major come element by element, too: one kernel a type is soon compiled.
+template <typename T>
 __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
   const int number = blockIdx.x, batches = int(p.batches), batch = number % batches;
   const Tile tile = tile_at(p, kBlock, number / batches);
-  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T, kXKMajor, kYKMajor>(p, tile, begin, batch, memory);
+  NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T, true, true>(p, tile, begin, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
     write_zeros<kBlock, false>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
 
 void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
   with_type(type, [&](auto element) {
-    with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
-      launch_kernel<exact_product<decltype(element), x_k_major, y_k_major>>(
-          {tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream}, p);
-    });
+    launch_kernel<exact_product<decltype(element)>>({tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream}, p);
   });
 }
 
@@ -2076,6 +2053,35 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   }
 #endif
 }
+
+// ---- Tiles of 64 x 64: launching.
+
+// How many clusters of SplitPlan's size the current device runs at once. Asked for once on each.
+template <auto kKernel>
+static int clusters_at_once(int bytes) {
+  static std::atomic<int> known[64] = {};
+  int device = 0;
+  check(cudaGetDevice(&device));
+  int clusters = device < 64 ? known[device].load() : 0;
+  if (clusters) return clusters;
+  allow_shared_memory<kKernel>(bytes);
+  const Launch launch(SplitPlan::kMostSplits, kTileThreads, bytes, SplitPlan::kMostSplits, false, nullptr);
+  check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
+  if (device < 64) known[device] = clusters;
+  return clusters;
+}
+
+// Launches a kernel by its plan. product_behind, which has more than that to be given, begins early; and its CTAs, where they share nothing,
+// are as many as the GPU holds and take tiles from a queue.
+template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
+static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStream_t stream, const Behind&... behind) {
+  const int at_once = gpu.capability >= 90 ? clusters_at_once<kKernel>(sizeof(Memory)) : 0;
+  const SplitPlan plan = SplitPlan::of(p, block_k, at_once, at_once / kCtasPerSm);
+  constexpr bool kBehind = sizeof...(behind) > 0;
+  const int64_t all = plan.clusters * p.batches * plan.cluster_size, room = gpu.sms * kCtasPerSm;
+  const int64_t blocks = kBehind && plan.cluster_size == 1 ? std::min(all, room) : all;
+  launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), plan.cluster_size, kBehind, stream}, p, plan, behind...);
+}
 """
 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
@@ -2283,10 +2289,7 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
 void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
     with_constant(p.k > kChain * kTfBlockK, [&](auto chains) {
-      constexpr auto kKernel = tf32_product<x_along_k, y_along_k, chains>;
-      const SplitPlan plan = plan_of<kKernel, kTfCtasPerSm>(p, kTfBlockK, sizeof(Tf32Memory), gpu);
-      launch_kernel<kKernel>({plan.clusters * p.batches * plan.cluster_size, kTileThreads, sizeof(Tf32Memory), plan.cluster_size, false,
-                              stream}, p, plan);
+      launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu, stream);
     });
   });
 }
@@ -2549,10 +2552,7 @@ void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t
     Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
     (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
     with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-      constexpr auto kKernel = mma_product<T, x_k_major, y_k_major>;
-      const SplitPlan plan = plan_of<kKernel, kMmaCtasPerSm<T>>(p, kMmaBlockK<T>, sizeof(MmaMemory<T>), gpu);
-      launch_kernel<kKernel>({plan.clusters * p.batches * plan.cluster_size, kTileThreads, sizeof(MmaMemory<T>), plan.cluster_size, false,
-                              stream}, q, plan);
+      launch_tiles<mma_product<T, x_k_major, y_k_major>, kMmaCtasPerSm<T>, MmaMemory<T>>(q, kMmaBlockK<T>, gpu, stream);
     });
   });
 }
@@ -2701,12 +2701,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 // The fallback is the mma kernel, which reads any strides; where a chunk of 16 bytes cannot be copied, by elements.
 void launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
   with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
-    constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
-    const SplitPlan plan = plan_of<kKernel, kMmaCtasPerSm<float>>(p, kMmaBlockK<float>, sizeof(MmaMemory<float>), gpu);
-    const int64_t room = gpu.sms * kMmaCtasPerSm<float>;   // CTAs that the GPU holds
-    const int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
-    launch_kernel<kKernel>({plan.cluster_size > 1 ? blocks : std::min(blocks, room), kTileThreads, sizeof(MmaMemory<float>),
-                            plan.cluster_size, true, stream}, p, plan, behind);
+    launch_tiles<product_behind<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(p, kMmaBlockK<float>, gpu, stream, behind);
   });
 }
 """
@@ -4381,7 +4376,7 @@ _PATH = _PATHS[_wanted]
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
 _CUDA_SOURCES += [_CUDA_SKELETON_LAUNCH, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
-_NVCC_FLAGS = ["-O3", "-split-compile=0"]  # the second: on all cores
+_NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
 _BUILD_SECONDS = 33  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.

@@ -14,15 +14,9 @@ MAIN = r"""
 template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](const Product& p) {
-    auto run = [&](auto x_k_major, auto y_k_major) {
-      body = [&] { exact_product<T, x_k_major, y_k_major>(p); };
-      for (blockIdx.x = 0; blockIdx.x < tile_count(p, kBlock) * p.batches; ++blockIdx.x)
-        run_cluster<ExactMemory>(blockIdx.x, 1, kExactThreads);
-    };
-    const std::true_type yes;
-    const std::false_type no;
-    if (p.x_col == 1) p.y_row == 1 ? run(yes, yes) : run(yes, no);
-    else p.y_row == 1 ? run(no, yes) : run(no, no);
+    body = [&] { exact_product<T>(p); };
+    for (blockIdx.x = 0; blockIdx.x < tile_count(p, kBlock) * p.batches; ++blockIdx.x)
+      run_cluster<ExactMemory>(blockIdx.x, 1, kExactThreads);
   });
 }
 

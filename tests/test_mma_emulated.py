@@ -47,7 +47,7 @@ def run(model, tmp_path_factory):
         emulation.PRELUDE,
         *source,
         emulation.device(model._CUDA_EXACT),
-        model._CUDA_TILES,
+        emulation.device(model._CUDA_TILES),
         emulation.device(model._CUDA_MMA),
         emulation.PRODUCT,
         MAIN,
