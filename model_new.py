@@ -402,8 +402,8 @@ struct SplitPlan {
   int64_t clusters;               // of one product
 
   // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
-  // But not too short: each costs its start and its end. The GPU has room for `at_once` clusters of kMostSplits, `first` of them one on
-  // each SM.
+  // But not too short: each costs its start and its end. The GPU has room for `at_once` clusters of kMostSplits; as many of them as are the
+  // first to have a CTA on each SM are `first`. Measured, on an H200.
   __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
@@ -411,7 +411,8 @@ struct SplitPlan {
     int64_t all = 0;   // k-blocks
     for (int group = 0; group < tile_order.groups(); ++group) all += p.batches * tile_order.tiles_of(group) * length(group);
     const int64_t even = room ? all / room : length(0);
-    for (int64_t longest = std::max<int64_t>(3, even); longest < length(0); longest += 1 + longest / 32) {
+    const int least = block_k == 32 ? 3 : 4;   // float32's k-blocks take the longest
+    for (int64_t longest = std::max<int64_t>(least, even); longest < length(0); longest += 1 + longest / 32) {
       int64_t by_all = 0, by_half = 0;
       for (int group = 0; group < tile_order.groups() && length(group) > longest; ++group)
         (length(group) > 2 * longest ? by_all : by_half) += tile_order.tiles_of(group);
@@ -425,9 +426,9 @@ struct SplitPlan {
         while (tile >= end) end += tile_order.tiles_of(++group);
         plan.order[cluster] = uint8_t(cluster), loads[cluster] = length(group) * shares, tile += shares;
       }
-      // Clusters that join the first ones on the SMs fall in what their CTAs have to do. So let the first ones rise
+      // Clusters that join the first ones on the SMs fall in what their CTAs have to do. So let the first ones rise, unless more are to come
       std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a] > loads[b]; });
-      std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
+      if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
       return plan;
     }
     return {0, 0, 1, {}, tiles};
@@ -2264,7 +2265,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(kTfBlockK * sizeof(float) == kLineBytes, "the copier's k-blocks are the plan's");
   sum_non_finite<Tf32Copier<kXAlongK>, Tf32Copier<kYAlongK>, Tf32Lanes<kXAlongK>>(p, memory.work, sum, exact);
-  write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here, plan.cluster_size == 1);
+  write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here, memory.work.splits == 1);
 #endif
 }
 

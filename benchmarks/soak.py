@@ -492,7 +492,7 @@ def threads(soak):
     lock, state, failures = threading.Lock(), {"next": 0, "done": 0, "before": None}, []
 
     def work(numbers):
-        judge = Judge(soak.device)
+        judge, number = Judge(soak.device), numbers[0]
         try:
             with on(soak.streams(1)[0]):
                 for number in numbers:
@@ -518,6 +518,7 @@ def threads(soak):
             thread.start()
             thread.join()
 
+    soak.streams(0)  # torch loads what solves before threads ask for it: it refuses those that ask at once
     takers = [threading.Thread(target=take) for _ in range(THREADS)]
     for taker in takers:
         taker.start()

@@ -161,7 +161,8 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
     }
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
   for (size_t at = 1; at < loads.size(); ++at) {   // by length_of, which the last group's edge may leave a block above
-    const bool rises = static_cast<int>(at) < min(clusters, spread / batches), falls = static_cast<int>(at) > spread / batches;
+    const int rising = clusters * batches <= at_once ? min(clusters, spread / batches) : 0;
+    const bool rises = static_cast<int>(at) < rising, falls = static_cast<int>(at) > rising;
     CHECK(!rises || loads[at - 1] <= loads[at] + 1, "cluster %zu has less to do than the one before", at);
     CHECK(!falls || loads[at - 1] + 1 >= loads[at], "cluster %zu has more to do than the one before", at);
   }
