@@ -1987,9 +1987,10 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   }
 }
 
-// Writes a tile: all of it, if the CTA is `alone`, or what it adds of its splits, in their order; of one split, too, for what is read for
-// the first time takes longer than that. Then all threads of the cluster have arrived at its
-// barrier, and their stages may be written to if `sums` lies there; `here`, an mbarrier of one arrival, counts what comes.
+// Writes a tile: from registers if `alone`; else what this CTA adds of its splits, in their order. Instructions that nobody has read yet take
+// as long as the way through shared memory: so the mma kernel goes that way with one split, too, if other CTAs of the cluster do. With more
+// splits all threads of the cluster have arrived at its barrier, and their stages may be written to if `sums` lies there; `here`, an
+// mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
@@ -2299,8 +2300,8 @@ void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
 #
 # Enters: a Product whose operands have neighbours in memory along k or along their lines and multiples of 16 bytes for all other strides
-# (operands_to_copy tells which have not). Leaves: all of C. One CTA a tile, the longest first; or, where tiles are few, the CTAs of a
-# cluster share the k of one.
+# (operands_to_copy tells which have not; those of small products are read by elements). Leaves: all of C. A CTA a tile, the longest first;
+# or, where tiles are few, CTAs of a cluster share the k of one (SplitPlan).
 #
 # cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
 # float64 operands take one product. A float32 is split in registers into two tf32, of which three products count: see "Element types".
@@ -4378,7 +4379,7 @@ _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
 _CUDA_SOURCES += [_CUDA_SKELETON_LAUNCH, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
-_BUILD_SECONDS = 33  # measured on 16 cores; what the first import tells the user to expect
+_BUILD_SECONDS = 26  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
