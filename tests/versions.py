@@ -64,7 +64,8 @@ def binding():
 
 # NVRTC knows no C++ library; CCCL's stands for it. What launches is the host's, and NVRTC cannot know it: it is left out.
 LIBRARY = {
-    "algorithm": "#include <cuda/std/__algorithm_>",
+    # stable_sort, which it lacks, is the host's alone
+    "algorithm": "#include <cuda/std/__algorithm_>\nnamespace cuda::std { template <class I, class F> void stable_sort(I, I, F) {} }",
     "array": "#include <cuda/std/array>",
     "atomic": "",
     "cstddef": "#include <cuda/std/cstddef>",
