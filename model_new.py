@@ -4017,9 +4017,10 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
 }
 
-// Whether float32 tiles are so few that the tf32 kernel is faster than the mma kernel, which may have to copy operands, too.
+// Whether float32 tiles are so few that the tf32 kernel is faster than the mma kernel, for which operands that are not aligned (as the
+// half-precision kernel wants them) are worse still.
 static bool few_tiles(const Product& p, const Gpu& gpu) {
-  return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kMmaKernel) ? 4 : 1);
+  return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) & 3 ? 4 : 1);
 }
 
 // Which kernel computes a product. docs/limits.md has the measurement behind each bound ("The bounds between kernels").
