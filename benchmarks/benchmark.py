@@ -40,6 +40,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 import traceback
 from pathlib import Path
 
@@ -328,7 +329,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
 
 def measure_products(suite, bench, record):
     """The suites whose rows are products; `mma` with TRIL_MATMUL_PATH=mma set before the file is imported, see main."""
-    half, whole, gradients = ["float16", "bfloat16"], ["float32", "float64"], {"problem": ["lower, dA, dB"]}
+    half, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
     special, alone, transposed = [(bench.special,)], bench.sizes is None, {"problem": ["transposed_a"]}
 
     def sizes(*usual):
@@ -347,7 +348,7 @@ def measure_products(suite, bench, record):
         ("backward", "backward", special, gradients | {"dtype": ["float16"]}),
         ("backward", "backward", [(16, 1024), (8, 2048)] * alone, gradients),
         ("batch", "batch", BATCHES, {"dtype": ["float32", "float16"]}),
-        ("mma", "sizes", sizes(*HALF_SIZES), {"dtype": whole + half}),
+        ("mma", "sizes", sizes(*HALF_SIZES), {"dtype": ["float32", "float64", *half]}),
         ("mma", "hard", special, {"inputs": HARD_INPUTS}),
         ("mma", "problems", special, {"problem": ["upper"]}),
         ("mma", "problems", TRANSPOSED_A_SHAPES[:1], transposed),
@@ -475,26 +476,22 @@ def suite_limits(bench, record):
 @torch.no_grad()
 def suite_infinite(bench, record):
     """What one Inf costs, by where it stands, and what nothing but NaN, in turn with the reference and with finite operands."""
-    N, model = bench.special, bench.solution.ModelNew()
+    N, one = bench.special, torch.ones(bench.special, bench.special, device=bench.device).tril()
     places = [(0, N - 1, 0), (0, N - 1, N - 1), (0, N // 2, N // 4), (1, 0, 0), (1, N // 2, 0), (1, N // 2, N // 2), None]
-    for dtype, place in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), places):
+    for dtype, place in itertools.product(("float16", "bfloat16", "float32", "float64"), places):
         where = f"{'AB'[place[0]]}[{place[1]}, {place[2]}]" if place else "nothing but NaN"
-        row = {"N": N, "dtype": str(dtype).removeprefix("torch."), "where": where}
-        with record.row(f"infinite {row['dtype']} {where}"):
-            finite = make_inputs(bench, "lower", (N, N), (N, N), dtype)
+        with record.row(f"infinite {dtype} {where}"):
+            finite = make_inputs(bench, "lower", (N, N), (N, N), check.DTYPES[dtype])
             A, B = operands = [V.clone() for V in finite]
-            reached = torch.ones(N, N, dtype=torch.bool, device=bench.device).tril()
             if place:
-                side, i, k = place
-                operands[side][i, k], reached = math.inf, torch.zeros_like(reached)
-                reached[(slice(i, i + 1), slice(i, None))[side], (slice(k + 1), slice(k, k + 1))[side]] = True
+                operands[place[0]][place[1:]] = math.inf
             else:
                 A[:], B[:] = math.nan, math.nan
-            if not torch.equal(model(A, B).isfinite(), ~reached):
+            a, b = ((~V.isfinite()).float().tril() for V in operands)
+            calls = bench.sides(A, B) | {"finite": bench.sides(*finite)["ours"]}
+            if not torch.equal(calls["ours"]().isfinite(), a @ one + one @ b == 0):
                 raise RuntimeError("nothing is timed: NaN or Inf stand where the sum has none, or are missing where it has one")
-            calls = {"reference": functools.partial(bench.reference.Model(), A, B), "ours": functools.partial(model, A, B)}
-            calls["finite"] = functools.partial(model, *finite)
-            record.add({**row, **time_sides(bench, calls, [(None, None)] * 3)})
+            record.add({"N": N, "dtype": dtype, "where": where, **time_sides(bench, calls, [(None, None)] * 3)})
 
 
 def suite_host(bench, record):
@@ -502,20 +499,17 @@ def suite_host(bench, record):
     functions = {"torch.matmul": torch.matmul, "tril(matmul)": lambda A, B: torch.tril(torch.matmul(A, B))}
     functions["tril_matmul"] = bench.solution.tril_matmul
     A, B = make_inputs(bench, "lower", (64, 64), (64, 64))
-    G = torch.ones_like(A)
+    G, code = torch.ones_like(A), "C = function(A, B)"
     for mode in ("no_grad", "autograd, forward", "autograd, forward and backward"):
-        grad, backward, times = mode != "no_grad", mode.endswith("backward"), {name: [] for name in functions}
+        grad, times = mode != "no_grad", {name: [] for name in functions}
+        code += "; grad(C, (A, B), G)" * mode.endswith("backward")
         A.requires_grad_(grad), B.requires_grad_(grad)
         with record.row(f"host {mode}"), torch.set_grad_enabled(grad):
             for _ in range(bench.trials + 2):
                 for name, function in functions.items():
+                    names = {"function": function, "grad": torch.autograd.grad, "A": A, "B": B, "G": G}
                     bench.synchronize()
-                    start = time.perf_counter()
-                    for _ in range(HOST_CALLS):
-                        C = function(A, B)
-                        if backward:
-                            torch.autograd.grad(C, (A, B), G)
-                    times[name].append((time.perf_counter() - start) / HOST_CALLS * 1e6)
+                    times[name].append(timeit.timeit(code, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
             bench.synchronize()
             row = {"mode": mode, "N": 64, "calls": HOST_CALLS, "trials": bench.trials}
             row |= {name: check.spread(mine[2:]) for name, mine in times.items()}  # the first two warm up
@@ -531,28 +525,19 @@ def suite_determinism(bench, record):
             with record.row(f"determinism {N} {inputs}"):
                 A, B = make_inputs(bench, "lower", (N, N), (N, N), inputs=inputs)
                 path, first = bench.path_of(A, B).get("path"), model(A, B).view(torch.int32)
-                different = torch.zeros((), dtype=torch.int64, device=bench.device)
-                for _ in range(runs):
-                    different += (model(A, B).view(torch.int32) != first).any()
-                row = {"N": N, "dtype": "float32", "inputs": inputs, "path": path, "runs": runs, "different": int(different)}
-                record.add(row)
-                if row["different"]:
-                    record.fail(f"determinism {N} {inputs}: {row['different']} of {runs} runs differ from the first")
+                different = int(sum((model(A, B).view(torch.int32) != first).any() for _ in range(runs)))
+                record.add({"N": N, "dtype": "float32", "inputs": inputs, "path": path, "runs": runs, "different": different})
+                if different:
+                    record.fail(f"determinism {N} {inputs}: {different} of {runs} runs differ from the first")
 
 
-# Its own process, because an import happens once. What CUDA takes to start is in `import`, as a user has it.
-_IMPORT_PROBE = """
-import json, sys, time
-start = time.perf_counter()
-import torch
-after_torch = time.perf_counter()
-sys.path.insert(0, sys.argv[1])
-module = __import__(sys.argv[2])
-after_import = time.perf_counter()
-A = torch.ones(128, 128, device=sys.argv[3]).tril()
-module.tril_matmul(A, A).sum().item()
-end = time.perf_counter()
-print(json.dumps({"torch_s": after_torch - start, "import_s": after_import - after_torch, "first_call_s": end - after_import}))
+# In a process of its own, because an import happens once. What CUDA takes to start is in `import_s`, as a user has it.
+STEPS_PROBE = """
+import sys, time
+for step in sys.argv[1:]:
+    start = time.perf_counter()
+    exec(step)
+    print(time.perf_counter() - start)
 """
 
 
@@ -566,11 +551,13 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 def suite_build(bench, record):
     file = bench.solution_file.resolve()
+    steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); import {file.stem} as module"}
+    steps["first_call_s"] = f"A = torch.ones(128, 128, device={bench.device!r}).tril(); module.tril_matmul(A, A).sum().item()"
     with tempfile.TemporaryDirectory() as folder:
         for state in ["cold"] + ["warm"] * WARM_IMPORTS:
             with record.row(f"build, {state}"):
-                probe = (sys.executable, "-c", _IMPORT_PROBE, str(file.parent), file.stem, bench.device)
-                record.add({"state": state, **json.loads(run(*probe, TORCH_EXTENSIONS_DIR=folder).stdout.splitlines()[-1])})
+                said = run(sys.executable, "-c", STEPS_PROBE, *steps.values(), TORCH_EXTENSIONS_DIR=folder).stdout.split()
+                record.add({"state": state, **dict(zip(steps, map(float, said[-len(steps) :]), strict=True))})
 
 
 def suite_check(bench, record):
@@ -616,12 +603,11 @@ def ptxas_report(sources, flags, architecture):
 
 def kernels_of(report):
     """[{kernel (mangled), registers, stack_bytes, spilled_bytes}] of what ptxas says; with a kernel, the functions that it calls."""
-    found = []
+    found, told = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
     for kernel, said in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
-        frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
-        stacks, spills = [int(frame[0]) for frame in frames], [int(frame[1]) + int(frame[2]) for frame in frames]
-        registers = [int(count) for count in re.findall(r"Used (\d+) registers", said)] or [None]
-        found.append({"kernel": kernel, "registers": registers[-1], "stack_bytes": max(stacks, default=0), "spilled_bytes": sum(spills)})
+        stacks, spilled, used = ([int(number) for number in re.findall(each, said)] for each in told)
+        row = {"kernel": kernel, "registers": used[-1] if used else None, "stack_bytes": max(stacks, default=0)}
+        found.append(row | {"spilled_bytes": sum(spilled)})
     return found
 
 
@@ -704,25 +690,21 @@ def run_suite(name, bench, folder, commit=None):
     return record.content["failures"]
 
 
-def positive(text):
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no positive whole number")
-    return value
+positive = check.number(int, 1, 1 << 20)
 
 
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="See the head of the file for what each suite measures.")
-    has_gpu = torch.cuda.is_available()
-    parser.add_argument("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
-    parser.add_argument("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
-    parser.add_argument("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
-    parser.add_argument("--seconds", type=float, default=ROW_SECONDS, help=f"of measuring for one row at most (default {ROW_SECONDS})")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")
-    parser.add_argument("--commit", help="what to record where there is no git checkout to ask")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
-    parser.add_argument("--threads", type=positive, default=2, help="of the CPU suite (default 2)")
-    parser.add_argument("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
+    add, has_gpu = parser.add_argument, torch.cuda.is_available()
+    add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
+    add("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
+    add("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
+    add("--seconds", type=check.number(float, 0.001, 1e6), default=ROW_SECONDS, help=f"of measuring a row at most (default {ROW_SECONDS})")
+    add("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")
+    add("--commit", help="what to record where there is no git checkout to ask")
+    add("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    add("--threads", type=positive, default=2, help="of the CPU suite (default 2)")
+    add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
     given = parser.parse_args(arguments)
     given.suite = given.suite or (list(GPU_SUITES) if has_gpu else ["cpu"])
     need_gpu = [name for name in given.suite if name not in WITHOUT_GPU]
@@ -734,8 +716,6 @@ def parse_arguments(arguments):
         parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: {alone}")
     if not given.solution.is_file():
         parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with model_new.py's functions")
-    if given.seconds <= 0:
-        parser.error(f"argument --seconds: {given.seconds} is given; accepted: more than 0")
     return given
 
 
