@@ -48,7 +48,6 @@ import torch
 from torch.utils import collect_env
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS_FILE = ROOT / "benchmarks" / "peers.py"
 sys.path.insert(0, str(ROOT))  # check.py lies there
 
 import check  # noqa: E402
@@ -104,8 +103,7 @@ def product_errors(X, Y, results, keep=None):
     """
     compared = "all elements, against exact sums" if X.dtype == torch.float64 else "all elements"
     if keep is None and max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
-        i = torch.randperm(X.shape[-2], device=X.device)[:SAMPLED_LINES]
-        j = torch.randperm(Y.shape[-1], device=Y.device)[:SAMPLED_LINES]
+        i, j = (torch.randperm(lines, device=X.device)[:SAMPLED_LINES] for lines in (X.shape[-2], Y.shape[-1]))
         X, Y, results = X[..., i, :], Y[..., j], [C[..., i, :][..., j] for C in results]
         compared = f"{SAMPLED_LINES} random rows and columns"
     keep = keep or (lambda V: V)
@@ -122,13 +120,11 @@ def error_limit(dtype, terms, reference_worst, tf32=False):
 def elementwise_bound(dtype, terms, exact, magnitude, tf32=False):
     """The error that each element of a result may have beside the float64 product `exact`, with magnitude = |A| |B|: what check.py allows
     without a reference, and one rounding of a 16-bit result. float64: what a sum may have lost, in the result and in `exact`."""
-    if dtype == torch.float64:
-        return (terms + 1) * 2.0**-52 * magnitude
-    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
-    if not check.narrow(dtype):
-        return bound
     info = torch.finfo(dtype)
-    return bound + info.eps / 2 * exact.abs() + info.smallest_normal * info.eps / 2 * (magnitude > 0)
+    if dtype == torch.float64:
+        return (terms + 1) * info.eps * magnitude
+    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
+    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if check.narrow(dtype) else bound
 
 
 class Bench:
@@ -142,7 +138,7 @@ class Bench:
 
     reference = functools.cached_property(lambda self: load(ROOT / "reference_model.py"))
     solution = functools.cached_property(lambda self: load(self.solution_file))
-    peers = functools.cached_property(lambda self: load(PEERS_FILE))
+    peers = functools.cached_property(lambda self: load(ROOT / "benchmarks" / "peers.py"))
     _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
 
     def sides(self, *operands, problem="lower"):
@@ -289,7 +285,7 @@ def add_timed(bench, record, label, row, calls, errors, limit):
         record.fail(f"{label}: worst error {worst:.2e}, but at most {limit:.2e} may be")
 
 
-# ---- One product a row -----------------------------------------------------------------------------------------------
+# ---- Suites ----------------------------------------------------------------------------------------------------------
 
 
 def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
@@ -360,9 +356,6 @@ def measure_products(suite, bench, record):
         for dtype, problem, shape, inputs in itertools.product(*map(varied.get, ("dtype", "problem", "shape", "inputs"))):
             if name == suite:
                 measure(bench, record, group, problem, shape, dtype, inputs, FORCED if suite == FORCED else None)
-
-
-# ---- Beside what else there is ---------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -551,7 +544,7 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 def suite_build(bench, record):
     file = bench.solution_file.resolve()
-    steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); import {file.stem} as module"}
+    steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); module = __import__({file.stem!r})"}
     steps["first_call_s"] = f"A = torch.ones(128, 128, device={bench.device!r}).tril(); module.tril_matmul(A, A).sum().item()"
     with tempfile.TemporaryDirectory() as folder:
         for state in ["cold"] + ["warm"] * WARM_IMPORTS:
@@ -594,10 +587,9 @@ def ptxas_report(sources, flags, architecture):
     if find_nvcc() is None:
         raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "x.cu")
-        source.write_text("\n".join(sources))
+        Path(folder, "x.cu").write_text("\n".join(sources))
         options = ["-std=c++17", *flags, f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", f"{folder}/x"]
-        done = run(find_nvcc(), *options, str(source))
+        done = run(find_nvcc(), *options, f"{folder}/x.cu")
     return done.stdout + done.stderr
 
 
@@ -667,8 +659,8 @@ def suite_profile(bench, record):
 
 GPU_SUITES = ("forward", "problems", "family", "backward", "batch", "mma", "host", "determinism", "build")
 WITHOUT_GPU = ("registers", "cpu")
-SUITES = (*GPU_SUITES, "check", "peers", "limits", "infinite", "profile", *WITHOUT_GPU)
-SUITES = {name: globals().get(f"suite_{name}", functools.partial(measure_products, name)) for name in SUITES}
+IF_ASKED = ("check", "peers", "limits", "infinite", "profile")
+SUITES = {name: globals().get(f"suite_{name}", functools.partial(measure_products, name)) for name in GPU_SUITES + IF_ASKED + WITHOUT_GPU}
 FORCED = "mma"  # the suite of the path that has its name
 
 

@@ -134,7 +134,8 @@ PEER_NAMES = {
     "triton": "Triton kernel",
     "ours": "**ours**",
 }
-FAMILY = {"what": lambda row: row["what"], "size": with_dtype}
+FAMILY = {"what": "what", "size": with_dtype, **TIMES}
+FAMILY |= of_side(median, ("cuBLAS TRMM or SYRK, µs", "cublas"), ("a copy of X, µs", "copy"))
 PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
 
 
@@ -328,10 +329,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "batch": ("batch", columns({"batch": with_dtype, **TIMES})),
     "backward": ("backward", columns({"N, forward and backward": with_dtype, **TIMES})),
     "problems": ("problems", columns({**NUMBERED, **TIMES})),
-    "family": (
-        "family",
-        columns({**FAMILY, **TIMES, **of_side(median, ("cuBLAS TRMM or SYRK, µs", "cublas"), ("a copy of X, µs", "copy"))}),
-    ),
+    "family": ("family", columns(FAMILY)),
     "check": ("check", check),
     "host": ("host", columns({"host time a call, µs": with_size("mode"), **of_side(median, *HOST), **SURPLUS})),
     "build": ("build", build),
