@@ -318,44 +318,40 @@ def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
             errors, row["compared"] = torch.tensor(each, dtype=torch.float64).amax(0).tolist(), "all elements of both gradients"
             del dA, dB, low
         else:
-            X, Y = check.PROBLEMS[kind].factors[0](A, B)
-            errors, row["compared"] = product_errors(X, Y, [call() for call in calls.values()])
+            errors, row["compared"] = product_errors(*check.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
         add_timed(bench, record, label, row, calls, errors, error_limit(dtype, K, errors[0][1], row["tf32"]))
 
 
 def measure_products(suite, bench, record):
     """The suites whose rows are products; `mma` with TRIL_MATMUL_PATH=mma set before the file is imported, see main."""
     half, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
-    special, alone, transposed = [(bench.special,)], bench.sizes is None, {"problem": ["transposed_a"]}
-
-    def sizes(*usual):
-        return [(N,) for N in bench.sizes or usual]
-
-    for name, group, shapes, other in (
-        ("forward", "sizes", sizes(64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384), {"inputs": ["uniform", "normal"]}),
+    own, special, alone, transposed = bench.sizes, [bench.special], bench.sizes is None, {"problem": ["transposed_a"]}
+    for name, group, sizes, other in (  # a size is N, or dims as measure() has them
+        ("forward", "sizes", own or (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384), {"inputs": ["uniform", "normal"]}),
         ("forward", "hard", special, {"inputs": HARD_INPUTS}),
         ("forward", "dtypes", special, {"dtype": ["float64"]}),
-        ("forward", "dtypes", sizes(*HALF_SIZES), {"dtype": half}),
-        ("forward", "tf32", sizes(512, 1024, 2048, 4096, 8192), {}),
+        ("forward", "dtypes", own or HALF_SIZES, {"dtype": half}),
+        ("forward", "tf32", own or (512, 1024, 2048, 4096, 8192), {}),
         ("problems", "problems", special, {"problem": ["lower", "upper"]}),
         ("problems", "problems", TRANSPOSED_A_SHAPES, transposed),
         ("problems", "problems", TRANSPOSED_A_SHAPES[:1], transposed | {"dtype": ["float16"]}),
-        ("backward", "backward", sizes(1024, 2048, 4096), gradients),
+        ("backward", "backward", own or (1024, 2048, 4096), gradients),
         ("backward", "backward", special, gradients | {"dtype": ["float16"]}),
         ("backward", "backward", [(16, 1024), (8, 2048)] * alone, gradients),
         ("batch", "batch", BATCHES, {"dtype": ["float32", "float16"]}),
-        ("mma", "sizes", sizes(*HALF_SIZES), {"dtype": ["float32", "float64", *half]}),
+        ("mma", "sizes", own or HALF_SIZES, {"dtype": ["float32", "float64", *half]}),
         ("mma", "hard", special, {"inputs": HARD_INPUTS}),
         ("mma", "problems", special, {"problem": ["upper"]}),
         ("mma", "problems", TRANSPOSED_A_SHAPES[:1], transposed),
-        ("cpu", "cpu", sizes(1, 64, 128, 256, 512, 1024, 2048), {}),
+        ("cpu", "cpu", own or (1, 64, 128, 256, 512, 1024, 2048), {}),
         ("cpu", "cpu", [(1024, 128), (4096, 16), (64, 256)] * alone, {}),
-        ("cpu", "cpu", sizes(16, 64, 256, 1024), gradients),
+        ("cpu", "cpu", own or (16, 64, 256, 1024), gradients),
     ):
-        varied = {"problem": ["lower"], "shape": shapes, "dtype": ["float32"], "inputs": ["uniform"]} | other
-        for dtype, problem, shape, inputs in itertools.product(*map(varied.get, ("dtype", "problem", "shape", "inputs"))):
+        varied = {"dtype": ["float32"], "problem": ["lower"], "size": sizes, "inputs": ["uniform"]} | other
+        for dtype, problem, size, inputs in itertools.product(*varied.values()):
             if name == suite:
-                measure(bench, record, group, problem, shape, dtype, inputs, FORCED if suite == FORCED else None)
+                dims = size if isinstance(size, tuple) else (size,)
+                measure(bench, record, group, problem, dims, dtype, inputs, FORCED if suite == FORCED else None)
 
 
 @torch.no_grad()
@@ -573,8 +569,8 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 def find_nvcc():
     """The compiler's path, or None."""
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    return shutil.which("nvcc") or next((p for home in homes if home and (p := shutil.which("nvcc", path=f"{home}/bin"))), None)
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(f"{home}/bin" for home in homes if home))
 
 
 def nvcc_version():

@@ -143,22 +143,17 @@ def triton_kernel(A, B):
     _require(A.element_size() in _CONFIGURATIONS, f"Triton's tensor-core product takes no {str(A.dtype)[6:]}")
     _require(N % _MULTIPLE == 0, f"this kernel is for N that are multiples of {_MULTIPLE}")
 
-    def configured(rows, columns, depth, warps, stages):
-        order = _tile_order(N, rows, columns, A.device)
-
-        def product():
-            C = torch.empty_like(A)
-            _tile[(len(order),)](A, B, C, order, N, rows, columns, depth, num_warps=warps, num_stages=stages)
-            return C
-
-        product.configuration = rows, columns, depth, warps, stages
-        return product
+    def product(order, rows, columns, depth, warps, stages):
+        C = torch.empty_like(A)
+        _tile[(len(order),)](A, B, C, order, N, rows, columns, depth, num_warps=warps, num_stages=stages)
+        return C
 
     timed = {}
     for configuration in _CONFIGURATIONS[A.element_size()]:
-        product = configured(*configuration)
+        call = functools.partial(product, _tile_order(N, *configuration[:2], A.device), *configuration)
+        call.configuration = configuration  # for the record
         with contextlib.suppress(triton.OutOfResources):  # a smaller GPU
-            timed[product] = triton.testing.do_bench(product, warmup=5, rep=25)
+            timed[call] = triton.testing.do_bench(call, warmup=5, rep=25)
     _require(timed, "none of this kernel's tiles fits this GPU")
     return min(timed, key=timed.get)
 

@@ -317,7 +317,6 @@ PROBLEM = {"inputs, or another problem": lambda row: row["inputs"] if row["probl
 NUMBERED = {"KernelBench level 1, problem": lambda row: with_dtype({**row, "shape": PROBLEM_NAMES[row["problem"]]}), "size": shape}
 SURPLUS = {"ours − torch.matmul": lambda row: f"{row['ours_minus_matmul_us']:.1f}"}
 CPU = {"size": lambda row: shape(row) + ", forward and backward" * row.get("problem", "").endswith("dB")}
-RUNS = {"N": "N", "inputs": "inputs", "path": path_of, "runs": "runs", "runs that differ": "different"}
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
     "peers": ("peers", peers),
     "peers-errors": ("peers", peers_errors),
@@ -333,7 +332,10 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "check": ("check", check),
     "host": ("host", columns({"host time a call, µs": with_size("mode"), **of_side(median, *HOST), **SURPLUS})),
     "build": ("build", build),
-    "determinism": ("determinism", columns(RUNS)),
+    "determinism": (
+        "determinism",
+        columns({"N": "N", "inputs": "inputs", "path": path_of, "runs": "runs", "runs that differ": "different"}),
+    ),
     "registers": ("registers", registers),
     "limits": ("limits", limits),
     "infinite": ("infinite", infinite),
