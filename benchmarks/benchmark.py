@@ -361,9 +361,10 @@ def suite_peers(bench, record):
     if peers.triton is not None:
         record.content["versions"]["triton"] = peers.triton.__version__
     cases = [(N, "float32") for N in bench.sizes or (512, 1024, 2048, 4096, 8192, 16384)]
-    for N, name in [*cases, *((bench.special, name) for name in ("float16", "bfloat16", "float64"))]:
-        row, dtype = {"N": N, "dtype": name, "inputs": "uniform", "skipped": {}}, check.DTYPES[name]
-        with record.row(f"peers {N} {name}"):
+    for N, dtype in cases + [(bench.special, dtype) for dtype in ("float16", "bfloat16", "float64")]:
+        row = {"N": N, "dtype": dtype, "inputs": "uniform", "skipped": {}}
+        with record.row(f"peers {N} {dtype}"):
+            dtype = check.DTYPES[dtype]
             A, B = make_inputs(bench, "lower", (N, N), (N, N), dtype)
             row["path"], calls = bench.path_of(A, B).get("path"), bench.sides(A, B)
             for name, prepare in peers.PEERS.items():
@@ -376,10 +377,8 @@ def suite_peers(bench, record):
             # A peer may be less exact than ours: TF32 rounds two operands to 11 bits, and `blocked` a 16-bit result once a block.
             less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0)
             limits = dict.fromkeys(calls, less) | {"tf32": 2.0**-9, "ours": error_limit(dtype, N, worst["reference"])}
-            wrong = [
-                f"{side}: worst error {worst[side]:.2e}, above {limits[side]:.2e}" for side in calls if not worst[side] <= limits[side]
-            ]
-            if wrong:
+            told = {side: f"{side}: worst error {worst[side]:.2e}, above {limits[side]:.2e}" for side in calls}
+            if wrong := [told[side] for side in calls if not worst[side] <= limits[side]]:
                 raise RuntimeError(f"nothing is timed, because of {'; '.join(wrong)}")
             row |= time_sides(bench, calls, errors)
             if "triton" in calls:

@@ -317,6 +317,7 @@ PROBLEM = {"inputs, or another problem": lambda row: row["inputs"] if row["probl
 NUMBERED = {"KernelBench level 1, problem": lambda row: with_dtype({**row, "shape": PROBLEM_NAMES[row["problem"]]}), "size": shape}
 SURPLUS = {"ours − torch.matmul": lambda row: f"{row['ours_minus_matmul_us']:.1f}"}
 CPU = {"size": lambda row: shape(row) + ", forward and backward" * row.get("problem", "").endswith("dB")}
+RUNS = {"N": "N", "inputs": "inputs", "path": path_of, "runs": "runs", "runs that differ": "different"}
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
     "peers": ("peers", peers),
     "peers-errors": ("peers", peers_errors),
@@ -332,10 +333,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "check": ("check", check),
     "host": ("host", columns({"host time a call, µs": with_size("mode"), **of_side(median, *HOST), **SURPLUS})),
     "build": ("build", build),
-    "determinism": (
-        "determinism",
-        columns({"N": "N", "inputs": "inputs", "path": path_of, "runs": "runs", "runs that differ": "different"}),
-    ),
+    "determinism": ("determinism", columns(RUNS)),
     "registers": ("registers", registers),
     "limits": ("limits", limits),
     "infinite": ("infinite", infinite),
@@ -398,17 +396,16 @@ def fill(text, results):
     """The text with every table between its markers made anew. Raises TableError."""
     lines, name = [], None
     for number, line in enumerate(text.split("\n"), 1):
-        kind, marked = marker.groups() if (marker := MARKER.fullmatch(line)) else (None, None)
+        if not (marker := MARKER.fullmatch(line)):
+            lines += [] if name else [line]
+            continue
+        kind, marked = marker.groups()
         if kind == "begin" and name:
             raise TableError(f"line {number} begins the table '{marked}' before <!-- end: {name} -->")
         if kind == "end" and marked != name:
             raise TableError(f"line {number} ends the table '{marked}', but " + (f"'{name}' is open" if name else "none is open"))
-        if kind or not name:
-            lines.append(line)
-        if kind == "begin":
-            lines.append(table(marked, results))
-        if kind:
-            name = marked if kind == "begin" else None
+        name = marked if kind == "begin" else None
+        lines += [line, table(name, results)] if name else [line]
     if name:
         raise TableError(f"the table '{name}' has no <!-- end: {name} -->")
     return "\n".join(lines)
