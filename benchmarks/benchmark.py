@@ -40,6 +40,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 import traceback
 from pathlib import Path
 
@@ -47,7 +48,6 @@ import torch
 from torch.utils import collect_env
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS_FILE = ROOT / "benchmarks" / "peers.py"
 sys.path.insert(0, str(ROOT))  # check.py lies there
 
 import check  # noqa: E402
@@ -85,27 +85,30 @@ def make_inputs(bench, problem, a_shape, b_shape, dtype=torch.float32, inputs="u
     return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
 
+def errors_of(results, truth, rest, bound):
+    """Normwise and worst componentwise errors. Where the bound is zero, anything but the truth counts as infinite; a NaN stays one."""
+    norm, errors = truth.norm().item(), []
+    for C in results:
+        off = (C.double() - truth - rest).abs_()  # rest: what the float64 truth still misses
+        worst = torch.where(off == 0, 0.0, off / bound).max().item() if C.numel() else 0.0
+        errors.append((off.norm().item() / norm if norm else float(off.any()), worst))
+    return errors
+
+
 @torch.no_grad()
 def product_errors(X, Y, results, keep=None):
-    """Normwise and worst componentwise errors of several results for the product X @ Y, or for the part of it that `keep` leaves, and over
-    what they were taken. Where the bound is zero, anything but the truth counts as infinite; a NaN stays one.
+    """The errors of several results for the product X @ Y, or for the part of it that `keep` leaves, and over what they were taken.
 
     X (..., M, K), Y (..., K, N): float32, float16, bfloat16 or, without leading dimensions, float64.
     """
     compared = "all elements, against exact sums" if X.dtype == torch.float64 else "all elements"
     if keep is None and max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
-        i = torch.randperm(X.shape[-2], device=X.device)[:SAMPLED_LINES]
-        j = torch.randperm(Y.shape[-1], device=Y.device)[:SAMPLED_LINES]
+        i, j = (torch.randperm(lines, device=X.device)[:SAMPLED_LINES] for lines in (X.shape[-2], Y.shape[-1]))
         X, Y, results = X[..., i, :], Y[..., j], [C[..., i, :][..., j] for C in results]
         compared = f"{SAMPLED_LINES} random rows and columns"
     keep = keep or (lambda V: V)
-    truth, rest = check.exact_product(X, Y, keep)
-    bound, norm, errors = keep(X.double().abs() @ Y.double().abs()), truth.norm().item(), []
-    for C in results:
-        off = (keep(C).double() - truth - rest).abs_()  # rest: what the float64 truth still misses
-        worst = torch.where(off == 0, 0.0, off / bound).max().item() if C.numel() else 0.0
-        errors.append((off.norm().item() / norm if norm else float(off.any()), worst))
-    return errors, compared
+    bound = keep(X.double().abs() @ Y.double().abs())
+    return errors_of(map(keep, results), *check.exact_product(X, Y, keep), bound), compared
 
 
 def error_limit(dtype, terms, reference_worst, tf32=False):
@@ -117,13 +120,11 @@ def error_limit(dtype, terms, reference_worst, tf32=False):
 def elementwise_bound(dtype, terms, exact, magnitude, tf32=False):
     """The error that each element of a result may have beside the float64 product `exact`, with magnitude = |A| |B|: what check.py allows
     without a reference, and one rounding of a 16-bit result. float64: what a sum may have lost, in the result and in `exact`."""
-    if dtype == torch.float64:
-        return (terms + 1) * 2.0**-52 * magnitude
-    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
-    if not check.narrow(dtype):
-        return bound
     info = torch.finfo(dtype)
-    return bound + info.eps / 2 * exact.abs() + info.smallest_normal * info.eps / 2 * (magnitude > 0)
+    if dtype == torch.float64:
+        return (terms + 1) * info.eps * magnitude
+    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
+    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if check.narrow(dtype) else bound
 
 
 class Bench:
@@ -132,27 +133,23 @@ class Bench:
     def __init__(self, device, solution=ROOT / "model_new.py", trials=30, seed=0, sizes=None, row_seconds=ROW_SECONDS):
         self.device, self.solution_file, self.trials, self.seed, self.sizes = device, Path(solution), trials, seed, sizes
         self.row_seconds, self.on_gpu = row_seconds, device != "cpu"
+        self.synchronize = torch.cuda.synchronize if self.on_gpu else torch.cpu.synchronize
         self.special = 4096 if sizes is None or 4096 in sizes else max(sizes)  # of rows that are measured at one size only
 
-    @functools.cached_property
-    def reference(self):
-        return load(ROOT / "reference_model.py")
+    reference = functools.cached_property(lambda self: load(ROOT / "reference_model.py"))
+    solution = functools.cached_property(lambda self: load(self.solution_file))
+    peers = functools.cached_property(lambda self: load(ROOT / "benchmarks" / "peers.py"))
+    _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
 
-    @functools.cached_property
-    def solution(self):
-        return load(self.solution_file)
-
-    @functools.cached_property
-    def _flushed(self):
-        return torch.empty(FLUSH_BYTES // 4 if self.on_gpu else 0, dtype=torch.int32, device=self.device)
+    def sides(self, *operands, problem="lower"):
+        """The reference and ours, as calls for these operands."""
+        modules = {"reference": self.reference, "ours": self.solution}
+        named = zip(modules.items(), classes(problem), strict=True)
+        return {side: functools.partial(getattr(module, name)(), *operands) for (side, module), name in named}
 
     def path_of(self, A, B, problem="lower"):
         """Which path computes this product, as the solution itself says."""
         return self.solution.explain(A, B, problem=problem) if A.is_cuda else {"path": "cpu"}
-
-    def synchronize(self):
-        if self.on_gpu:
-            torch.cuda.synchronize()
 
     def alternate(self, *calls):
         """Times the calls in turn. Returns their spreads, and the number of trials."""
@@ -214,16 +211,11 @@ def environment(bench, commit=None):
     found = ask(f"{git} rev-parse --short=12 HEAD") or "unknown"
     changed = ask(f"{git} status --porcelain -- model_new.py reference_model.py check.py judge 'benchmarks/*.py'")
     cpu = re.search(r"Model name:\s*(.+)", collect_env.get_cpu_info(collect_env.run))
-    driver = collect_env.get_nvidia_driver_version(collect_env.run) if gpu else None
+    driver, python = collect_env.get_nvidia_driver_version(collect_env.run) if gpu else None, sys.version.split()[0]
     return {
         "device": torch.cuda.get_device_name() if gpu else f"{cpu[1] if cpu else os.uname().machine}, {torch.get_num_threads()} threads",
         "capability": ".".join(map(str, torch.cuda.get_device_capability())) if gpu else None,
-        "versions": {
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda if gpu else None,
-            "driver": driver,
-            "python": sys.version.split()[0],
-        },
+        "versions": {"torch": torch.__version__, "cuda": torch.version.cuda if gpu else None, "driver": driver, "python": python},
         "commit": commit or found + (" with changes" if changed else ""),
         "solution_sha256": hashlib.sha256(bench.solution_file.read_bytes()).hexdigest()[:16],
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -284,112 +276,97 @@ def time_sides(bench, calls, errors):
     return {**sides, "ratio": sides["reference"]["median_us"] / sides["ours"]["median_us"], "trials": trials}
 
 
-def measure(bench, record, group, problem, dims, dtype=torch.float32, inputs="uniform", batch=None, path=None, gradients=False):
-    """One row: a problem forward, or a triangular one with both gradients. dims is N, or (K, M, N) of A.T @ B. `path`, if given, is the
-    one that must have run."""
-    K, M, N = dims if problem == "transposed_a" else (dims,) * 3
-    lead = () if batch is None else (batch,)
-    shape = " x ".join(map(str, (*lead, N, N))) if lead else f"{K} x {M}, {K} x {N}" if problem == "transposed_a" else str(N)
-    row = {"group": group, "problem": problem + ", dA, dB" * gradients, "shape": shape, "K": K, "M": M, "N": N, "batch": batch}
-    row |= {"dtype": str(dtype).removeprefix("torch."), "inputs": inputs}
-    label = f"{row['problem']} {shape} {row['dtype']} {inputs}"
-    with record.row(label), torch.set_grad_enabled(gradients):
-        reference, solution = (getattr(*each)() for each in zip((bench.reference, bench.solution), classes(problem), strict=True))
-        a_shape = (K, M) if problem == "transposed_a" else (M, K)
-        A, B = make_inputs(bench, problem, (*lead, *a_shape), (*lead, K, N), dtype, inputs)
-        row["extra_bytes"] = None if gradients else bench.extra_bytes(lambda: solution(A, B))  # before anything left it a workspace
-        chosen = bench.path_of(A, B, problem)
+def add_timed(bench, record, label, row, calls, errors, limit):
+    """Times the sides of a row and adds it. Its worst error may be `limit`."""
+    row |= time_sides(bench, calls, errors)
+    worst = row["ours"]["worst_error"]
+    record.add({**row, "within_contract": worst <= limit})
+    if not worst <= limit:  # a NaN is not
+        record.fail(f"{label}: worst error {worst:.2e}, but at most {limit:.2e} may be")
+
+
+# ---- Suites ----------------------------------------------------------------------------------------------------------
+
+
+def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
+    """One row: a problem forward, or, as `lower, dA, dB`, with both gradients. dims is (N,) or (batch, N); of A.T @ B it is (K, M, N).
+    `path`, if given, is the one that must have run."""
+    row, (kind, *gradients) = {"group": group, "problem": problem}, problem.split(", ", 1)
+    *shapes, (*_, M, N) = check.PROBLEMS[kind].shapes(dims)
+    K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else None
+    row["shape"] = str(N) if len(dims) == 1 else ", ".join(" x ".join(map(str, shape)) for shape in shapes[: len(dims) - 1])
+    row |= {"K": K, "M": M, "N": N, "batch": batch, "dtype": dtype, "inputs": inputs}
+    label, dtype = f"{problem} {row['shape']} {dtype} {inputs}", check.DTYPES[dtype]
+    rounding = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # for both sides
+    with record.row(label), torch.set_grad_enabled(bool(gradients)), rounding:
+        A, B = make_inputs(bench, kind, *shapes, dtype, inputs)
+        calls = bench.sides(A, B, problem=kind)
+        row["extra_bytes"] = None if gradients else bench.extra_bytes(calls["ours"])  # before anything left it a workspace
+        chosen = bench.path_of(A, B, kind)
         if path is not None and A.is_cuda and chosen.get("path") != path:
             raise RuntimeError(f"the {path} path was asked for, but the solution says {chosen}")
         row |= {name: chosen.get(name) for name in ("path", "fallback", "outliers")}
         row["tf32"] = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
-        multiply_adds = K * M * N if problem == "transposed_a" else N * (N + 1) * (N + 2) // 6
+        multiply_adds = K * M * N if kind == "transposed_a" else N * (N + 1) * (N + 2) // 6
         row["useful_flop"] = 2 * (batch or 1) * multiply_adds * (3 if gradients else 1)  # what the mathematics needs
         if gradients:
             G = torch.rand(A.shape, device=bench.device).to(dtype)  # above the diagonal too, where neither may use it
             A.requires_grad_(), B.requires_grad_()
-            calls = [lambda model=model: torch.autograd.grad(model(A, B), (A, B), G) for model in (reference, solution)]
-            (dA, dB), low = zip(*(call() for call in calls), strict=True), G.tril()
+            calls = {side: lambda call=call: torch.autograd.grad(call(), (A, B), G) for side, call in calls.items()}
+            (dA, dB), low = zip(*(call() for call in calls.values()), strict=True), G.tril()
             each = [product_errors(*product, torch.tril)[0] for product in ((low, B.mT, dA), (A.mT, low, dB))]
             errors, row["compared"] = torch.tensor(each, dtype=torch.float64).amax(0).tolist(), "all elements of both gradients"
             del dA, dB, low
         else:
-            calls = [functools.partial(model, A, B) for model in (reference, solution)]
-            errors, row["compared"] = product_errors(A.mT if problem == "transposed_a" else A, B, [call() for call in calls])
-        row |= time_sides(bench, dict(zip(("reference", "ours"), calls, strict=True)), errors)
-        worst, limit = row["ours"]["worst_error"], error_limit(dtype, K, row["reference"]["worst_error"], row["tf32"])
-        row["within_contract"] = worst <= limit  # a NaN is not
-        record.add(row)
-        if not row["within_contract"]:
-            record.fail(f"{label}: worst error {worst:.2e}, but at most {limit:.2e} may be")
+            errors, row["compared"] = product_errors(*check.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
+        add_timed(bench, record, label, row, calls, errors, error_limit(dtype, K, errors[0][1], row["tf32"]))
 
 
-def measure_all(bench, record, group, sizes, problem="lower", dtypes=(torch.float32,), inputs=("uniform",), batched=False, **more):
-    """A row for each dtype, size and kind of inputs. A size is what measure() calls dims, or a batch and N."""
-    for dtype, size, kind in itertools.product(dtypes, sizes, inputs):
-        batch, dims = size if batched else (None, size)
-        measure(bench, record, group, problem, dims, dtype, kind, batch, **more)
-
-
-def suite_forward(bench, record):
-    rows, special = functools.partial(measure_all, bench, record), [bench.special]
-    rows("sizes", bench.sizes or (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384), inputs=("uniform", "normal"))
-    rows("hard", special, inputs=HARD_INPUTS)
-    rows("dtypes", special, dtypes=[torch.float64])
-    rows("dtypes", bench.sizes or HALF_SIZES, dtypes=[torch.float16, torch.bfloat16])
-    with load(PEERS_FILE).tf32_allowed():  # for both sides
-        rows("tf32", bench.sizes or (512, 1024, 2048, 4096, 8192))
-
-
-def suite_mma(bench, record):
-    """With TRIL_MATMUL_PATH=mma set before the file is imported; see main."""
-    rows, special = functools.partial(measure_all, bench, record, path="mma"), [bench.special]
-    rows("sizes", bench.sizes or HALF_SIZES, dtypes=[torch.float32, torch.float64, torch.float16, torch.bfloat16])
-    rows("hard", special, inputs=HARD_INPUTS)
-    rows("problems", special, "upper")
-    rows("problems", TRANSPOSED_A_SHAPES[:1], "transposed_a")
-
-
-def suite_batch(bench, record):
-    measure_all(bench, record, "batch", BATCHES, dtypes=[torch.float32, torch.float16], batched=True)
-
-
-def suite_problems(bench, record):
-    rows = functools.partial(measure_all, bench, record, "problems")
-    rows([bench.special], "lower")
-    rows([bench.special], "upper")
-    rows(TRANSPOSED_A_SHAPES, "transposed_a")
-    rows(TRANSPOSED_A_SHAPES[:1], "transposed_a", [torch.float16])
-
-
-def suite_backward(bench, record):
-    rows = functools.partial(measure_all, bench, record, "backward", gradients=True)
-    rows(bench.sizes or (1024, 2048, 4096))
-    rows([bench.special], dtypes=[torch.float16])
-    rows(() if bench.sizes else ((16, 1024), (8, 2048)), batched=True)
-
-
-def suite_cpu(bench, record):
-    rows = functools.partial(measure_all, bench, record, "cpu")
-    rows(bench.sizes or (1, 64, 128, 256, 512, 1024, 2048))
-    rows(() if bench.sizes else ((1024, 128), (4096, 16), (64, 256)), batched=True)
-    rows(bench.sizes or (16, 64, 256, 1024), gradients=True)
+def measure_products(suite, bench, record):
+    """The suites whose rows are products; `mma` with TRIL_MATMUL_PATH=mma set before the file is imported, see main."""
+    half, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
+    own, special, alone, transposed = bench.sizes, [bench.special], bench.sizes is None, {"problem": ["transposed_a"]}
+    for name, group, sizes, other in (  # a size is N, or dims as measure() has them
+        ("forward", "sizes", own or (64, 128, 256, 512, 1000, 1024, 2048, 4000, 4096, 8192, 16384), {"inputs": ["uniform", "normal"]}),
+        ("forward", "hard", special, {"inputs": HARD_INPUTS}),
+        ("forward", "dtypes", special, {"dtype": ["float64"]}),
+        ("forward", "dtypes", own or HALF_SIZES, {"dtype": half}),
+        ("forward", "tf32", own or (512, 1024, 2048, 4096, 8192), {}),
+        ("problems", "problems", special, {"problem": ["lower", "upper"]}),
+        ("problems", "problems", TRANSPOSED_A_SHAPES, transposed),
+        ("problems", "problems", TRANSPOSED_A_SHAPES[:1], transposed | {"dtype": ["float16"]}),
+        ("backward", "backward", own or (1024, 2048, 4096), gradients),
+        ("backward", "backward", special, gradients | {"dtype": ["float16"]}),
+        ("backward", "backward", [(16, 1024), (8, 2048)] * alone, gradients),
+        ("batch", "batch", BATCHES, {"dtype": ["float32", "float16"]}),
+        ("mma", "sizes", own or HALF_SIZES, {"dtype": ["float32", "float64", *half]}),
+        ("mma", "hard", special, {"inputs": HARD_INPUTS}),
+        ("mma", "problems", special, {"problem": ["upper"]}),
+        ("mma", "problems", TRANSPOSED_A_SHAPES[:1], transposed),
+        ("cpu", "cpu", own or (1, 64, 128, 256, 512, 1024, 2048), {}),
+        ("cpu", "cpu", [(1024, 128), (4096, 16), (64, 256)] * alone, {}),
+        ("cpu", "cpu", own or (16, 64, 256, 1024), gradients),
+    ):
+        varied = {"dtype": ["float32"], "problem": ["lower"], "size": sizes, "inputs": ["uniform"]} | other
+        for dtype, problem, size, inputs in itertools.product(*varied.values()):
+            if name == suite:
+                dims = size if isinstance(size, tuple) else (size,)
+                measure(bench, record, group, problem, dims, dtype, inputs, FORCED if suite == FORCED else None)
 
 
 @torch.no_grad()
 def suite_peers(bench, record):
     """What a user could pick instead: everybody's time, in turn, and errors. Nothing is timed whose result is wrong."""
-    peers = load(PEERS_FILE)
+    peers = bench.peers
     if peers.triton is not None:
         record.content["versions"]["triton"] = peers.triton.__version__
-    cases = [(N, torch.float32) for N in bench.sizes or (512, 1024, 2048, 4096, 8192, 16384)]
-    for N, dtype in [*cases, *((bench.special, dtype) for dtype in (torch.float16, torch.bfloat16, torch.float64))]:
-        row = {"N": N, "dtype": str(dtype).removeprefix("torch."), "inputs": "uniform", "skipped": {}}
-        with record.row(f"peers {N} {row['dtype']}"):
+    cases = [(N, "float32") for N in bench.sizes or (512, 1024, 2048, 4096, 8192, 16384)]
+    for N, dtype in cases + [(bench.special, dtype) for dtype in ("float16", "bfloat16", "float64")]:
+        row = {"N": N, "dtype": dtype, "inputs": "uniform", "skipped": {}}
+        with record.row(f"peers {N} {dtype}"):
+            dtype = check.DTYPES[dtype]
             A, B = make_inputs(bench, "lower", (N, N), (N, N), dtype)
-            row["path"] = bench.path_of(A, B).get("path")
-            calls = {"reference": bench.reference.Model(), "ours": bench.solution.ModelNew()}
-            calls = {name: functools.partial(model, A, B) for name, model in calls.items()}
+            row["path"], calls = bench.path_of(A, B).get("path"), bench.sides(A, B)
             for name, prepare in peers.PEERS.items():
                 try:
                     calls[name] = prepare(A, B)
@@ -400,89 +377,67 @@ def suite_peers(bench, record):
             # A peer may be less exact than ours: TF32 rounds two operands to 11 bits, and `blocked` a 16-bit result once a block.
             less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0)
             limits = dict.fromkeys(calls, less) | {"tf32": 2.0**-9, "ours": error_limit(dtype, N, worst["reference"])}
-            wrong = [side for side in calls if not worst[side] <= limits[side]]
-            if wrong:
-                told = "; ".join(f"{side}: worst error {worst[side]:.2e}, above {limits[side]:.2e}" for side in wrong)
-                raise RuntimeError(f"nothing is timed, because of {told}")
+            told = {side: f"{side}: worst error {worst[side]:.2e}, above {limits[side]:.2e}" for side in calls}
+            if wrong := [told[side] for side in calls if not worst[side] <= limits[side]]:
+                raise RuntimeError(f"nothing is timed, because of {'; '.join(wrong)}")
             row |= time_sides(bench, calls, errors)
             if "triton" in calls:
                 row["triton"]["tile"] = calls["triton"].configuration
             record.add({**row, "within_contract": True, "useful_flop": N * (N + 1) * (N + 2) // 3})
 
 
-def family_cases(bench, peers):
-    """What is computed, the shapes that are drawn for it, dtypes, and what makes of the tensors the operands as they are multiplied,
-    our call, what is written today, and further sides."""
-    ours, special, half, sizes = bench.solution, bench.special, [torch.float32, torch.float16], bench.sizes or (512, 1024, 2048, 4096)
-
-    def gram(X):
-        return (X, X.mT), lambda: ours.gram(X), lambda: X @ X.mT, {"cublas": lambda: peers.ssyrk(X)}
-
-    def times(A, X):
-        L = A.tril()
-        more = {"cublas": lambda: peers.strmm(L, X)} if X.dim() == 2 else {"copy": lambda: X.clone}
-        return (L, X), lambda: ours.triangular_matmul(A, X), lambda: L @ X, more
-
-    def gram_of_triangle(A):
-        L = A.tril()
-        return (L, L.mT), lambda: ours.gram(A, structure="lower"), lambda: L @ L.mT, {}
-
-    def lu(A, B):
-        L, U = A.tril(), B.triu()
-        return (L, U), lambda: ours.lu_matmul(A, B), lambda: L @ U, {}
-
-    def inverse(A):
-        L = A.tril() / A.shape[-1] + torch.eye(A.shape[-1], device=A.device)
-        one = torch.eye(A.shape[-1], device=A.device).expand(L.shape)
-        return (L,), lambda: ours.triangular_inverse(L), lambda: torch.linalg.solve_triangular(L, one, upper=False), {}
-
-    squares = [((N, N),) for N in sizes]
-    yield "X X^T", squares + ([] if bench.sizes else [((4096, 1024),), ((1024, 4096),)]), [torch.float32, torch.bfloat16], gram
-    yield "L X", [shape * 2 for shape in squares], half, times
-    yield "L X", [] if bench.sizes else [((4096, 64, 64),) * 2, ((1024, 128, 128),) * 2], half[:1], times
-    yield "L L^T", [((special, special),)], half, gram_of_triangle
-    yield "L U", [((special, special),) * 2], half, lu
-    yield "L^-1", [((16, 40, 40),)] if bench.sizes else [((4096, 64, 64),), ((1024, 128, 128),), ((256, 256, 256),)], half[:1], inverse
+def family_calls(what, ours, peers, A, B=None):
+    """X and Y of the product as it is multiplied, our call, what is written today, and what makes calls of further sides."""
+    L = A.tril()
+    if what == "X X^T":
+        return A, A.mT, lambda: ours.gram(A), lambda: A @ A.mT, {"cublas": lambda: peers.ssyrk(A)}
+    if what == "L X":
+        more = {"cublas": lambda: peers.strmm(L, B)} if B.dim() == 2 else {"copy": lambda: B.clone}
+        return L, B, lambda: ours.triangular_matmul(A, B), lambda: L @ B, more
+    if what == "L L^T":
+        return L, L.mT, lambda: ours.gram(A, structure="lower"), lambda: L @ L.mT, {}
+    if what == "L U":
+        U = B.triu()
+        return L, U, lambda: ours.lu_matmul(A, B), lambda: L @ U, {}
+    one = torch.eye(A.shape[-1], device=A.device).expand(A.shape)
+    L = L / A.shape[-1] + one
+    return L, None, lambda: ours.triangular_inverse(L), lambda: torch.linalg.solve_triangular(L, one, upper=False), {}
 
 
 @torch.no_grad()
 def suite_family(bench, record):
     """The other products of triangular and symmetric matrices, and the inverse, beside what is written today."""
-    peers, draw = load(PEERS_FILE), check.Draw(bench.seed, "uniform", torch.device(bench.device))
-    for what, shapes, dtypes, make in family_cases(bench, peers):
+    draw, half, alone = check.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
+    squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
+    small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]
+    for what, operands, shapes, dtypes in (
+        ("X X^T", 1, squares + [(4096, 1024), (1024, 4096)] * alone, ["float32", "bfloat16"]),
+        ("L X", 2, squares, half),
+        ("L X", 2, small[:2] * alone, half[:1]),
+        ("L L^T", 1, special, half),
+        ("L U", 2, special, half),
+        ("L^-1", 1, small, half[:1]),
+    ):
         for dtype, shape in itertools.product(dtypes, shapes):
-            name = " x ".join(map(str, shape[0]))
-            row = {"what": what, "shape": name, "dtype": str(dtype).removeprefix("torch.")}
-            with record.row(f"{what} {name} {row['dtype']}"):
-                tensors = [draw.uniform(*each).to(dtype) for each in shape]
-                operands, ours, today, more = make(*tensors)
+            row = {"what": what, "shape": " x ".join(map(str, shape)), "dtype": dtype}
+            label, dtype = " ".join(row.values()), check.DTYPES[dtype]
+            with record.row(label):
+                tensors = [draw.uniform(*shape).to(dtype) for _ in range(operands)]
+                X, Y, ours, today, more = family_calls(what, bench.solution, bench.peers, *tensors)
                 calls = {"reference": today, "ours": ours}
                 for side, prepare in more.items():
-                    with contextlib.suppress(peers.Unavailable):
+                    with contextlib.suppress(bench.peers.Unavailable):
                         calls[side] = prepare()
-                if len(operands) == 2:
-                    results = {side: call() for side, call in calls.items() if side != "copy"}
-                    if what == "X X^T" and "cublas" in results:  # which writes one half
-                        results["cublas"] += results["cublas"].tril(-1).mT
-                    results = list(results.values())
-                    errors, row["compared"] = product_errors(*operands, results)
-                    limit = error_limit(dtype, operands[0].shape[-1], errors[0][1])
+                results = {side: call() for side, call in calls.items() if side != "copy"}
+                if what == "X X^T" and "cublas" in results:  # which writes one half
+                    results["cublas"] += results["cublas"].tril(-1).mT
+                if Y is None:
+                    errors, row["compared"] = errors_of(results.values(), *check.inverse_of(X, None, torch.tril)), "all elements"
                 else:
-                    exact = torch.linalg.inv(operands[0].double()).tril()
-                    bound = exact.abs() @ operands[0].double().abs() @ exact.abs()
-                    off = [call().double() - exact for call in calls.values()]
-                    errors = [
-                        ((each.norm() / exact.norm()).item(), torch.where(each == 0, 0.0, each.abs() / bound).max().item()) for each in off
-                    ]
-                    row["compared"], limit = "all elements", error_limit(dtype, 1, errors[0][1])
+                    errors, row["compared"] = product_errors(X, Y, results.values())
+                limit = error_limit(dtype, 1 if Y is None else X.shape[-1], errors[0][1])
                 errors += [(None, None)] * (len(calls) - len(errors))
-                row |= time_sides(bench, calls, errors)
-                row["within_contract"] = row["ours"]["worst_error"] <= limit
-                record.add(row)
-                if not row["within_contract"]:
-                    record.fail(
-                        f"{what} {name} {row['dtype']}: worst error {row['ours']['worst_error']:.2e}, but at most {limit:.2e} may be"
-                    )
+                add_timed(bench, record, label, row, calls, errors, limit)
 
 
 @torch.no_grad()
@@ -497,9 +452,7 @@ def suite_limits(bench, record):
         with record.row(f"limits {N}"):
             A, B = make_inputs(bench, "lower", (N, N), (N, N))
             packed, word = torch.empty_like(A), torch.empty(1, device=bench.device)
-            whole = {"reference": bench.reference.Model(), "ours": bench.solution.ModelNew()}
-            parts = {name: functools.partial(model, A, B) for name, model in whole.items()}
-            parts |= {"copy": functools.partial(packed.copy_, A), "write": packed.zero_, "launch": word.zero_}
+            parts = bench.sides(A, B) | {"copy": functools.partial(packed.copy_, A), "write": packed.zero_, "launch": word.zero_}
             for inputs in ("uniform", "normal"):
                 halves = make_inputs(bench, "transposed_a", (N, N // 2), (N // 2, N), torch.float16, inputs)
                 parts[f"float16_product_{inputs}"] = product = functools.partial(torch.matmul, *halves)
@@ -511,26 +464,22 @@ def suite_limits(bench, record):
 @torch.no_grad()
 def suite_infinite(bench, record):
     """What one Inf costs, by where it stands, and what nothing but NaN, in turn with the reference and with finite operands."""
-    N, model = bench.special, bench.solution.ModelNew()
+    N, one = bench.special, torch.ones(bench.special, bench.special, device=bench.device).tril()
     places = [(0, N - 1, 0), (0, N - 1, N - 1), (0, N // 2, N // 4), (1, 0, 0), (1, N // 2, 0), (1, N // 2, N // 2), None]
-    for dtype, place in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), places):
+    for dtype, place in itertools.product(("float16", "bfloat16", "float32", "float64"), places):
         where = f"{'AB'[place[0]]}[{place[1]}, {place[2]}]" if place else "nothing but NaN"
-        row = {"N": N, "dtype": str(dtype).removeprefix("torch."), "where": where}
-        with record.row(f"infinite {row['dtype']} {where}"):
-            finite = make_inputs(bench, "lower", (N, N), (N, N), dtype)
+        with record.row(f"infinite {dtype} {where}"):
+            finite = make_inputs(bench, "lower", (N, N), (N, N), check.DTYPES[dtype])
             A, B = operands = [V.clone() for V in finite]
-            reached = torch.ones(N, N, dtype=torch.bool, device=bench.device).tril()
             if place:
-                side, i, k = place
-                operands[side][i, k], reached = math.inf, torch.zeros_like(reached)
-                reached[(slice(i, i + 1), slice(i, None))[side], (slice(k + 1), slice(k, k + 1))[side]] = True
+                operands[place[0]][place[1:]] = math.inf
             else:
                 A[:], B[:] = math.nan, math.nan
-            if not torch.equal(model(A, B).isfinite(), ~reached):
+            a, b = ((~V.isfinite()).float().tril() for V in operands)
+            calls = bench.sides(A, B) | {"finite": bench.sides(*finite)["ours"]}
+            if not torch.equal(calls["ours"]().isfinite(), a @ one + one @ b == 0):
                 raise RuntimeError("nothing is timed: NaN or Inf stand where the sum has none, or are missing where it has one")
-            calls = {"reference": functools.partial(bench.reference.Model(), A, B), "ours": functools.partial(model, A, B)}
-            calls["finite"] = functools.partial(model, *finite)
-            record.add({**row, **time_sides(bench, calls, [(None, None)] * 3)})
+            record.add({"N": N, "dtype": dtype, "where": where, **time_sides(bench, calls, [(None, None)] * 3)})
 
 
 def suite_host(bench, record):
@@ -538,20 +487,17 @@ def suite_host(bench, record):
     functions = {"torch.matmul": torch.matmul, "tril(matmul)": lambda A, B: torch.tril(torch.matmul(A, B))}
     functions["tril_matmul"] = bench.solution.tril_matmul
     A, B = make_inputs(bench, "lower", (64, 64), (64, 64))
-    G = torch.ones_like(A)
+    G, code = torch.ones_like(A), "C = function(A, B)"
     for mode in ("no_grad", "autograd, forward", "autograd, forward and backward"):
-        grad, backward, times = mode != "no_grad", mode.endswith("backward"), {name: [] for name in functions}
+        grad, times = mode != "no_grad", {name: [] for name in functions}
+        code += "; grad(C, (A, B), G)" * mode.endswith("backward")
         A.requires_grad_(grad), B.requires_grad_(grad)
         with record.row(f"host {mode}"), torch.set_grad_enabled(grad):
             for _ in range(bench.trials + 2):
                 for name, function in functions.items():
+                    names = {"function": function, "grad": torch.autograd.grad, "A": A, "B": B, "G": G}
                     bench.synchronize()
-                    start = time.perf_counter()
-                    for _ in range(HOST_CALLS):
-                        C = function(A, B)
-                        if backward:
-                            torch.autograd.grad(C, (A, B), G)
-                    times[name].append((time.perf_counter() - start) / HOST_CALLS * 1e6)
+                    times[name].append(timeit.timeit(code, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
             bench.synchronize()
             row = {"mode": mode, "N": 64, "calls": HOST_CALLS, "trials": bench.trials}
             row |= {name: check.spread(mine[2:]) for name, mine in times.items()}  # the first two warm up
@@ -567,28 +513,19 @@ def suite_determinism(bench, record):
             with record.row(f"determinism {N} {inputs}"):
                 A, B = make_inputs(bench, "lower", (N, N), (N, N), inputs=inputs)
                 path, first = bench.path_of(A, B).get("path"), model(A, B).view(torch.int32)
-                different = torch.zeros((), dtype=torch.int64, device=bench.device)
-                for _ in range(runs):
-                    different += (model(A, B).view(torch.int32) != first).any()
-                row = {"N": N, "dtype": "float32", "inputs": inputs, "path": path, "runs": runs, "different": int(different)}
-                record.add(row)
-                if row["different"]:
-                    record.fail(f"determinism {N} {inputs}: {row['different']} of {runs} runs differ from the first")
+                different = int(sum((model(A, B).view(torch.int32) != first).any() for _ in range(runs)))
+                record.add({"N": N, "dtype": "float32", "inputs": inputs, "path": path, "runs": runs, "different": different})
+                if different:
+                    record.fail(f"determinism {N} {inputs}: {different} of {runs} runs differ from the first")
 
 
-# Its own process, because an import happens once. What CUDA takes to start is in `import`, as a user has it.
-_IMPORT_PROBE = """
-import json, sys, time
-start = time.perf_counter()
-import torch
-after_torch = time.perf_counter()
-sys.path.insert(0, sys.argv[1])
-module = __import__(sys.argv[2])
-after_import = time.perf_counter()
-A = torch.ones(128, 128, device=sys.argv[3]).tril()
-module.tril_matmul(A, A).sum().item()
-end = time.perf_counter()
-print(json.dumps({"torch_s": after_torch - start, "import_s": after_import - after_torch, "first_call_s": end - after_import}))
+# In a process of its own, because an import happens once. What CUDA takes to start is in `import_s`, as a user has it.
+STEPS_PROBE = """
+import sys, time
+for step in sys.argv[1:]:
+    start = time.perf_counter()
+    exec(step)
+    print(time.perf_counter() - start)
 """
 
 
@@ -602,11 +539,13 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 def suite_build(bench, record):
     file = bench.solution_file.resolve()
+    steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); module = __import__({file.stem!r})"}
+    steps["first_call_s"] = f"A = torch.ones(128, 128, device={bench.device!r}).tril(); module.tril_matmul(A, A).sum().item()"
     with tempfile.TemporaryDirectory() as folder:
         for state in ["cold"] + ["warm"] * WARM_IMPORTS:
             with record.row(f"build, {state}"):
-                probe = (sys.executable, "-c", _IMPORT_PROBE, str(file.parent), file.stem, bench.device)
-                record.add({"state": state, **json.loads(run(*probe, TORCH_EXTENSIONS_DIR=folder).stdout.splitlines()[-1])})
+                said = run(sys.executable, "-c", STEPS_PROBE, *steps.values(), TORCH_EXTENSIONS_DIR=folder).stdout.split()
+                record.add({"state": state, **dict(zip(steps, map(float, said[-len(steps) :]), strict=True))})
 
 
 def suite_check(bench, record):
@@ -629,8 +568,8 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 def find_nvcc():
     """The compiler's path, or None."""
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    return shutil.which("nvcc") or next((p for home in homes if home and (p := shutil.which("nvcc", path=f"{home}/bin"))), None)
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(f"{home}/bin" for home in homes if home))
 
 
 def nvcc_version():
@@ -643,21 +582,19 @@ def ptxas_report(sources, flags, architecture):
     if find_nvcc() is None:
         raise RuntimeError("no nvcc was found, neither on PATH nor in CUDA_HOME")
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "x.cu")
-        source.write_text("\n".join(sources))
+        Path(folder, "x.cu").write_text("\n".join(sources))
         options = ["-std=c++17", *flags, f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-o", f"{folder}/x"]
-        done = run(find_nvcc(), *options, str(source))
+        done = run(find_nvcc(), *options, f"{folder}/x.cu")
     return done.stdout + done.stderr
 
 
 def kernels_of(report):
     """[{kernel (mangled), registers, stack_bytes, spilled_bytes}] of what ptxas says; with a kernel, the functions that it calls."""
-    found = []
+    found, told = [], (r"(\d+) bytes stack frame", r"(\d+) bytes spill", r"Used (\d+) registers")
     for kernel, said in re.findall(r"Compiling entry function '(\w+)'((?:(?!Compiling entry)[\s\S])*)", report):
-        frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
-        stacks, spills = [int(frame[0]) for frame in frames], [int(frame[1]) + int(frame[2]) for frame in frames]
-        registers = [int(count) for count in re.findall(r"Used (\d+) registers", said)] or [None]
-        found.append({"kernel": kernel, "registers": registers[-1], "stack_bytes": max(stacks, default=0), "spilled_bytes": sum(spills)})
+        stacks, spilled, used = ([int(number) for number in re.findall(each, said)] for each in told)
+        row = {"kernel": kernel, "registers": used[-1] if used else None, "stack_bytes": max(stacks, default=0)}
+        found.append(row | {"spilled_bytes": sum(spilled)})
     return found
 
 
@@ -717,7 +654,8 @@ def suite_profile(bench, record):
 
 GPU_SUITES = ("forward", "problems", "family", "backward", "batch", "mma", "host", "determinism", "build")
 WITHOUT_GPU = ("registers", "cpu")
-SUITES = {name: globals()[f"suite_{name}"] for name in (*GPU_SUITES, "check", "peers", "limits", "infinite", "profile", *WITHOUT_GPU)}
+IF_ASKED = ("check", "peers", "limits", "infinite", "profile")
+SUITES = {name: globals().get(f"suite_{name}", functools.partial(measure_products, name)) for name in GPU_SUITES + IF_ASKED + WITHOUT_GPU}
 FORCED = "mma"  # the suite of the path that has its name
 
 
@@ -739,25 +677,21 @@ def run_suite(name, bench, folder, commit=None):
     return record.content["failures"]
 
 
-def positive(text):
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no positive whole number")
-    return value
+positive = check.number(int, 1, 10**9)
 
 
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="See the head of the file for what each suite measures.")
-    has_gpu = torch.cuda.is_available()
-    parser.add_argument("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
-    parser.add_argument("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
-    parser.add_argument("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
-    parser.add_argument("--seconds", type=float, default=ROW_SECONDS, help=f"of measuring for one row at most (default {ROW_SECONDS})")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")
-    parser.add_argument("--commit", help="what to record where there is no git checkout to ask")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
-    parser.add_argument("--threads", type=positive, default=2, help="of the CPU suite (default 2)")
-    parser.add_argument("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
+    add, has_gpu = parser.add_argument, torch.cuda.is_available()
+    add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
+    add("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
+    add("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
+    add("--seconds", type=check.number(float, 0.001, 1e6), default=ROW_SECONDS, help=f"of measuring a row at most (default {ROW_SECONDS})")
+    add("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")
+    add("--commit", help="what to record where there is no git checkout to ask")
+    add("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    add("--threads", type=positive, default=2, help="of the CPU suite (default 2)")
+    add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
     given = parser.parse_args(arguments)
     given.suite = given.suite or (list(GPU_SUITES) if has_gpu else ["cpu"])
     need_gpu = [name for name in given.suite if name not in WITHOUT_GPU]
@@ -769,8 +703,6 @@ def parse_arguments(arguments):
         parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: {alone}")
     if not given.solution.is_file():
         parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with model_new.py's functions")
-    if given.seconds <= 0:
-        parser.error(f"argument --seconds: {given.seconds} is given; accepted: more than 0")
     return given
 
 

@@ -14,6 +14,7 @@ Unavailable, whose text says why. `python benchmarks/benchmark.py --suite peers`
 import contextlib
 import ctypes
 import functools
+import itertools
 import re
 from pathlib import Path
 
@@ -63,9 +64,9 @@ def blocked(A, B):
     return product
 
 
-# cuBLAS's TRMM, by ctypes.
+# cuBLAS by ctypes. It counts by columns: what it sees is the transpose of a matrix, and what is the lower half by rows is the upper one.
 _RIGHT, _UPPER, _NOT_TRANSPOSED, _TRANSPOSED, _NON_UNIT = 1, 1, 0, 1, 0  # as cublas_api.h has them
-_TRMM = {torch.float32: ("cublasStrmm_v2", ctypes.c_float), torch.float64: ("cublasDtrmm_v2", ctypes.c_double)}
+_SCALARS = {torch.float32: ("S", ctypes.c_float), torch.float64: ("D", ctypes.c_double)}
 
 
 @functools.cache
@@ -77,44 +78,33 @@ def _cublas():
     return ctypes.CDLL(found[1])
 
 
-def strmm(A, B):
-    _require(A.dtype in _TRMM, f"cuBLAS has no TRMM for {str(A.dtype)[6:]}")
-    _require(A.is_cuda, "cuBLAS needs a CUDA GPU")
-    name, scalar = _TRMM[A.dtype]
-    trmm, one, N = getattr(_cublas(), name), scalar(1), A.shape[-1]
+def _by_cublas(name, *arguments):
+    """What calls a routine, with what follows its handle, and returns the result, the last argument but one. Scalars are floats."""
+    C = arguments[-2]
+    _require(C.dtype in _SCALARS, f"cuBLAS has no {name} for {str(C.dtype)[6:]}")
+    _require(C.is_cuda, "cuBLAS needs a CUDA GPU")
+    letter, scalar = _SCALARS[C.dtype]
+    routine = getattr(_cublas(), f"cublas{letter}{name.lower()}_v2")
+    passed = {torch.Tensor: lambda T: ctypes.c_void_p(T.data_ptr()), float: lambda value: ctypes.byref(scalar(value)), int: int}
 
     def product():
-        # cuBLAS counts by columns: what it sees is C^T = B^T A^T, with A^T upper triangular on the right.
-        C = torch.empty_like(A)
         handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
-        x, y, z = (ctypes.c_void_p(T.data_ptr()) for T in (A, B, C))
-        status = trmm(handle, _RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT, N, N, ctypes.byref(one), x, N, y, N, z, N)
-        if status:
-            raise RuntimeError(f"{name} ended with status {status}")
+        if status := routine(handle, *(passed[type(argument)](argument) for argument in arguments)):
+            raise RuntimeError(f"cuBLAS's {name} ended with status {status}")
         return C
 
     return product
 
 
-_SYRK = {torch.float32: ("cublasSsyrk_v2", ctypes.c_float), torch.float64: ("cublasDsyrk_v2", ctypes.c_double)}
+def strmm(A, B):
+    C, N = torch.empty_like(A), A.shape[-1]
+    return _by_cublas("TRMM", _RIGHT, _UPPER, _NOT_TRANSPOSED, _NON_UNIT, N, N, 1.0, A, N, B, N, C, N)  # C^T = B^T A^T
 
 
 def ssyrk(X):
     """The lower half of X X^T, zeros above it."""
-    _require(X.dtype in _SYRK, f"cuBLAS has no SYRK for {str(X.dtype)[6:]}")
-    _require(X.is_cuda, "cuBLAS needs a CUDA GPU")
-    (name, scalar), (M, K) = _SYRK[X.dtype], X.shape
-    syrk, one, zero, C = getattr(_cublas(), name), scalar(1), scalar(0), X.new_zeros(M, M)
-
-    def product():
-        # By columns it sees X^T, and what is the lower half by rows is the upper one.
-        handle, x, c = (ctypes.c_void_p(p) for p in (torch.cuda.current_blas_handle(), X.data_ptr(), C.data_ptr()))
-        status = syrk(handle, _UPPER, _TRANSPOSED, M, K, ctypes.byref(one), x, K, ctypes.byref(zero), c, M)
-        if status:
-            raise RuntimeError(f"{name} ended with status {status}")
-        return C
-
-    return product
+    M, K = X.shape
+    return _by_cublas("SYRK", _UPPER, _TRANSPOSED, M, K, 1.0, X, K, 0.0, X.new_zeros(M, M), M)
 
 
 _CONFIGURATIONS = {  # element size -> rows, columns and k of a tile, warps, stages
@@ -142,9 +132,8 @@ if triton is not None:
 
 def _tile_order(N, rows, columns, device):
     """The tiles of an N x N matrix, (number, 2): row and column, those with most k first."""
-    tiles = [(i, j) for i in range(N // rows) for j in range(N // columns)]
-    tiles.sort(key=lambda tile: -max(0, (tile[0] + 1) * rows - tile[1] * columns))
-    return torch.tensor(tiles, dtype=torch.int32, device=device)
+    tiles = itertools.product(range(N // rows), range(N // columns))
+    return torch.tensor(sorted(tiles, key=lambda tile: min(0, tile[1] * columns - (tile[0] + 1) * rows)), dtype=torch.int32, device=device)
 
 
 def triton_kernel(A, B):
@@ -154,22 +143,17 @@ def triton_kernel(A, B):
     _require(A.element_size() in _CONFIGURATIONS, f"Triton's tensor-core product takes no {str(A.dtype)[6:]}")
     _require(N % _MULTIPLE == 0, f"this kernel is for N that are multiples of {_MULTIPLE}")
 
-    def configured(rows, columns, depth, warps, stages):
-        order = _tile_order(N, rows, columns, A.device)
-
-        def product():
-            C = torch.empty_like(A)
-            _tile[(len(order),)](A, B, C, order, N, rows, columns, depth, num_warps=warps, num_stages=stages)
-            return C
-
-        product.configuration = rows, columns, depth, warps, stages
-        return product
+    def product(order, rows, columns, depth, warps, stages):
+        C = torch.empty_like(A)
+        _tile[(len(order),)](A, B, C, order, N, rows, columns, depth, num_warps=warps, num_stages=stages)
+        return C
 
     timed = {}
     for configuration in _CONFIGURATIONS[A.element_size()]:
-        product = configured(*configuration)
+        call = functools.partial(product, _tile_order(N, *configuration[:2], A.device), *configuration)
+        call.configuration = configuration  # for the record
         with contextlib.suppress(triton.OutOfResources):  # a smaller GPU
-            timed[product] = triton.testing.do_bench(product, warmup=5, rep=25)
+            timed[call] = triton.testing.do_bench(call, warmup=5, rep=25)
     _require(timed, "none of this kernel's tiles fits this GPU")
     return min(timed, key=timed.get)
 

@@ -134,7 +134,8 @@ PEER_NAMES = {
     "triton": "Triton kernel",
     "ours": "**ours**",
 }
-FAMILY = {"what": lambda row: row["what"], "size": with_dtype}
+FAMILY = {"what": "what", "size": with_dtype, **TIMES}
+FAMILY |= of_side(median, ("cuBLAS TRMM or SYRK, µs", "cublas"), ("a copy of X, µs", "copy"))
 PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
 
 
@@ -328,10 +329,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "batch": ("batch", columns({"batch": with_dtype, **TIMES})),
     "backward": ("backward", columns({"N, forward and backward": with_dtype, **TIMES})),
     "problems": ("problems", columns({**NUMBERED, **TIMES})),
-    "family": (
-        "family",
-        columns({**FAMILY, **TIMES, **of_side(median, ("cuBLAS TRMM or SYRK, µs", "cublas"), ("a copy of X, µs", "copy"))}),
-    ),
+    "family": ("family", columns(FAMILY)),
     "check": ("check", check),
     "host": ("host", columns({"host time a call, µs": with_size("mode"), **of_side(median, *HOST), **SURPLUS})),
     "build": ("build", build),
@@ -398,17 +396,16 @@ def fill(text, results):
     """The text with every table between its markers made anew. Raises TableError."""
     lines, name = [], None
     for number, line in enumerate(text.split("\n"), 1):
-        kind, marked = marker.groups() if (marker := MARKER.fullmatch(line)) else (None, None)
+        if not (marker := MARKER.fullmatch(line)):
+            lines += [] if name else [line]
+            continue
+        kind, marked = marker.groups()
         if kind == "begin" and name:
             raise TableError(f"line {number} begins the table '{marked}' before <!-- end: {name} -->")
         if kind == "end" and marked != name:
             raise TableError(f"line {number} ends the table '{marked}', but " + (f"'{name}' is open" if name else "none is open"))
-        if kind or not name:
-            lines.append(line)
-        if kind == "begin":
-            lines.append(table(marked, results))
-        if kind:
-            name = marked if kind == "begin" else None
+        name = marked if kind == "begin" else None
+        lines += [line, table(name, results)] if name else [line]
     if name:
         raise TableError(f"the table '{name}' has no <!-- end: {name} -->")
     return "\n".join(lines)
