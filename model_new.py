@@ -426,7 +426,7 @@ struct SplitPlan {
         while (tile >= end) end += tile_order.tiles_of(++group);
         plan.order[cluster] = uint8_t(cluster), loads[cluster] = length(group) * shares, tile += shares;
       }
-      // Clusters that join the first ones on the SMs fall in what their CTAs have to do. So let the first ones rise, unless more are to come
+      // Clusters that join the first ones on the SMs fall in what their CTAs have to do: let the first ones rise, unless more are to come
       std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a] > loads[b]; });
       if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
       return plan;
@@ -1987,9 +1987,9 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   }
 }
 
-// Writes a tile: from registers if `alone`; else what this CTA adds of its splits, in their order. Instructions that nobody has read yet take
-// as long as the way through shared memory: so the mma kernel goes that way with one split, too, if other CTAs of the cluster do. With more
-// splits all threads of the cluster have arrived at its barrier, and their stages may be written to if `sums` lies there; `here`, an
+// Writes a tile: from registers if `alone`; else what this CTA adds of its splits, in their order. (Instructions that nobody has read yet
+// take as long as the way through shared memory: the mma kernel goes that way with one split, too, if other CTAs of the cluster do.) With
+// more splits all threads of the cluster have arrived at its barrier, and their stages may be written to if `sums` lies there; `here`, an
 // mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
@@ -2073,8 +2073,8 @@ static int clusters_at_once(int bytes) {
   return clusters;
 }
 
-// Launches a kernel by its plan. product_behind, which has more than that to be given, begins early; and its CTAs, where they share nothing,
-// are as many as the GPU holds and take tiles from a queue.
+// Launches a kernel by its plan. product_behind, which has more than that to be given, begins early; and its CTAs, where they share
+// nothing, are as many as the GPU holds and take tiles from a queue.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStream_t stream, const Behind&... behind) {
   const int at_once = gpu.capability >= 90 ? clusters_at_once<kKernel>(sizeof(Memory)) : 0;
