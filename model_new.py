@@ -81,8 +81,6 @@ __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_in
 #
 # The binding turns a transposed operand into swapped strides, so a kernel sees X[m, k], Y[k, n] and a range of k, no more.
 _CUDA_TYPES = r"""
-// ---- Types: a product, described without any torch type.
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -524,9 +522,8 @@ struct Tiles : TileOrder {
   }
 };
 
-// The same, of 256 x 256. A tile whose k-blocks are cut has a number for each split, one after the other, so that the splits before one
-// have been handed out before it: of triangular operands a tile of more than `longest` k-blocks; of dense ones, which are equally long, the
-// first `cut`.
+// The same, of 256 x 256. A tile whose k-blocks are cut has a number for each split, in their order, so that those before one have been
+// handed out before it: of triangular operands a tile of more than `longest` k-blocks; of dense ones, equally long, the first `cut`.
 struct SplitTiles : Tiles {
   int longest;
   int cut;
@@ -993,8 +990,7 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   else                                                                        \
     WGMMA_OF_TYPE(kN, "bf16", REGISTERS, kA, kB, kAdd, kMA, kMB, __VA_ARGS__)
 
-// s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T = __half or __nv_bfloat16. kMajorA, kMajorB: 0 where k runs along the 128-byte
-// rows of an operand, else 1.
+// s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T, 16 bits. kMajorA, kMajorB: 0 where k runs along an operand's rows, else 1.
 template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   if constexpr (kN == 64) {
@@ -1088,8 +1084,7 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 // ---- Element types: long sums.
 //
 // To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. Where the same is added
-// again and again, of operands with a period, say, roundings do not cancel. So a total, a chain, ends after so many promotions, and the
-// totals of the chains are added.
+// again and again, as of operands with a period, roundings do not cancel. So a chain of so many promotions ends; the chains are added.
 [[maybe_unused]] constexpr int kChain = 32;
 
 template <int kCount>
@@ -1240,8 +1235,7 @@ __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, ui
 
 // ---- Packing: loading a block, and its largest element.
 
-// How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours, and
-// reads four of a column at once.
+// How the threads share a block: 16 x 16 quads at a time where rows run along memory; else 4 x 4 neighbours each, read by columns.
 struct Quads {
   int row, col, row_step;   // this thread's first quad, and from each to its next
   __device__ Quads(bool along_rows, int t)
@@ -1308,8 +1302,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
 
 // ---- Packing: scaling, splitting, outliers.
 
-// The exponent of the power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends; at most 126,
-// so that its inverse is a normal number.
+// The exponent of the power of two that brings a magnitude, as bits, right below 65520, where float16 ends; the inverse is normal: <= 126.
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -1365,8 +1358,7 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, in a word that begins as zero: packing sets the first two if any product has outliers or needs the fallback,
-// the product kernel the third.
+// What has become of a launch, in a word: packing says that a product has outliers, or needs the fallback, the product kernel the third.
 enum Progress : int { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 struct Packing {
@@ -1474,8 +1466,7 @@ _CUDA_LAUNCH = r"""
 #include <atomic>
 #include <numeric>
 
-// How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: it may begin before the one
-// ahead of it in the stream has ended.
+// How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: before the one ahead ends.
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
@@ -1709,9 +1700,8 @@ __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, in
   return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : Copier::kIsKMajor ? ahead : at];
 }
 
-// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. Of a CTA's warps there may
-// be several groups, which each sum every so many k, that of theirs. float32 is summed in chains of 64 terms, or fewer: errors do not grow
-// as those of one long sum.
+// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. A CTA's warps may be
+// several groups, which sum k in turns. float32 is summed in chains of at most 64 terms: errors do not grow as those of one long sum.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
@@ -1882,11 +1872,8 @@ void launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t 
 
 # ---- Sums that are not finite, once more: behind the half-precision kernel. -------------------------------------------
 #
-# The zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is not finite are summed again on the exact path,
-# by whichever CTAs are free.
+# Zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is not finite are summed again, on the exact path.
 _CUDA_AGAIN = r"""
-// ---- Sums that are not finite: the list of boxes, and the kernel.
-
 // The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of boxes, so that nothing has to be
 // cleared beforehand; and how many parts of boxes have been taken.
 struct NonFinite {
@@ -1971,8 +1958,7 @@ constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc>][32];   // all splits of the first unit, of the second
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: they can be written at once. kWhole: so they can, and all exist,
-// none above the diagonal.
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: at once. kWhole: so, and all exist, none above the diagonal.
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
@@ -2089,9 +2075,8 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStre
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster share the k of
-# a tile; each then adds the sums of all for a part of it. Elements come to shared memory as they are and are split there into two tf32, X
-# on its way to registers, Y into a second place that wgmma reads. Every tile splits its operands anew, and tf32 takes twice the time of
-# float16; but there is no packing.
+# a tile; each then adds the sums of all for a part of it. Elements come to shared memory as they are and are split there into two tf32.
+# Every tile splits its operands anew, and tf32 takes twice the time of float16; but there is no packing.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
@@ -2116,9 +2101,8 @@ using Tf32Copier = BlockCopier<float, kAlongK, Tf32Layout<kAlongK>, true>;
 
 // ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
 
-// A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. It has
-// the sums of lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of line r and column
-// c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
+// A warp multiplies 16 lines of X, and a lane reads two: four neighbours at once where k is along memory, else both lines. It has the sums
+// of lines tf32_row(lane / 4, r), and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of r and c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
 using Tf32Sums = float[32];
 template <bool kAlongK>
 __device__ inline int tf32_row(int g, int r) { return kAlongK ? g + 8 * r : 2 * g + r; }
@@ -2330,8 +2314,7 @@ struct alignas(256) MmaMemory {   // permutations go by bits of the address belo
   WorkTile<T> work;
 };
 
-// What is read at once meets no bank conflict: eight rows of 16 bytes; or, of MN-major float32 and of float64, eight lines at four k, a
-// word or (half a warp) two at a time.
+// What is read at once meets no bank conflict: eight rows of 16 bytes; of MN-major float32 and float64 eight lines at four k, by words.
 template <typename T, bool kKMajor>
 struct MmaLayout {
   __device__ static constexpr int permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
@@ -2351,8 +2334,7 @@ struct MmaLanes : OneGroup {
 
 // ---- mma kernel: from shared memory to registers.
 
-// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two tiles of eight
-// columns.
+// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two of its tiles.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   static constexpr int kKRow = kBlock * sizeof(T);   // bytes from one k to the next, MN-major
@@ -2492,8 +2474,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   };
   MmaSums<T> total = {};   // of chains, which split operands have
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
-  // The usual k-block has terms, and what is copied meanwhile exists wholly: without branches ptxas finds a better order. Warps come to the
-  // barrier by either way.
+  // The usual k-block has terms, and what is copied exists wholly: without branches ptxas finds a better order. Both meet at the barrier
   NO_UNROLL for (; k0 < k_end; k0 += kMmaBlockK<T>) {
     const int later = k0 + kMmaStages * kMmaBlockK<T>;
     if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))
@@ -2562,8 +2543,7 @@ void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t
 
 # ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
 #
-# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected for the outliers of X
-# and Y, or computed as the fallback.
+# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected, or all computed.
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 
@@ -2715,8 +2695,7 @@ void launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaS
 # pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All tiles begin with the k-block in the
 # middle, if they have it: those that start together read the same blocks, and what one has brought to the L2 the others find.
 #
-# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs. docs/kernel.md has pictures,
-# docs/limits.md the measurements.
+# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs (pictures: docs/kernel.md).
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
@@ -3050,8 +3029,7 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
     if (lower ? c > on : c < on) *chunk(c) = uint4();
 }
 
-// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else tiles are
-// of 128 x 128.
+// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, each fetching half of Y for both. Else tiles are of 128 x 128.
 //
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
 //
@@ -3291,8 +3269,7 @@ void launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace,
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
 #
-# Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
-# fallback: theirs is for product_behind.
+# Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, or leaves it to the fallback.
 #
 # One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote.
 # docs/kernel.md follows one k-block through it.
@@ -3434,10 +3411,8 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
 }
 
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
-// or, behind the tile's last chain, go to C.
-//
-// The last split of a tile adds the sums of those before to its own, in their order: so the result is the same every time. It does not wait
-// for one that has not begun: they are handed out in their order.
+// or, behind the tile's last chain, go to C. The last split of a tile adds the sums of those before in their order: the result is the same
+// every time. It does not wait for one that has not begun: see SplitTiles.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
@@ -3492,8 +3467,7 @@ __device__ inline int k_block_flags(const PairsProduct& h, int first_row, int fi
 
 // ---- Pairs: what a warpgroup multiplies.
 
-// What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
-// register: few are left beside the sums.
+// What a warpgroup does with half of the columns of a k-block, found out one half ahead. In one register: few are left beside the sums.
 struct ColumnHalf {
   int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
   static constexpr int kMultiplyBit = 1 << 10, kEndsBit = 1 << 11, kWideBit = 1 << 12;
@@ -3744,8 +3718,6 @@ struct Pairs {
 
 # ---- Symmetric results: behind any kernel, which has computed the lower half. ------------------------------------------
 _CUDA_MIRROR = r"""
-// ---- Symmetric results: what is above the diagonal.
-
 constexpr int kMirrorThreads = 256;
 
 // What a block of C has below the diagonal also stands opposite, kNear neighbours at a time. More than one: all is below, and aligned.
@@ -3889,8 +3861,7 @@ struct Workspace {
   SplitTiles tiles;
   int64_t bytes;
 
-  // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
-  // have their words elsewhere.
+  // Of a product; or of its gradients, described by the first: they share the packed gradient of the result. Their words may be elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
       : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients), numbers)) {
     const int products = std::max(1, gradients);
@@ -4023,20 +3994,7 @@ static bool few_tiles(const Product& p, const Gpu& gpu) {
   return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) & 3 ? 4 : 1);
 }
 
-// Which kernel computes a product. docs/limits.md has the measurement behind each bound ("The bounds between kernels").
-//
-//   asked for    capability    element type         size                      kernel
-//   exact        any           any                  any                       exact
-//   mma          any           any                  any                       mma
-//   auto         9.0           float16, bfloat16    small, see mma_beats_half mma
-//   auto         9.0           float16, bfloat16    larger                    half
-//   auto         9.0           float32              hopper_serves_batch       hopper
-//   auto         9.0           float32              small, see tf32_serves    tf32
-//   auto         9.0           float32              large, hopper_serves      hopper
-//   auto         9.0           float32              few_tiles                 tf32, if tf32_computes
-//   auto         all else                                                     mma
-//
-// And exact where there is nothing to sum, k = 0. A part of a 9.0 with fewer than four SMs goes by the last line. GPUs are of 8.0 or later.
+// Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has the table, docs/limits.md the measurement behind each bound.
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kExactPath || p.k == 0) return kExactKernel;
   if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // two clusters, for two gradients
@@ -4166,8 +4124,7 @@ ElementType element_type(const Tensor& t) {
   return static_cast<ElementType>(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
-// Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow it. False if
-// more than kMaxBatchDims remain.
+// Writes the leading dimensions into the product, but those of size 1, neighbours merged where they can be. False: too many remain.
 bool describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
