@@ -188,10 +188,8 @@ __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2;
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // The largest r with triangle(r) <= q, and with r * r <= q.
-template <typename Int>
-__device__ inline int triangle_root(Int q) {
-  using Real = std::conditional_t<sizeof(Int) == 4, float, double>;
-  int r = int((sqrt(8 * Real(q) + 1) - 1) / 2);
+__device__ inline int triangle_root(int q) {
+  int r = int((sqrt(8 * float(q) + 1) - 1) / 2);
   while (triangle(r + 1) <= q) ++r;  // rounding may put the root one off, either way
   while (triangle(r) > q) --r;
   return r;
@@ -536,12 +534,12 @@ struct SplitTiles : Tiles {
   }
   __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
 
-  // For so many clusters, which so many products of one size share. numbers: `count`, which has to be an int.
-  __host__ static SplitTiles of(const Product& p, int clusters, int products, int64_t& numbers) {
+  // For so many clusters, which so many products of one size share.
+  __host__ static SplitTiles of(const Product& p, int clusters, int products) {
     SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock)};
     tiles.longest = max(1, tiles.k_blocks);
     tiles.masked() ? tiles.cut_long(clusters, products) : tiles.cut_left(clusters);
-    numbers = 0;
+    int64_t numbers = 0;
     for (int group = 0; group < tiles.groups(); ++group) {
       const int64_t of_group = tiles.tiles_of(group);
       numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += int(of_group) * (tiles.splits_of(group) - 1);
@@ -585,8 +583,6 @@ struct SplitTiles : Tiles {
   __device__ KRange k_range(const ClusterTile& tile) const { return Tiles::k_range(tile, 0).split(tile.split, tile.splits); }
 };
 
-namespace half_precision {
-
 // The last large tiles on the diagonal of C, as a batch of products: so few that four CTAs can share the k of each of their small tiles. In
 // a launch of their own they take a fraction of the time for which they would leave other clusters idle.
 inline Product last_on_diagonal(const Product& p, int tiles) {
@@ -599,15 +595,15 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are the fastest, but few of them leave SMs idle.
-// Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
-struct Plan {
+// How half precision computes a product; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are the fastest, but few of them leave
+// SMs idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
+struct HalfPlan {
   Tiles tiles = {};
   int ctas, clusters;   // of a cluster; of the product
   int64_t count;        // tiles.count, which has to be an int
   int apart = 0;        // large tiles besides, the last on the diagonal of C: see last_on_diagonal
 
-  Plan(const Product& p, const Gpu& gpu) {
+  HalfPlan(const Product& p, const Gpu& gpu) {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
     const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), left = large % pairs;
     const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 8 ? 2 : 1;
@@ -633,8 +629,6 @@ struct Plan {
     tiles.halved = int(halved), tiles.count = int(count);
   }
 };
-
-}  // namespace half_precision
 """
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
@@ -655,15 +649,12 @@ namespace ptx = cuda::ptx;
 // ---- PTX: addresses, clusters.
 
 // For a stress test: where a warp waits, arrives, copies or commits it sleeps at random, so that orders come up that are rare else.
-#ifdef TRIL_MATMUL_STRESS
 __device__ inline void stress_delay() {
+#ifdef TRIL_MATMUL_STRESS
   const uint32_t random = (uint32_t(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
   if (random % 8 == 0) __nanosleep(random);
-}
-#define STRESS_DELAY() stress_delay()
-#else
-#define STRESS_DELAY()
 #endif
+}
 
 __device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
@@ -698,9 +689,9 @@ __device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer 
 }
 
 // The two halves of a barrier of the cluster. Relaxed: it publishes nothing. All threads of a warp come together.
-__device__ inline void cluster_arrive_relaxed() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ inline void cluster_arrive() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ inline void cluster_wait() { STRESS_DELAY(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive_relaxed() { stress_delay(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive() { stress_delay(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { stress_delay(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // ---- PTX: hints to the compiler.
 
@@ -729,28 +720,28 @@ __device__ inline void keep(Word& value) {
 __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) { ptx::mbarrier_init(barrier, count); }
 __device__ inline void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
-  STRESS_DELAY();
+  stress_delay();
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
 // By a barrier's address. An arrival may be on one of any CTA of the cluster, and publishes what this thread wrote to its own CTA alone
 // (the default scope). The other one is told no more than that a stage has been read: the fence of a wider scope would cost more.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
 // The same, where this thread's writes, and those that it has seen, are for other CTAs of the cluster, too.
 __device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_wait_in_cluster(uint32_t barrier, uint32_t parity) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
                "@!done bra again;\n}" ::"r"(barrier), "r"(parity) : "memory");
 }
@@ -768,7 +759,7 @@ struct Pipeline {
 
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
 }
@@ -808,27 +799,27 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
 
 // Asynchronous copies: of 16 bytes, zeros for those that do not exist; or of an element of 4 or 8, it or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
 template <typename T>
 __device__ inline void cp_async_element(uint32_t to, const T* from, bool exists) {
   constexpr int kSize = sizeof(T);
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kSize), "r"(exists ? kSize : 0) : "memory");
 }
-__device__ inline void cp_async_commit_group() { STRESS_DELAY(); asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void cp_async_commit_group() { stress_delay(); asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void cp_async_wait_group() { STRESS_DELAY(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
+__device__ inline void cp_async_wait_group() { stress_delay(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
 // Bulk copies by the copy engine, whose bytes are counted on the barrier. Multicast: to the same place in both CTAs of the cluster (3: a
 // bit for each), counted on the barrier of each.
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  STRESS_DELAY();
+  stress_delay();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
 __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  STRESS_DELAY();
+  stress_delay();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
@@ -845,12 +836,12 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier as those of bulk copies are.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   const int at[] = {at0, at1, at2};
-  STRESS_DELAY();
+  stress_delay();
   ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
 }
 __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   const int at[] = {at0, at1, at2};
-  STRESS_DELAY();
+  stress_delay();
   ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier, 3);
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
@@ -872,14 +863,14 @@ __device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::
 // Waits for the threads of one of a CTA's teams, 15 at most.
 template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
 // The same; whether the condition holds in any of them.
 template <int kThreads>
 __device__ inline bool named_barrier_or(int team, bool condition) {
-  STRESS_DELAY();
+  stress_delay();
   int any;
   asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
                : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(int(condition)) : "memory");
@@ -887,7 +878,7 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
 }
 
 __device__ inline int load_acquire(const int* p) {
-  STRESS_DELAY();
+  stress_delay();
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
@@ -898,7 +889,7 @@ __device__ inline int load_relaxed(const int* p) {
   return value;
 }
 __device__ inline void add_release(int* p, int value) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
@@ -908,7 +899,7 @@ template <int kRegisters>
 __device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin.
-__device__ inline void grid_dependency_wait() { STRESS_DELAY(); asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void grid_dependency_wait() { stress_delay(); asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- PTX: the tensor cores.
@@ -923,10 +914,10 @@ __device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) 
   return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
 
-__device__ inline void warpgroup_arrive() { STRESS_DELAY(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void warpgroup_commit_batch() { STRESS_DELAY(); asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_arrive() { stress_delay(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_commit_batch() { stress_delay(); asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
-__device__ inline void warpgroup_wait() { STRESS_DELAY(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
+__device__ inline void warpgroup_wait() { stress_delay(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
 // mma: a warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or four
 // of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
@@ -1139,7 +1130,6 @@ struct Packed {
   uint32_t* wide_by_col;   // and for each column
 };
 
-__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 __host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
 
 // The matrix that product `batch` has.
@@ -1151,15 +1141,14 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
 }
 
 // The words of a line's mask: of a column of blocks, or of a row. The last one is not zero if a block of the line has outliers.
+__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(blocks_in(p.rows))
                 : p.wide_by_row + (matrix * blocks_in(p.rows) + line) * mask_words(p.block_cols);
 }
-__device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
-  return wide_in_line(p, matrix, false, r)[mask_words(p.block_cols) - 1];
-}
-__device__ inline uint32_t& has_outliers_in_col(const Packed& p, int matrix, int c) {
-  return wide_in_line(p, matrix, true, c)[mask_words(blocks_in(p.rows)) - 1];
+__device__ inline bool has_outliers(const Packed& p, int matrix, bool is_col, int line) {
+  return is_col ? wide_in_line(p, matrix, true, line)[mask_words(blocks_in(p.rows)) - 1] != 0
+                : wide_in_line(p, matrix, false, line)[mask_words(p.block_cols) - 1] != 0;
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (wgmma's 128-byte swizzle).
@@ -1381,9 +1370,6 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
   atomicOr(p.progress, (outliers ? kOutliers : 0) | (fallback ? kFallback : 0));
 }
 
-// Whether each matrix of an operand is one product's. Else it is all of theirs, and goes on if one product needs the fallback.
-__device__ inline bool is_of_one(const Packed& operand, const Product& product) { return operand.matrices == product.batches; }
-
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -1395,7 +1381,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
   // The first blocks are loaded while the counters are reset. The others ask beforehand whether they are needed
   if (p.alone || blockIdx.x >= kFirstBlocks) grid_dependency_wait();
-  if (blockIdx.x >= kFirstBlocks && is_of_one(operand, p.product) && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
+  auto of_one = [&] { return operand.matrices == p.product.batches; };   // else all products have the matrix: packed if one falls back
+  if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - int(block_index(operand, r, 0));
@@ -1446,12 +1433,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       atomicOr(wide_in_line(operand, matrix, true, c) + r / 32, 1u << r % 32);
     }
     if (outliers) {
-      atomicOr(&has_outliers_in_row(operand, matrix, r), 1u);
-      atomicOr(&has_outliers_in_col(operand, matrix, c), 1u);
+      atomicOr(wide_in_line(operand, matrix, false, r) + mask_words(operand.block_cols) - 1, 1u);
+      atomicOr(wide_in_line(operand, matrix, true, c) + mask_words(blocks_in(operand.rows)) - 1, 1u);
     }
     if (non_finite || outliers) {
-      const bool of_one = is_of_one(operand, p.product);
-      for (int product = of_one ? matrix : 0; product < (of_one ? matrix + 1 : p.product.batches); ++product)
+      for (int product = of_one() ? matrix : 0; product < (of_one() ? matrix + 1 : p.product.batches); ++product)
         report(p, product, max(outliers, 0), non_finite || outliers < 0);
     }
   }
@@ -1533,8 +1519,7 @@ static void with_type(ElementType type, const F& f) {
 struct OperandLayout {
   bool readable, lines_first;   // lines_first: MN-major
   int64_t pitch;                // elements from one row, of lines or of k, to the next
-  OperandLayout(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int unit)
-      : readable(false), lines_first(false), pitch(0) {
+  OperandLayout(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int unit) {
     auto fits = [unit](int64_t near, int64_t nears, int64_t far, int64_t fars) {   // 2^38: where tensor maps end
       return (near == 1 || nears == 1) && (fars == 1 || (far > 0 && far % unit == 0 && far < int64_t(1) << 38));
     };
@@ -1898,11 +1883,9 @@ struct NonFinite {
   }
 };
 
-constexpr int kAgainCtasPerSm = 1;
-
 // Where all sums were finite there is nothing to do.
 template <typename T, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(const __grid_constant__ Product p, const NonFinite list) {
+__global__ void __launch_bounds__(kExactThreads, 1) sum_again(const __grid_constant__ Product p, const NonFinite list) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ ExactMemory memory;
   __shared__ uint32_t next;
@@ -2494,9 +2477,7 @@ template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, int cluster, int rank, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {   // all others wait for this
     memory.work = work_of<T>(p, plan, cluster, rank, kMmaBlockK<T>);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
-#endif
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
   }
   __syncthreads();
   if (memory.work.tile.i < 0) return;
@@ -2510,9 +2491,7 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, int 
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if (kSplitOperands<T> || is_masked(p))
     sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, memory.work, sum, exact);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (plan.cluster_size > 1) cluster_arrive();   // the stages have been read
-#endif
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive();))   // the stages have been read
   write_tile<MmaLanes>(p, memory.work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
 
@@ -2554,12 +2533,7 @@ struct Behind {
   Packed x, y;
 };
 
-// Whether a block of an operand's line of blocks has outliers. transposed: the k of the packed matrix are its rows.
-__device__ inline bool has_outliers(const Packed& packed, int matrix, bool transposed, int line) {
-  return transposed ? has_outliers_in_col(packed, matrix, line) : has_outliers_in_row(packed, matrix, line);
-}
-
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kBlock - 1`, in a fixed order.
+// Calls f(k, line, value) for each outlier in kBlock lines from `first` on, in a fixed order. transposed: the k of a matrix are its rows.
 template <typename F>
 __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
   const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
@@ -2677,15 +2651,6 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   } while (queued);
 #endif
 }
-
-// ---- Behind the Hopper kernel: launching.
-
-// The fallback is the mma kernel, which reads any strides; where a chunk of 16 bytes cannot be copied, by elements.
-void launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
-  with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
-    launch_tiles<product_behind<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(p, kMmaBlockK<float>, gpu, stream, behind);
-  });
-}
 """
 
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
@@ -2703,7 +2668,7 @@ _CUDA_SKELETON = r"""
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8;   // of a thread
-constexpr int kMostShared = 227 * 1024;                           // bytes of shared memory that a CTA of Hopper has
+[[maybe_unused]] constexpr int kMostShared = 227 * 1024;          // bytes of shared memory that a CTA of Hopper has
 constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
 
 // The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing has to be cleared before.
@@ -2888,6 +2853,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
+  static_assert(sizeof(shared) <= kMostShared, "a CTA of Hopper has no more");
   constexpr int kCount = kProductsOf<Policy, Second>;
   const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
   // Fill the barriers
@@ -2916,18 +2882,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 }
 """
 
-_CUDA_SKELETON_LAUNCH = r"""
-// ---- Skeleton: launching.
-
-template <typename Policy, typename Second = Policy>
-static void launch_tiles(const Products<typename Policy::Product, kProductsOf<Policy, Second>>& products, int64_t clusters, int ctas,
-                         cudaStream_t stream) {
-  static_assert(sizeof(SharedMemory<Policy>) <= kMostShared, "a CTA of Hopper has no more");
-  const Launch launch(clusters * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, stream);
-  launch_kernel<tile_product<Policy, Second>>(launch, products);
-}
-"""
-
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
@@ -2936,10 +2890,7 @@ static void launch_tiles(const Products<typename Policy::Product, kProductsOf<Po
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings
 # boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
 _CUDA_HALF = r"""
-#include <atomic>
 #include <random>
-
-namespace half_precision {
 
 // ---- Half precision: what the kernel is given.
 
@@ -3102,20 +3053,16 @@ struct Half {
         if (!h.tiles.is_masked(tile, k)) continue;
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
         parities ^= 1u << at.stage;
-        mask(h, shared.own.stage[at.stage], tile, rank, k, row);
+        const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
+        const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
+        auto& stage = shared.own.stage[at.stage];
+        if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
+        if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
         fence_proxy_async_shared();   // the tensor cores read what was written here
         named_barrier_sync<kBlock>(kMaskTeam);
         if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
       }
     }
-  }
-
-  static __device__ void mask(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], const ClusterTile& tile, int rank, int k,
-                              int row) {
-    const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
-    if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
-    if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
   }
 
   // A consumer warpgroup computes its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
@@ -3234,14 +3181,14 @@ struct HalfWorkspace {
   uint32_t taken, boxes[1];
 };
 static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
-int64_t workspace_bytes(const Product& p) {
+static int64_t half_workspace_bytes(const Product& p) {
   return is_masked(p) ? offsetof(HalfWorkspace, boxes) + box_count(p) * sizeof(uint32_t) : sizeof(HalfWorkspace::next_tile);
 }
 
-void launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
-  const Plan plan(p, gpu);
+static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+  const HalfPlan plan(p, gpu);
   if (plan.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  if (plan.apart) launch(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
+  if (plan.apart) launch_half(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
   auto* const at = static_cast<HalfWorkspace*>(workspace);
@@ -3254,17 +3201,17 @@ void launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace,
     using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
     with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
       with_constant(h.tiles.edge == 4, [&](auto wide) {
-        launch_tiles<Half<T, major_x, major_y, wide>>({{h}}, h.clusters, plan.ctas, stream);
+        using Policy = Half<T, major_x, major_y, wide>;
+        const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
+        launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
       });
       if (!is_masked(p)) return;
       const int64_t parts = kBlock / kExactRows * tile_count(p, kBlock) * p.batches;
-      const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, parts), kExactThreads, 0, 1, true, stream);
+      const Launch launch(std::min<int64_t>(gpu.sms, parts), kExactThreads, 0, 1, true, stream);
       launch_kernel<sum_again<T, !major_x, !major_y>>(launch, p, h.non_finite);
     });
   });
 }
-
-}  // namespace half_precision
 """
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
@@ -3327,10 +3274,10 @@ _CUDA_PAIRS = r"""
 // ---- Pairs: split-K through memory.
 
 // The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
-// next one. kCount of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
-template <int kCount, bool kFar = false>
+// next one. 128 of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
+template <bool kFar = false>
 __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
-  UNROLL for (int u = 0; u < kCount; u += 4) {
+  UNROLL for (int u = 0; u < 128; u += 4) {
     float4* const to = kFar ? at : at + u * 32;
     *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
     if (kFar) at = next_address(at, step);
@@ -3338,10 +3285,10 @@ __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 1
 }
 
 // Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that it may take no register.
-template <int kCount, int kStride, bool kFar = false>
+template <int kStride, bool kFar = false>
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
   NO_UNROLL for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
-    UNROLL for (int part = 0; part < kCount / 32; ++part) {
+    UNROLL for (int part = 0; part < 4; ++part) {
       float4 other[8];   // all read before the first is added: the reads then wait for memory together
       UNROLL for (int u = 0; u < 8; ++u) {
         other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
@@ -3421,8 +3368,8 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   float4* at = nullptr;
   if (kChains) at = chain_place(h, tile, line, group, thread, step);
   int parts = kChains && flags & kAgain ? 1 : 0;
-  if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
-  if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
+  if (kChains) add_sums<0, true>(total[0], at, parts, step);
+  if (kChains && !(flags & kLast)) return leave_sums<true>(total[0], at, step);
   if (tile.splits > 1) {
     const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
@@ -3435,9 +3382,9 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
         while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
       named_barrier_sync<128>(group);
     }
-    add_sums<128, kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
+    add_sums<kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
     if (leaves) {
-      leave_sums<128>(total[0], at);
+      leave_sums(total[0], at);
       named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
@@ -3447,22 +3394,6 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
-}
-
-// ---- Pairs: the blocks of a k-block.
-
-// Of a CTA's k-block: which blocks there are, and what it ends. kChains: tiles may have more than one chain.
-template <Contraction kContraction, bool kChains>
-__device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
-  const int k = k_block.k;
-  int flags = k_block.last ? kLast | kEnds : 0;
-  if (kChains && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
-  if (kChains && k_block.place >= kTileChain) flags |= kAgain;
-  UNROLL for (int u = 0; u < 2; ++u)
-    if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
-  UNROLL for (int u = 0; u < 4; ++u)
-    if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
-  return flags;
 }
 
 // ---- Pairs: what a warpgroup multiplies.
@@ -3637,12 +3568,24 @@ struct Pairs {
   static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 
+  // Which blocks a CTA's k-block has, and what it ends. Of hi alone no tile has more than one chain.
+  static __device__ int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
+    int flags = k_block.last ? kLast | kEnds : 0;
+    if (kLo && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
+    if (kLo && k_block.place >= kTileChain) flags |= kAgain;
+    UNROLL for (int u = 0; u < 2; ++u)
+      if (has_block<kX, kContraction>(h, first_row + u, k_block.k)) flags |= kHasX << u;
+    UNROLL for (int u = 0; u < 4; ++u)
+      if (has_block<kY, kContraction>(h, first_col + u, k_block.k)) flags |= kHasY << u;
+    return flags;
+  }
+
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, const OperandsAt&) {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    int flags = k_block_flags<kContraction, kLo>(h, first_row, first_col, k_block);
+    int flags = k_block_flags(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
@@ -3748,9 +3691,7 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
   const int batches = int(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
   Word* const c = static_cast<Word*>(p.c) + batch_offset(p, p.c_batch, blockIdx.x % batches);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  grid_dependency_wait();
-#endif
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (grid_dependency_wait();))
   if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0)
     mirror_block<kNear>(p, c, row, col, block);
   else
@@ -3857,13 +3798,12 @@ struct Workspace {
   float* chain_sums;     // both gradients' clusters have places in it
   int* gradient_words;   // those of a triangular product's gradients, which it resets with its own: that saves a launch
   int words;             // how many there are
-  int64_t numbers;       // of tiles, which has to be an int
   SplitTiles tiles;
   int64_t bytes;
 
   // Of a product; or of its gradients, described by the first: they share the packed gradient of the result. Their words may be elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients), numbers)) {
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
     const int products = std::max(1, gradients);
     const bool packs_y = !gradients && !is_square_of_one(p);
     auto row_mask_words = [](const Packed& packed) { return int64_t(blocks_in(packed.rows)) * mask_words(packed.block_cols); };
@@ -3879,11 +3819,9 @@ struct Workspace {
     const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     for (int u = 0; u < products; ++u) queue[u] = reset.take<int>(queue_words);
     if (!gradients && is_lower(p)) {   // as above: a packed matrix for each product, and two queues
-      Arena again = {reinterpret_cast<uint8_t*>(gradient_words = reset.take<int>(0))};
-      again.take<Control>(p.batches), again.take<int>(1);
-      again.take<uint32_t>(p.batches * row_mask_words(x)), again.take<uint32_t>(p.batches * col_mask_words(x));
-      again.take<int>(queue_words), again.take<int>(queue_words);
-      reset.take<uint8_t>(again.bytes);
+      gradient_words = reinterpret_cast<int*>(reset.take<Control>(p.batches)), reset.take<int>(1);
+      reset.take<uint32_t>(p.batches * row_mask_words(x)), reset.take<uint32_t>(p.batches * col_mask_words(x));
+      reset.take<int>(queue_words), reset.take<int>(queue_words);
     }
     words = int(reset.bytes / sizeof(int));
     // What is not
@@ -3925,7 +3863,7 @@ static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t s
     products.of[u] = of[u], products.of[u].clusters = (clusters + kCount - 1 - u) / kCount;
     if (of[u].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   }
-  launch_tiles<First, Second>(products, clusters, 2, stream);
+  launch_kernel<tile_product<First, Second>>({clusters * 2, kHopperThreads, sizeof(SharedMemory<First>), 2, true, stream}, products);
 }
 
 // All kernels of a product, or of two. Where the words have been reset the first one is left out.
@@ -3943,8 +3881,12 @@ static void launch_pairs(const Workspace& at, const Packing& packing, const Pair
     if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, kProducts>>(of, clusters, stream);
     of[0].p.contraction == kNT ? launch_pairs_as<NT>(of, clusters, stream) : launch_pairs_as<TN>(of, clusters, stream);
   });
-  for (int u = 0; u < count; ++u)
-    launch_behind(of[u].p, gpu, {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y}, stream);
+  for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
+    with_constants(of[u].p.x_col == 1, of[u].p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
+      constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
+      const Behind behind = {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y};
+      launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, stream, behind);
+    });
 }
 
 // An outlier of a line meets every tile on it: with too many the fallback is sooner done.
@@ -3960,14 +3902,6 @@ static PairsProduct describe_pairs(const Product& p, const Packed& x, const Pack
 }
 
 // ---- Launching: what the binding calls.
-
-// Float32 products, as many as products_at_once allows, whose C lie one after the other, as the binding makes them.
-static void launch_hopper(const Product& p, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
-  const Workspace at(p, gpu.sms / 2, 0, workspace);
-  const PairsProduct described = describe_pairs(p, at.x, at.y, at, 0);
-  launch_pairs(at, {p, at.x, at.y, block_count(at.x), at.y.blocks == at.x.blocks ? 0 : block_count(at.y), at.controls, at.progress, nullptr,
-                    false, most_outliers(p), keep || !p.tf32}, &described, 1, gpu, stream);
-}
 
 // Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
 static bool hopper_serves(const Product& p) {
@@ -3997,7 +3931,7 @@ static bool few_tiles(const Product& p, const Gpu& gpu) {
 // Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has the table, docs/limits.md the measurement behind each bound.
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kExactPath || p.k == 0) return kExactKernel;
-  if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // two clusters, for two gradients
+  if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
   if (type == kFloat16 || type == kBFloat16) return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   if (type != kFloat32) return kMmaKernel;
   if (hopper_serves_batch(p)) return kHopperKernel;
@@ -4007,7 +3941,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p);
+  if (kernel == kHalfKernel) return half_workspace_bytes(p);
   int64_t bytes = 0;
   if (kernel == kHopperKernel)
     for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
@@ -4021,11 +3955,15 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
   switch (kernel) {
     case kExactKernel: launch_exact(product, type, stream); break;
     case kTf32Kernel: launch_tf32(product, gpu, stream); break;
-    case kHalfKernel: half_precision::launch(product, type, gpu, workspace, stream); break;
+    case kHalfKernel: launch_half(product, type, gpu, workspace, stream); break;
     case kMmaKernel: launch_mma(product, type, gpu, stream); break;
     case kHopperKernel:
       for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-        launch_hopper(part, workspace, keep, gpu, stream);
+        const Workspace at(part, gpu.sms / 2, 0, workspace);
+        const PairsProduct described = describe_pairs(part, at.x, at.y, at, 0);   // C lie one after the other, as the binding makes them
+        const int y_blocks = at.y.blocks == at.x.blocks ? 0 : block_count(at.y);
+        launch_pairs(at, {part, at.x, at.y, block_count(at.x), y_blocks, at.controls, at.progress, nullptr, false, most_outliers(part),
+                          keep || !part.tf32}, &described, 1, gpu, stream);
         if (!controls) return;
         check(cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream));
         controls += part.batches;
@@ -4066,7 +4004,6 @@ _CPP_BINDING = r"""
 #include <c10/util/Exception.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -4335,7 +4272,7 @@ _PATH = _PATHS[_wanted]
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
-_CUDA_SOURCES += [_CUDA_SKELETON_LAUNCH, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
 _BUILD_SECONDS = 26  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels

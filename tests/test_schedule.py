@@ -101,8 +101,7 @@ void check_roots() {
     random = random * 6364136223846793005ull + 1442695040888963407ull;
     const int64_t r = t < 100000 ? t : static_cast<int64_t>(random >> 33) % (kMaxSize / 32 + 2);
     for (int64_t q : {triangle(r), triangle(r) + r, triangle(r) + r / 2}) {
-      CHECK(triangle_root(q) == r, "the root of %lld is %d, not %lld", (long long)q, triangle_root(q), (long long)r);
-      const int small = static_cast<int>(q);   // numbers of one word have a root of their own
+      const int small = static_cast<int>(q);   // tiles, and blocks, have numbers of one word
       if (small == q) CHECK(triangle_root(small) == r, "the root of %d is %d, not %lld", small, triangle_root(small), (long long)r);
     }
     for (int64_t q : {r * r, r * r + r, r * r + 2 * r})
@@ -175,10 +174,9 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
   PairsProduct h = {};
   const Product& p = h.p = product_of(kC, m, n, k, masks, 2);
   const int k_blocks = blocks_in(k);
-  int64_t numbers = 0;
-  h.tiles = SplitTiles::of(p, clusters, products, numbers);
+  h.tiles = SplitTiles::of(p, clusters, products);
   const SplitTiles& tiles = h.tiles;
-  CHECK(numbers == tiles.count && tiles.k_blocks == k_blocks, "%d numbers", tiles.count);
+  CHECK(tiles.k_blocks == k_blocks, "%d k-blocks", tiles.k_blocks);
   h.x.triangular = p.x_triangular, h.y.triangular = p.y_triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
   h.x.block_cols = kC == kTN ? blocks_in(m) : k_blocks;
   h.y.block_cols = kC == kNT ? k_blocks : blocks_in(n);
@@ -276,11 +274,11 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms);
 
 // What is computed apart: where it begins in memory, and its own tiles.
-void check_apart(const Product& p, const half_precision::Plan& plan, int sms) {
+void check_apart(const Product& p, const HalfPlan& plan, int sms) {
   Product strides = p;
   strides.x_row = 1000, strides.x_col = 3, strides.y_row = 2000, strides.y_col = 5, strides.c_row = 7000, strides.c_col = 11;
-  const Product q = half_precision::last_on_diagonal(strides, plan.apart);
-  const half_precision::Plan apart(q, {sms, 90});
+  const Product q = last_on_diagonal(strides, plan.apart);
+  const HalfPlan apart(q, {sms, 90});
   CHECK(apart.tiles.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", plan.apart);
   for (int tile = 0; tile < plan.apart; ++tile) {
     const int64_t first = p.m - (plan.apart - tile) * 256;
@@ -296,7 +294,7 @@ void check_apart(const Product& p, const half_precision::Plan& plan, int sms) {
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
   const Product p = product_of(contraction, m, n, k, masks, batches);
   const bool triangular = p.x_triangular || p.y_triangular;
-  const half_precision::Plan plan(p, {sms, 90});
+  const HalfPlan plan(p, {sms, 90});
   const Tiles& tiles = plan.tiles;
   if (plan.apart) check_apart(p, plan, sms);
   const int apart_from = ceil_div(m, kBlock) - plan.apart * tiles.edge;   // blocks from there on are of the tiles apart, on the diagonal
