@@ -398,8 +398,7 @@ struct SplitPlan {
   int64_t clusters;               // of one product
 
   // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
-  // But not too short: each costs its start and its end. The GPU has room for `at_once` clusters of kMostSplits; as many of them as are the
-  // first to have a CTA on each SM are `first`. Measured, on an H200.
+  // But not too short: each has a start and an end. Measured, on an H200, with room for `at_once` clusters, `first` of them one CTA an SM.
   __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
@@ -422,7 +421,7 @@ struct SplitPlan {
         while (tile >= end) end += tile_order.tiles_of(++group);
         plan.order[cluster] = uint8_t(cluster), loads[cluster] = length(group) * shares, tile += shares;
       }
-      // Clusters that join the first ones on the SMs fall in what their CTAs have to do. So let the first ones rise, unless more are to come
+      // Clusters that join the first on the SMs fall in what their CTAs have to do. So let the first ones rise, unless more are to come
       std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a] > loads[b]; });
       if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
       return plan;
@@ -633,9 +632,8 @@ struct HalfPlan {
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. Own asm are instructions
-# that CCCL's cuda::ptx lacks, those that take an address in a peer, the cluster's barrier (which it has not aligned) and the cluster's
-# registers (which it lets the compiler read anew).
+# They have the names of CUTLASS or of the PTX manual. Addresses of shared memory are 32-bit. Own asm is what CCCL's cuda::ptx lacks, what
+# takes an address in a peer, the cluster's barrier (there not aligned), its registers (there the compiler may read them anew).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -812,8 +810,7 @@ __device__ inline void cp_async_commit_group() { stress_delay(); asm volatile("c
 template <int kPending>
 __device__ inline void cp_async_wait_group() { stress_delay(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// Bulk copies by the copy engine, whose bytes are counted on the barrier. Multicast: to the same place in both CTAs of the cluster (3: a
-// bit for each), counted on the barrier of each.
+// Bulk copies by the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   stress_delay();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
@@ -1312,8 +1309,7 @@ __device__ inline void split_block(const Source& source, int t, float scale, boo
   }
 }
 
-// The rare part: outliers go into the metadata, in the order of threads and elements, and become zero in the block. Returns how many the
-// whole block has, or -1 if the metadata cannot hold them.
+// Outliers go into the metadata, in the order of threads and elements, and become zero. Returns how many there are; -1: too many for it.
 __device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata) {
   __shared__ int of_warp[kPackers / 32];
   const int t = fresh_thread_index();
@@ -1558,8 +1554,7 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 # Enters: operands of 64 x 64 of C and a range of k. Leaves: sums, of the elements that a thread has by Lanes. Any strides, types and edges.
 #
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
-# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again. By itself this is
-# a kernel, for products without any k and on request.
+# as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel for k = 0, and on request.
 #
 # It takes its operands from the copier, which all kernels share that read tensors as they are, 64 x 64 of C at a time. Stages hold 64 lines
 # by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted.
@@ -1859,8 +1854,7 @@ void launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t 
 #
 # Zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is not finite are summed again, on the exact path.
 _CUDA_AGAIN = r"""
-// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of boxes, so that nothing has to be
-// cleared beforehand; and how many parts of boxes have been taken.
+// The boxes of C, 64 x 64, in which a sum is not finite. The word has the launch's number above their count: nothing is cleared beforehand.
 struct NonFinite {
   uint64_t* word;
   uint32_t* taken;
@@ -1956,10 +1950,9 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   }
 }
 
-// Writes a tile: from registers if `alone`; else what this CTA adds of its splits, in their order. Instructions that nobody has read yet take
-// as long as the way through shared memory: so the mma kernel goes that way with one split, too, if other CTAs of the cluster do. With more
-// splits all threads of the cluster have arrived at its barrier, and their stages may be written to if `sums` lies there; `here`, an
-// mbarrier of one arrival, counts what comes.
+// Writes a tile: from registers if `alone`; else what this CTA adds of its splits, in their order. Instructions that nobody has read yet
+// take as long as shared memory: so the mma kernel goes that way with one split, too, if others of the cluster do. With more all threads of
+// the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
@@ -2042,8 +2035,7 @@ static int clusters_at_once(int bytes) {
   return clusters;
 }
 
-// Launches a kernel by its plan. product_behind, which has more than that to be given, begins early; and its CTAs, where they share nothing,
-// are as many as the GPU holds and take tiles from a queue.
+// Launches a kernel by its plan. product_behind, given more, begins early; where its CTAs share nothing a GPU full of them takes all tiles.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStream_t stream, const Behind&... behind) {
   const int at_once = gpu.capability >= 90 ? clusters_at_once<kKernel>(sizeof(Memory)) : 0;
@@ -2376,8 +2368,7 @@ __device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
       mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
 }
 
-// The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of those, in `part`, go no further than
-// two steps, and the small terms of each step come first.
+// The same; float32 is scaled and split. As in tf32_multiply small terms come first, and the sums, in `part`, go no further than two steps.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   if constexpr (kSplitOperands<T>) {
@@ -2697,7 +2688,7 @@ struct TileQueue {
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
 //   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
-//   prepare, has_work, is_left_out, operands_of, k_range, load, compute, own_role, result
+//   prepare, has_work, is_left_out, operands_of, load, compute, own_role, result
 template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory own;
@@ -3038,8 +3029,7 @@ struct Half {
     at.advance();
   }
 
-  // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place, which may
-  // still meet a NaN or an Inf of the other operand: see sum_again.
+  // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: sum_again.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
     if (!is_masked(h.p) || warp < kFirstMaskWarp) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
@@ -3136,8 +3126,7 @@ struct Half {
 
 // ---- Half precision: launching.
 
-// The tensor map of an operand, in boxes of 64 x 64 with the 128-byte swizzle. A step in its third dimension is batch_unit, and
-// batch_strides become numbers of such steps.
+// The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; batch_strides become numbers of steps.
 static CUtensorMap encode_map(const void* data, ElementType type, const OperandLayout& layout, int lines, int depth, const Product& p,
                               int64_t (&batch_strides)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
@@ -3218,8 +3207,7 @@ static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void
 #
 # Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, or leaves it to the fallback.
 #
-# One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote.
-# docs/kernel.md follows one k-block through it.
+# Consumers sum three products of a k-block of packed blocks, and promote the sums. docs/kernel.md follows one k-block through it.
 _CUDA_PAIRS_TYPES = r"""
 // ---- Pairs: what its CTAs are given.
 
@@ -3713,8 +3701,7 @@ void launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
-# Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product and product_behind. Each starts before the one ahead of it
-# has ended, and waits for it inside.
+# A Hopper product is reset_counters, pack_blocks, tile_product, product_behind. Each starts before the one ahead ends, and waits inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: what is to be packed.
 
@@ -3786,8 +3773,7 @@ struct Arena {
   }
 };
 
-// Everything that Hopper products need besides their operands, in one allocation: first words that are reset before use, the Controls, the
-// progress, the masks of wide blocks and the counters.
+// What Hopper products need besides their operands, in one allocation: first words that are reset, the Controls before all others.
 struct Workspace {
   Control* controls;
   int* progress;
@@ -3922,13 +3908,12 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
 }
 
-// Whether float32 tiles are so few that the tf32 kernel is faster than the mma kernel, for which operands that are not aligned (as the
-// half-precision kernel wants them) are worse still.
+// Whether float32 tiles are too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still.
 static bool few_tiles(const Product& p, const Gpu& gpu) {
   return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) & 3 ? 4 : 1);
 }
 
-// Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has the table, docs/limits.md the measurement behind each bound.
+// Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has a table, docs/limits.md the measurement behind each bound.
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kExactPath || p.k == 0) return kExactKernel;
   if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
@@ -4009,8 +3994,7 @@ _CPP_BINDING = r"""
 #include <tuple>
 #include <vector>
 
-// TORCH_CHECK is given one string: parts it would print to a stream, and where the C++ library is linked statically into an extension, that
-// ends the process instead of telling what is wrong.
+// TORCH_CHECK is given one string: parts go to a stream, which ends the process where the C++ library is linked statically.
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
