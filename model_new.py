@@ -579,7 +579,7 @@ struct SplitTiles : Tiles {
     return tile;
   }
 
-  __device__ KRange k_range(const ClusterTile& tile) const { return Tiles::k_range(tile, 0).split(tile.split, tile.splits); }
+  __device__ KRange k_range(const ClusterTile& tile, int /*rank*/) const { return Tiles::k_range(tile, 0).split(tile.split, tile.splits); }
 };
 
 // The last large tiles on the diagonal of C, as a batch of products: so few that four CTAs can share the k of each of their small tiles. In
@@ -1857,7 +1857,7 @@ _CUDA_AGAIN = r"""
 // The boxes of C, 64 x 64, in which a sum is not finite. The word has the launch's number above their count: nothing is cleared beforehand.
 struct NonFinite {
   uint64_t* word;
-  uint32_t* taken;
+  uint32_t* taken;      // parts of boxes
   uint32_t* boxes;      // by number, row by row in each product of the batch
   uint32_t tag, room;   // the launch's number, not zero; how many boxes C has
   __device__ void add(uint32_t box) const {
@@ -2079,13 +2079,12 @@ using Tf32Copier = BlockCopier<float, kAlongK, Tf32Layout<kAlongK>, true>;
 // A warp multiplies 16 lines of X, and a lane reads two: four neighbours at once where k is along memory, else both lines. It has the sums
 // of lines tf32_row(lane / 4, r), and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of r and c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
 using Tf32Sums = float[32];
-template <bool kAlongK>
-__device__ inline int tf32_row(int g, int r) { return kAlongK ? g + 8 * r : 2 * g + r; }
+__device__ inline int tf32_row(bool along_k, int g, int r) { return along_k ? g + 8 * r : 2 * g + r; }
 template <bool kXAlongK>
 struct Tf32Lanes : OneGroup {   // e = 8 i + 4 r + c
   static constexpr int kNear = 4;
   __device__ static constexpr int sum_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
-  __device__ static int row(int warp, int lane, int e) { return warp * 16 + tf32_row<kXAlongK>(lane / 4, e / 4 % 2); }
+  __device__ static int row(int warp, int lane, int e) { return warp * 16 + tf32_row(kXAlongK, lane / 4, e / 4 % 2); }
   __device__ static int col(int, int lane, int e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
@@ -2171,7 +2170,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   Tf32Copier<kYAlongK> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   Tf32Sums total = {};   // of chains
   UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
-  const int x_line = threadIdx.x / 32 * 16 + tf32_row<kXAlongK>(threadIdx.x % 32 / 4, 0);
+  const int x_line = threadIdx.x / 32 * 16 + tf32_row(kXAlongK, threadIdx.x % 32 / 4, 0);
   uint32_t x_at = shared_address(memory.stage[0][0]) + x.offset(x_line, threadIdx.x % 4 * 4);   // where a lane begins to read
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
@@ -2711,19 +2710,13 @@ struct OperandsAt {   // what a policy's producer keeps of a tile's operands
 
 // ---- Skeleton: tiles.
 
-// Whether clusters ask for any tile.
-template <typename Policy>
-__device__ inline bool has_queue(const typename Policy::Product& h) {
-  return Policy::kTakesFirst || h.clusters < h.tiles.count;
-}
-
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
 // place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
 // once in each tile of a triangle, but for a lower half that is empty.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
-  if (!has_queue<Policy>(h)) return {-1};
+  if (!Policy::kTakesFirst && h.clusters >= h.tiles.count) return {-1};   // each cluster has had its only one
   barrier_wait(&shared.next_full[round % kQueued], round / kQueued % 2);
   return shared.next[round % kQueued];
 }
@@ -2731,7 +2724,7 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
 // A thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
-  if (!has_queue<Policy>(h)) return;
+  if (!Policy::kTakesFirst && h.clusters >= h.tiles.count) return;
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
@@ -2769,7 +2762,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
-    const KRange range = Policy::k_range(h, tile, rank);
+    const KRange range = h.tiles.k_range(tile, rank);
     const int count = range.end - range.begin;
     const OperandsAt operands = Policy::operands_of(h, shared, tile);
     NO_UNROLL for (int i = 0; i < count; ++i) {
@@ -3000,7 +2993,6 @@ struct Half {
   }
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
-  static __device__ KRange k_range(const HalfProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
   static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
     return {int(batch_offset(h.p, h.p.x_batch, tile.batch)), int(batch_offset(h.p, h.p.y_batch, tile.batch))};
@@ -3235,26 +3227,21 @@ enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32,
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
-template <Operand kOperand>
-__device__ inline int lines_of(const PairsProduct& h) { return kOperand == kX ? h.tiles.m_blocks : blocks_in(h.p.n); }
+__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return operand == kX ? h.tiles.m_blocks : blocks_in(h.p.n); }
 
-template <Operand kOperand, Contraction kC>
-__device__ inline bool has_block(const PairsProduct& h, int line, int k) {
-  return line < lines_of<kOperand>(h) && on_side(side_of(kOperand, h.p, kC), line, k);
+__device__ inline bool has_block(const PairsProduct& h, Operand operand, Contraction contraction, int line, int k) {
+  return line < lines_of(h, operand) && on_side(side_of(operand, h.p, contraction), line, k);
 }
 
-template <Operand kOperand, Contraction kC>
-__device__ inline int block_of(const PairsProduct& h, int line, int k) {
-  const Packed& packed = kOperand == kX ? h.x : h.y;
-  return k_is_row(kOperand, kC) ? block_index(packed, k, line) : block_index(packed, line, k);
+__device__ inline int block_of(const PairsProduct& h, Operand operand, Contraction contraction, int line, int k) {
+  const Packed& packed = operand == kX ? h.x : h.y;
+  return k_is_row(operand, contraction) ? block_index(packed, k, line) : block_index(packed, line, k);
 }
 
 // Which of the 32 blocks of a line around k are wide; none of one that does not exist.
-template <Operand kOperand, Contraction kC>
-__device__ inline uint32_t wide_blocks(const PairsProduct& h, int matrix, int line, int k) {
-  const Packed& packed = kOperand == kX ? h.x : h.y;
-  if (line >= lines_of<kOperand>(h)) return 0;
-  return wide_in_line(packed, matrix, k_is_row(kOperand, kC), line)[k / 32];
+__device__ inline uint32_t wide_blocks(const PairsProduct& h, Operand operand, Contraction contraction, int matrix, int line, int k) {
+  if (line >= lines_of(h, operand)) return 0;
+  return wide_in_line(operand == kX ? h.x : h.y, matrix, k_is_row(operand, contraction), line)[k / 32];
 }
 """
 
@@ -3551,7 +3538,6 @@ struct Pairs {
     shared.own.first = {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
     return {};
   }
-  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
   static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
@@ -3562,9 +3548,9 @@ struct Pairs {
     if (kLo && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
     if (kLo && k_block.place >= kTileChain) flags |= kAgain;
     UNROLL for (int u = 0; u < 2; ++u)
-      if (has_block<kX, kContraction>(h, first_row + u, k_block.k)) flags |= kHasX << u;
+      if (has_block(h, kX, kContraction, first_row + u, k_block.k)) flags |= kHasX << u;
     UNROLL for (int u = 0; u < 4; ++u)
-      if (has_block<kY, kContraction>(h, first_col + u, k_block.k)) flags |= kHasY << u;
+      if (has_block(h, kY, kContraction, first_col + u, k_block.k)) flags |= kHasY << u;
     return flags;
   }
 
@@ -3576,7 +3562,7 @@ struct Pairs {
     int flags = k_block_flags(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
-        const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
+        const int block = own.first.y + block_of(h, kY, kContraction, first_col + 2 * half + rank, k);
         const uint8_t* from = h.y.blocks + int64_t(block) * kBlockBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
@@ -3593,7 +3579,7 @@ struct Pairs {
     barrier_wait(&shared.empty[at.stage], at.parity);
     UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
-        const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
+        const int block = own.first.x + block_of(h, kX, kContraction, first_row + u, k);
         const uint8_t* from = h.x.blocks + int64_t(block) * kBlockBytes;
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
@@ -3602,8 +3588,8 @@ struct Pairs {
       const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
       UNROLL for (int u = 0; u < 2; ++u) {
         const int col = first_col + 2 * u;
-        own.wide[u] = wide_blocks<kX, kContraction>(h, x_matrix, first_row + u, k);
-        own.wide[2 + u] = wide_blocks<kY, kContraction>(h, y_matrix, col, k) | wide_blocks<kY, kContraction>(h, y_matrix, col + 1, k);
+        own.wide[u] = wide_blocks(h, kX, kContraction, x_matrix, first_row + u, k);
+        own.wide[2 + u] = wide_blocks(h, kY, kContraction, y_matrix, col, k) | wide_blocks(h, kY, kContraction, y_matrix, col + 1, k);
       }
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)

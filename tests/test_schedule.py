@@ -189,14 +189,14 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
       for (int k_block = 0; k_block < k_blocks; ++k_block) {
-        if (!(of_x ? has_block<kX, kC>(h, line, k_block) : has_block<kY, kC>(h, line, k_block))) continue;
-        const int64_t place = of_x ? block_of<kX, kC>(h, line, k_block) : block_of<kY, kC>(h, line, k_block);
+        if (!(of_x ? has_block(h, kX, kC, line, k_block) : has_block(h, kY, kC, line, k_block))) continue;
+        const int64_t place = of_x ? block_of(h, kX, kC, line, k_block) : block_of(h, kY, kC, line, k_block);
         CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
               (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
-    CHECK(!(of_x ? has_block<kX, kC>(h, lines, 0) : has_block<kY, kC>(h, lines, 0)), "there is a block beyond the last line");
+    CHECK(!(of_x ? has_block(h, kX, kC, lines, 0) : has_block(h, kY, kC, lines, 0)), "there is a block beyond the last line");
   }
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
@@ -209,7 +209,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
   std::vector<int> busy(clusters);   // for how many k-blocks
   for (int number = 0; number < tiles.count; ++number) {
     const ClusterTile tile = tiles.at(number);
-    const KRange range = tiles.k_range(tile);
+    const KRange range = tiles.k_range(tile, 0);
     splits = max(splits, tile.splits);
     const int length = range.end - range.begin, i = tile.row / kEdge, j = tile.col / kEdge;
     CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.rows == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
@@ -258,7 +258,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
         bool needed = false;
         for (int u = 0; u < kEdge; ++u)
           for (int v = 0; v < kEdge; ++v)
-            needed |= has_block<kX, kC>(h, kEdge * i + u, k_block) && has_block<kY, kC>(h, kEdge * j + v, k_block);
+            needed |= has_block(h, kX, kC, kEdge * i + u, k_block) && has_block(h, kY, kC, kEdge * j + v, k_block);
         CHECK(needed == summed[key][k_block], "row %d, column %d has k-block %d, or lacks it", i, j, k_block);
         work += needed;
       }
