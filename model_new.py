@@ -81,8 +81,6 @@ __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_in
 #
 # The binding turns a transposed operand into swapped strides, so a kernel sees X[m, k], Y[k, n] and a range of k, no more.
 _CUDA_TYPES = r"""
-// ---- Types: a product, described without any torch type.
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -190,10 +188,8 @@ __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2;
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // The largest r with triangle(r) <= q, and with r * r <= q.
-template <typename Int>
-__device__ inline int triangle_root(Int q) {
-  using Real = std::conditional_t<sizeof(Int) == 4, float, double>;
-  int r = int((sqrt(8 * Real(q) + 1) - 1) / 2);
+__device__ inline int triangle_root(int q) {
+  int r = int((sqrt(8 * float(q) + 1) - 1) / 2);
   while (triangle(r + 1) <= q) ++r;  // rounding may put the root one off, either way
   while (triangle(r) > q) --r;
   return r;
@@ -402,8 +398,7 @@ struct SplitPlan {
   int64_t clusters;               // of one product
 
   // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
-  // But not too short: each costs its start and its end. The GPU has room for `at_once` clusters of kMostSplits; as many of them as are the
-  // first to have a CTA on each SM are `first`. Measured, on an H200.
+  // But not too short: each has a start and an end. Measured, on an H200, with room for `at_once` clusters, `first` of them one CTA an SM.
   __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
@@ -426,7 +421,7 @@ struct SplitPlan {
         while (tile >= end) end += tile_order.tiles_of(++group);
         plan.order[cluster] = uint8_t(cluster), loads[cluster] = length(group) * shares, tile += shares;
       }
-      // Clusters that join the first ones on the SMs fall in what their CTAs have to do: let the first ones rise, unless more are to come
+      // Clusters that join the first on the SMs fall in what their CTAs have to do. So let the first ones rise, unless more are to come
       std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a] > loads[b]; });
       if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
       return plan;
@@ -524,9 +519,8 @@ struct Tiles : TileOrder {
   }
 };
 
-// The same, of 256 x 256. A tile whose k-blocks are cut has a number for each split, one after the other, so that the splits before one
-// have been handed out before it: of triangular operands a tile of more than `longest` k-blocks; of dense ones, which are equally long, the
-// first `cut`.
+// The same, of 256 x 256. A tile whose k-blocks are cut has a number for each split, in their order, so that those before one have been
+// handed out before it: of triangular operands a tile of more than `longest` k-blocks; of dense ones, equally long, the first `cut`.
 struct SplitTiles : Tiles {
   int longest;
   int cut;
@@ -539,12 +533,12 @@ struct SplitTiles : Tiles {
   }
   __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
 
-  // For so many clusters, which so many products of one size share. numbers: `count`, which has to be an int.
-  __host__ static SplitTiles of(const Product& p, int clusters, int products, int64_t& numbers) {
+  // For so many clusters, which so many products of one size share.
+  __host__ static SplitTiles of(const Product& p, int clusters, int products) {
     SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock)};
     tiles.longest = max(1, tiles.k_blocks);
     tiles.masked() ? tiles.cut_long(clusters, products) : tiles.cut_left(clusters);
-    numbers = 0;
+    int64_t numbers = 0;
     for (int group = 0; group < tiles.groups(); ++group) {
       const int64_t of_group = tiles.tiles_of(group);
       numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += int(of_group) * (tiles.splits_of(group) - 1);
@@ -585,10 +579,8 @@ struct SplitTiles : Tiles {
     return tile;
   }
 
-  __device__ KRange k_range(const ClusterTile& tile) const { return Tiles::k_range(tile, 0).split(tile.split, tile.splits); }
+  __device__ KRange k_range(const ClusterTile& tile, int /*rank*/) const { return Tiles::k_range(tile, 0).split(tile.split, tile.splits); }
 };
-
-namespace half_precision {
 
 // The last large tiles on the diagonal of C, as a batch of products: so few that four CTAs can share the k of each of their small tiles. In
 // a launch of their own they take a fraction of the time for which they would leave other clusters idle.
@@ -602,15 +594,15 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// How a product is computed; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are the fastest, but few of them leave SMs idle.
-// Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
-struct Plan {
+// How half precision computes a product; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are the fastest, but few of them leave
+// SMs idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
+struct HalfPlan {
   Tiles tiles = {};
   int ctas, clusters;   // of a cluster; of the product
   int64_t count;        // tiles.count, which has to be an int
   int apart = 0;        // large tiles besides, the last on the diagonal of C: see last_on_diagonal
 
-  Plan(const Product& p, const Gpu& gpu) {
+  HalfPlan(const Product& p, const Gpu& gpu) {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
     const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), left = large % pairs;
     const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 8 ? 2 : 1;
@@ -636,15 +628,12 @@ struct Plan {
     tiles.halved = int(halved), tiles.count = int(count);
   }
 };
-
-}  // namespace half_precision
 """
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# They have the names of CUTLASS or of the PTX manual where those have one. Addresses of shared memory are 32-bit. Own asm are instructions
-# that CCCL's cuda::ptx lacks, those that take an address in a peer, the cluster's barrier (which it has not aligned) and the cluster's
-# registers (which it lets the compiler read anew).
+# They have the names of CUTLASS or of the PTX manual. Addresses of shared memory are 32-bit. Own asm is what CCCL's cuda::ptx lacks, what
+# takes an address in a peer, the cluster's barrier (there not aligned), its registers (there the compiler may read them anew).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -658,15 +647,12 @@ namespace ptx = cuda::ptx;
 // ---- PTX: addresses, clusters.
 
 // For a stress test: where a warp waits, arrives, copies or commits it sleeps at random, so that orders come up that are rare else.
-#ifdef TRIL_MATMUL_STRESS
 __device__ inline void stress_delay() {
+#ifdef TRIL_MATMUL_STRESS
   const uint32_t random = (uint32_t(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
   if (random % 8 == 0) __nanosleep(random);
-}
-#define STRESS_DELAY() stress_delay()
-#else
-#define STRESS_DELAY()
 #endif
+}
 
 __device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
@@ -701,9 +687,9 @@ __device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer 
 }
 
 // The two halves of a barrier of the cluster. Relaxed: it publishes nothing. All threads of a warp come together.
-__device__ inline void cluster_arrive_relaxed() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ inline void cluster_arrive() { STRESS_DELAY(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ inline void cluster_wait() { STRESS_DELAY(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive_relaxed() { stress_delay(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive() { stress_delay(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { stress_delay(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // ---- PTX: hints to the compiler.
 
@@ -732,28 +718,28 @@ __device__ inline void keep(Word& value) {
 __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) { ptx::mbarrier_init(barrier, count); }
 __device__ inline void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
-  STRESS_DELAY();
+  stress_delay();
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
 // By a barrier's address. An arrival may be on one of any CTA of the cluster, and publishes what this thread wrote to its own CTA alone
 // (the default scope). The other one is told no more than that a stage has been read: the fence of a wider scope would cost more.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
 // The same, where this thread's writes, and those that it has seen, are for other CTAs of the cluster, too.
 __device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_wait_in_cluster(uint32_t barrier, uint32_t parity) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
                "@!done bra again;\n}" ::"r"(barrier), "r"(parity) : "memory");
 }
@@ -771,7 +757,7 @@ struct Pipeline {
 
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
 }
@@ -811,27 +797,26 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
 
 // Asynchronous copies: of 16 bytes, zeros for those that do not exist; or of an element of 4 or 8, it or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
 template <typename T>
 __device__ inline void cp_async_element(uint32_t to, const T* from, bool exists) {
   constexpr int kSize = sizeof(T);
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kSize), "r"(exists ? kSize : 0) : "memory");
 }
-__device__ inline void cp_async_commit_group() { STRESS_DELAY(); asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void cp_async_commit_group() { stress_delay(); asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void cp_async_wait_group() { STRESS_DELAY(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
+__device__ inline void cp_async_wait_group() { stress_delay(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// Bulk copies by the copy engine, whose bytes are counted on the barrier. Multicast: to the same place in both CTAs of the cluster (3: a
-// bit for each), counted on the barrier of each.
+// Bulk copies by the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  STRESS_DELAY();
+  stress_delay();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
 __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  STRESS_DELAY();
+  stress_delay();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
@@ -848,12 +833,12 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier as those of bulk copies are.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   const int at[] = {at0, at1, at2};
-  STRESS_DELAY();
+  stress_delay();
   ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
 }
 __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   const int at[] = {at0, at1, at2};
-  STRESS_DELAY();
+  stress_delay();
   ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier, 3);
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
@@ -875,14 +860,14 @@ __device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::
 // Waits for the threads of one of a CTA's teams, 15 at most.
 template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
 // The same; whether the condition holds in any of them.
 template <int kThreads>
 __device__ inline bool named_barrier_or(int team, bool condition) {
-  STRESS_DELAY();
+  stress_delay();
   int any;
   asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
                : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(int(condition)) : "memory");
@@ -890,7 +875,7 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
 }
 
 __device__ inline int load_acquire(const int* p) {
-  STRESS_DELAY();
+  stress_delay();
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
@@ -901,7 +886,7 @@ __device__ inline int load_relaxed(const int* p) {
   return value;
 }
 __device__ inline void add_release(int* p, int value) {
-  STRESS_DELAY();
+  stress_delay();
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
@@ -911,7 +896,7 @@ template <int kRegisters>
 __device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin.
-__device__ inline void grid_dependency_wait() { STRESS_DELAY(); asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void grid_dependency_wait() { stress_delay(); asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- PTX: the tensor cores.
@@ -926,10 +911,10 @@ __device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) 
   return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
 
-__device__ inline void warpgroup_arrive() { STRESS_DELAY(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void warpgroup_commit_batch() { STRESS_DELAY(); asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_arrive() { stress_delay(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_commit_batch() { stress_delay(); asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
-__device__ inline void warpgroup_wait() { STRESS_DELAY(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
+__device__ inline void warpgroup_wait() { stress_delay(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
 // mma: a warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or four
 // of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
@@ -993,8 +978,7 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   else                                                                        \
     WGMMA_OF_TYPE(kN, "bf16", REGISTERS, kA, kB, kAdd, kMA, kMB, __VA_ARGS__)
 
-// s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T = __half or __nv_bfloat16. kMajorA, kMajorB: 0 where k runs along the 128-byte
-// rows of an operand, else 1.
+// s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T, 16 bits. kMajorA, kMajorB: 0 where k runs along an operand's rows, else 1.
 template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   if constexpr (kN == 64) {
@@ -1088,8 +1072,7 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 // ---- Element types: long sums.
 //
 // To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. Where the same is added
-// again and again, of operands with a period, say, roundings do not cancel. So a total, a chain, ends after so many promotions, and the
-// totals of the chains are added.
+// again and again, as of operands with a period, roundings do not cancel. So a chain of so many promotions ends; the chains are added.
 [[maybe_unused]] constexpr int kChain = 32;
 
 template <int kCount>
@@ -1144,7 +1127,6 @@ struct Packed {
   uint32_t* wide_by_col;   // and for each column
 };
 
-__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 __host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
 
 // The matrix that product `batch` has.
@@ -1156,15 +1138,14 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
 }
 
 // The words of a line's mask: of a column of blocks, or of a row. The last one is not zero if a block of the line has outliers.
+__host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(blocks_in(p.rows))
                 : p.wide_by_row + (matrix * blocks_in(p.rows) + line) * mask_words(p.block_cols);
 }
-__device__ inline uint32_t& has_outliers_in_row(const Packed& p, int matrix, int r) {
-  return wide_in_line(p, matrix, false, r)[mask_words(p.block_cols) - 1];
-}
-__device__ inline uint32_t& has_outliers_in_col(const Packed& p, int matrix, int c) {
-  return wide_in_line(p, matrix, true, c)[mask_words(blocks_in(p.rows)) - 1];
+__device__ inline bool has_outliers(const Packed& p, int matrix, bool is_col, int line) {
+  return is_col ? wide_in_line(p, matrix, true, line)[mask_words(blocks_in(p.rows)) - 1] != 0
+                : wide_in_line(p, matrix, false, line)[mask_words(p.block_cols) - 1] != 0;
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (wgmma's 128-byte swizzle).
@@ -1240,8 +1221,7 @@ __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, ui
 
 // ---- Packing: loading a block, and its largest element.
 
-// How the threads share a block: 16 x 16 quads at a time where rows run along memory. Where columns do, a thread has 4 x 4 neighbours, and
-// reads four of a column at once.
+// How the threads share a block: 16 x 16 quads at a time where rows run along memory; else 4 x 4 neighbours each, read by columns.
 struct Quads {
   int row, col, row_step;   // this thread's first quad, and from each to its next
   __device__ Quads(bool along_rows, int t)
@@ -1308,8 +1288,7 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
 
 // ---- Packing: scaling, splitting, outliers.
 
-// The exponent of the power of two that brings a magnitude, given as bits, as near as can be below 65520, where float16 ends; at most 126,
-// so that its inverse is a normal number.
+// The exponent of the power of two that brings a magnitude, as bits, right below 65520, where float16 ends; the inverse is normal: <= 126.
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -1330,8 +1309,7 @@ __device__ inline void split_block(const Source& source, int t, float scale, boo
   }
 }
 
-// The rare part: outliers go into the metadata, in the order of threads and elements, and become zero in the block. Returns how many the
-// whole block has, or -1 if the metadata cannot hold them.
+// Outliers go into the metadata, in the order of threads and elements, and become zero. Returns how many there are; -1: too many for it.
 __device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata) {
   __shared__ int of_warp[kPackers / 32];
   const int t = fresh_thread_index();
@@ -1365,8 +1343,7 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, in a word that begins as zero: packing sets the first two if any product has outliers or needs the fallback,
-// the product kernel the third.
+// What has become of a launch, in a word: packing says that a product has outliers, or needs the fallback, the product kernel the third.
 enum Progress : int { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 struct Packing {
@@ -1389,9 +1366,6 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
   atomicOr(p.progress, (outliers ? kOutliers : 0) | (fallback ? kFallback : 0));
 }
 
-// Whether each matrix of an operand is one product's. Else it is all of theirs, and goes on if one product needs the fallback.
-__device__ inline bool is_of_one(const Packed& operand, const Product& product) { return operand.matrices == product.batches; }
-
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -1403,7 +1377,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
   // The first blocks are loaded while the counters are reset. The others ask beforehand whether they are needed
   if (p.alone || blockIdx.x >= kFirstBlocks) grid_dependency_wait();
-  if (blockIdx.x >= kFirstBlocks && is_of_one(operand, p.product) && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
+  auto of_one = [&] { return operand.matrices == p.product.batches; };   // else all products have the matrix: packed if one falls back
+  if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - int(block_index(operand, r, 0));
@@ -1454,12 +1429,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       atomicOr(wide_in_line(operand, matrix, true, c) + r / 32, 1u << r % 32);
     }
     if (outliers) {
-      atomicOr(&has_outliers_in_row(operand, matrix, r), 1u);
-      atomicOr(&has_outliers_in_col(operand, matrix, c), 1u);
+      atomicOr(wide_in_line(operand, matrix, false, r) + mask_words(operand.block_cols) - 1, 1u);
+      atomicOr(wide_in_line(operand, matrix, true, c) + mask_words(blocks_in(operand.rows)) - 1, 1u);
     }
     if (non_finite || outliers) {
-      const bool of_one = is_of_one(operand, p.product);
-      for (int product = of_one ? matrix : 0; product < (of_one ? matrix + 1 : p.product.batches); ++product)
+      for (int product = of_one() ? matrix : 0; product < (of_one() ? matrix + 1 : p.product.batches); ++product)
         report(p, product, max(outliers, 0), non_finite || outliers < 0);
     }
   }
@@ -1474,8 +1448,7 @@ _CUDA_LAUNCH = r"""
 #include <atomic>
 #include <numeric>
 
-// How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: it may begin before the one
-// ahead of it in the stream has ended.
+// How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: before the one ahead ends.
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
@@ -1542,8 +1515,7 @@ static void with_type(ElementType type, const F& f) {
 struct OperandLayout {
   bool readable, lines_first;   // lines_first: MN-major
   int64_t pitch;                // elements from one row, of lines or of k, to the next
-  OperandLayout(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int unit)
-      : readable(false), lines_first(false), pitch(0) {
+  OperandLayout(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int unit) {
     auto fits = [unit](int64_t near, int64_t nears, int64_t far, int64_t fars) {   // 2^38: where tensor maps end
       return (near == 1 || nears == 1) && (fars == 1 || (far > 0 && far % unit == 0 && far < int64_t(1) << 38));
     };
@@ -1582,8 +1554,7 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 # Enters: operands of 64 x 64 of C and a range of k. Leaves: sums, of the elements that a thread has by Lanes. Any strides, types and edges.
 #
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
-# as two tf32 some products overflow that are finite. So what a faster kernel finds not to be finite is summed here again. By itself this is
-# a kernel, for products without any k and on request.
+# as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel for k = 0, and on request.
 #
 # It takes its operands from the copier, which all kernels share that read tensors as they are, 64 x 64 of C at a time. Stages hold 64 lines
 # by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted.
@@ -1709,9 +1680,8 @@ __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, in
   return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : Copier::kIsKMajor ? ahead : at];
 }
 
-// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. Of a CTA's warps there may
-// be several groups, which each sum every so many k, that of theirs. float32 is summed in chains of 64 terms, or fewer: errors do not grow
-// as those of one long sum.
+// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. A CTA's warps may be
+// several groups, which sum k in turns. float32 is summed in chains of at most 64 terms: errors do not grow as those of one long sum.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
@@ -1882,16 +1852,12 @@ void launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t 
 
 # ---- Sums that are not finite, once more: behind the half-precision kernel. -------------------------------------------
 #
-# The zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is not finite are summed again on the exact path,
-# by whichever CTAs are free.
+# Zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is not finite are summed again, on the exact path.
 _CUDA_AGAIN = r"""
-// ---- Sums that are not finite: the list of boxes, and the kernel.
-
-// The boxes of C, 64 x 64, in which a sum is not finite: a word, the launch's number above the count of boxes, so that nothing has to be
-// cleared beforehand; and how many parts of boxes have been taken.
+// The boxes of C, 64 x 64, in which a sum is not finite. The word has the launch's number above their count: nothing is cleared beforehand.
 struct NonFinite {
   uint64_t* word;
-  uint32_t* taken;
+  uint32_t* taken;      // parts of boxes
   uint32_t* boxes;      // by number, row by row in each product of the batch
   uint32_t tag, room;   // the launch's number, not zero; how many boxes C has
   __device__ void add(uint32_t box) const {
@@ -1911,11 +1877,9 @@ struct NonFinite {
   }
 };
 
-constexpr int kAgainCtasPerSm = 1;
-
 // Where all sums were finite there is nothing to do.
 template <typename T, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(kExactThreads, kAgainCtasPerSm) sum_again(const __grid_constant__ Product p, const NonFinite list) {
+__global__ void __launch_bounds__(kExactThreads, 1) sum_again(const __grid_constant__ Product p, const NonFinite list) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ ExactMemory memory;
   __shared__ uint32_t next;
@@ -1971,8 +1935,7 @@ constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc>][32];   // all splits of the first unit, of the second
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: they can be written at once. kWhole: so they can, and all exist,
-// none above the diagonal.
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: at once. kWhole: so, and all exist, none above the diagonal.
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
@@ -1987,10 +1950,9 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   }
 }
 
-// Writes a tile: from registers if `alone`; else what this CTA adds of its splits, in their order. (Instructions that nobody has read yet
-// take as long as the way through shared memory: the mma kernel goes that way with one split, too, if other CTAs of the cluster do.) With
-// more splits all threads of the cluster have arrived at its barrier, and their stages may be written to if `sums` lies there; `here`, an
-// mbarrier of one arrival, counts what comes.
+// Writes a tile: from registers if `alone`; else what this CTA adds of its splits, in their order. Instructions that nobody has read yet
+// take as long as shared memory: so the mma kernel goes that way with one split, too, if others of the cluster do. With more all threads of
+// the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
@@ -2073,8 +2035,7 @@ static int clusters_at_once(int bytes) {
   return clusters;
 }
 
-// Launches a kernel by its plan. product_behind, which has more than that to be given, begins early; and its CTAs, where they share
-// nothing, are as many as the GPU holds and take tiles from a queue.
+// Launches a kernel by its plan. product_behind, given more, begins early; where its CTAs share nothing a GPU full of them takes all tiles.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStream_t stream, const Behind&... behind) {
   const int at_once = gpu.capability >= 90 ? clusters_at_once<kKernel>(sizeof(Memory)) : 0;
@@ -2089,9 +2050,8 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStre
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster share the k of
-# a tile; each then adds the sums of all for a part of it. Elements come to shared memory as they are and are split there into two tf32, X
-# on its way to registers, Y into a second place that wgmma reads. Every tile splits its operands anew, and tf32 takes twice the time of
-# float16; but there is no packing.
+# a tile; each then adds the sums of all for a part of it. Elements come to shared memory as they are and are split there into two tf32.
+# Every tile splits its operands anew, and tf32 takes twice the time of float16; but there is no packing.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
@@ -2116,17 +2076,15 @@ using Tf32Copier = BlockCopier<float, kAlongK, Tf32Layout<kAlongK>, true>;
 
 // ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
 
-// A warp multiplies 16 lines of X, and a lane reads two of them: four neighbours at once where k is along memory, else both lines. It has
-// the sums of lines tf32_row(lane / 4, r) from the warp's first on, and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of line r and column
-// c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
+// A warp multiplies 16 lines of X, and a lane reads two: four neighbours at once where k is along memory, else both lines. It has the sums
+// of lines tf32_row(lane / 4, r), and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of r and c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
 using Tf32Sums = float[32];
-template <bool kAlongK>
-__device__ inline int tf32_row(int g, int r) { return kAlongK ? g + 8 * r : 2 * g + r; }
+__device__ inline int tf32_row(bool along_k, int g, int r) { return along_k ? g + 8 * r : 2 * g + r; }
 template <bool kXAlongK>
 struct Tf32Lanes : OneGroup {   // e = 8 i + 4 r + c
   static constexpr int kNear = 4;
   __device__ static constexpr int sum_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
-  __device__ static int row(int warp, int lane, int e) { return warp * 16 + tf32_row<kXAlongK>(lane / 4, e / 4 % 2); }
+  __device__ static int row(int warp, int lane, int e) { return warp * 16 + tf32_row(kXAlongK, lane / 4, e / 4 % 2); }
   __device__ static int col(int, int lane, int e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
@@ -2212,7 +2170,7 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
   Tf32Copier<kYAlongK> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   Tf32Sums total = {};   // of chains
   UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
-  const int x_line = threadIdx.x / 32 * 16 + tf32_row<kXAlongK>(threadIdx.x % 32 / 4, 0);
+  const int x_line = threadIdx.x / 32 * 16 + tf32_row(kXAlongK, threadIdx.x % 32 / 4, 0);
   uint32_t x_at = shared_address(memory.stage[0][0]) + x.offset(x_line, threadIdx.x % 4 * 4);   // where a lane begins to read
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
   keep(x_at), keep(splitter.from), keep(splitter.to);
@@ -2330,8 +2288,7 @@ struct alignas(256) MmaMemory {   // permutations go by bits of the address belo
   WorkTile<T> work;
 };
 
-// What is read at once meets no bank conflict: eight rows of 16 bytes; or, of MN-major float32 and of float64, eight lines at four k, a
-// word or (half a warp) two at a time.
+// What is read at once meets no bank conflict: eight rows of 16 bytes; of MN-major float32 and float64 eight lines at four k, by words.
 template <typename T, bool kKMajor>
 struct MmaLayout {
   __device__ static constexpr int permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
@@ -2351,8 +2308,7 @@ struct MmaLanes : OneGroup {
 
 // ---- mma kernel: from shared memory to registers.
 
-// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two tiles of eight
-// columns.
+// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two of its tiles.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   static constexpr int kKRow = kBlock * sizeof(T);   // bytes from one k to the next, MN-major
@@ -2411,8 +2367,7 @@ __device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
       mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
 }
 
-// The same; float32 operands are scaled and split. Tensor cores truncate what they add: so the sums of those, in `part`, go no further than
-// two steps, and the small terms of each step come first.
+// The same; float32 is scaled and split. As in tf32_multiply small terms come first, and the sums, in `part`, go no further than two steps.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   if constexpr (kSplitOperands<T>) {
@@ -2492,8 +2447,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   };
   MmaSums<T> total = {};   // of chains, which split operands have
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
-  // The usual k-block has terms, and what is copied meanwhile exists wholly: without branches ptxas finds a better order. Warps come to the
-  // barrier by either way.
+  // The usual k-block has terms, and what is copied exists wholly: without branches ptxas finds a better order. Both meet at the barrier
   NO_UNROLL for (; k0 < k_end; k0 += kMmaBlockK<T>) {
     const int later = k0 + kMmaStages * kMmaBlockK<T>;
     if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))
@@ -2513,9 +2467,7 @@ template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, int cluster, int rank, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {   // all others wait for this
     memory.work = work_of<T>(p, plan, cluster, rank, kMmaBlockK<T>);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
-#endif
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
   }
   __syncthreads();
   if (memory.work.tile.i < 0) return;
@@ -2529,9 +2481,7 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, int 
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if (kSplitOperands<T> || is_masked(p))
     sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, memory.work, sum, exact);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (plan.cluster_size > 1) cluster_arrive();   // the stages have been read
-#endif
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive();))   // the stages have been read
   write_tile<MmaLanes>(p, memory.work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
 
@@ -2562,8 +2512,7 @@ void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t
 
 # ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
 #
-# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected for the outliers of X
-# and Y, or computed as the fallback.
+# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected, or all computed.
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 
@@ -2574,12 +2523,7 @@ struct Behind {
   Packed x, y;
 };
 
-// Whether a block of an operand's line of blocks has outliers. transposed: the k of the packed matrix are its rows.
-__device__ inline bool has_outliers(const Packed& packed, int matrix, bool transposed, int line) {
-  return transposed ? has_outliers_in_col(packed, matrix, line) : has_outliers_in_row(packed, matrix, line);
-}
-
-// Calls f(k, line, value) for each outlier of an operand in lines `first` to `first + kBlock - 1`, in a fixed order.
+// Calls f(k, line, value) for each outlier in kBlock lines from `first` on, in a fixed order. transposed: the k of a matrix are its rows.
 template <typename F>
 __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
   const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
@@ -2697,15 +2641,6 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   } while (queued);
 #endif
 }
-
-// ---- Behind the Hopper kernel: launching.
-
-// The fallback is the mma kernel, which reads any strides; where a chunk of 16 bytes cannot be copied, by elements.
-void launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaStream_t stream) {
-  with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
-    launch_tiles<product_behind<x_k_major, y_k_major>, kMmaCtasPerSm<float>, MmaMemory<float>>(p, kMmaBlockK<float>, gpu, stream, behind);
-  });
-}
 """
 
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
@@ -2715,8 +2650,7 @@ void launch_behind(const Product& p, const Gpu& gpu, const Behind& behind, cudaS
 # pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All tiles begin with the k-block in the
 # middle, if they have it: those that start together read the same blocks, and what one has brought to the L2 the others find.
 #
-# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs. docs/kernel.md has pictures,
-# docs/limits.md the measurements.
+# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs (pictures: docs/kernel.md).
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
@@ -2724,7 +2658,7 @@ _CUDA_SKELETON = r"""
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8;   // of a thread
-constexpr int kMostShared = 227 * 1024;                           // bytes of shared memory that a CTA of Hopper has
+[[maybe_unused]] constexpr int kMostShared = 227 * 1024;          // bytes of shared memory that a CTA of Hopper has
 constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
 
 // The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing has to be cleared before.
@@ -2753,7 +2687,7 @@ struct TileQueue {
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
 //   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
-//   prepare, has_work, is_left_out, operands_of, k_range, load, compute, own_role, result
+//   prepare, has_work, is_left_out, operands_of, load, compute, own_role, result
 template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory own;
@@ -2776,19 +2710,13 @@ struct OperandsAt {   // what a policy's producer keeps of a tile's operands
 
 // ---- Skeleton: tiles.
 
-// Whether clusters ask for any tile.
-template <typename Policy>
-__device__ inline bool has_queue(const typename Policy::Product& h) {
-  return Policy::kTakesFirst || h.clusters < h.tiles.count;
-}
-
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
 // place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
 // once in each tile of a triangle, but for a lower half that is empty.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
-  if (!has_queue<Policy>(h)) return {-1};
+  if (!Policy::kTakesFirst && h.clusters >= h.tiles.count) return {-1};   // each cluster has had its only one
   barrier_wait(&shared.next_full[round % kQueued], round / kQueued % 2);
   return shared.next[round % kQueued];
 }
@@ -2796,7 +2724,7 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
 // A thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
-  if (!has_queue<Policy>(h)) return;
+  if (!Policy::kTakesFirst && h.clusters >= h.tiles.count) return;
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
@@ -2834,7 +2762,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
-    const KRange range = Policy::k_range(h, tile, rank);
+    const KRange range = h.tiles.k_range(tile, rank);
     const int count = range.end - range.begin;
     const OperandsAt operands = Policy::operands_of(h, shared, tile);
     NO_UNROLL for (int i = 0; i < count; ++i) {
@@ -2909,6 +2837,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
+  static_assert(sizeof(shared) <= kMostShared, "a CTA of Hopper has no more");
   constexpr int kCount = kProductsOf<Policy, Second>;
   const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
   // Fill the barriers
@@ -2937,18 +2866,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 }
 """
 
-_CUDA_SKELETON_LAUNCH = r"""
-// ---- Skeleton: launching.
-
-template <typename Policy, typename Second = Policy>
-static void launch_tiles(const Products<typename Policy::Product, kProductsOf<Policy, Second>>& products, int64_t clusters, int ctas,
-                         cudaStream_t stream) {
-  static_assert(sizeof(SharedMemory<Policy>) <= kMostShared, "a CTA of Hopper has no more");
-  const Launch launch(clusters * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, stream);
-  launch_kernel<tile_product<Policy, Second>>(launch, products);
-}
-"""
-
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
@@ -2957,10 +2874,7 @@ static void launch_tiles(const Products<typename Policy::Product, kProductsOf<Po
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings
 # boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
 _CUDA_HALF = r"""
-#include <atomic>
 #include <random>
-
-namespace half_precision {
 
 // ---- Half precision: what the kernel is given.
 
@@ -3050,8 +2964,7 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
     if (lower ? c > on : c < on) *chunk(c) = uint4();
 }
 
-// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, and each fetches every other block of Y for both. Else tiles are
-// of 128 x 128.
+// kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, each fetching half of Y for both. Else tiles are of 128 x 128.
 //
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
 //
@@ -3080,7 +2993,6 @@ struct Half {
   }
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
-  static __device__ KRange k_range(const HalfProduct& h, const ClusterTile& tile, int rank) { return h.tiles.k_range(tile, rank); }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
   static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
     return {int(batch_offset(h.p, h.p.x_batch, tile.batch)), int(batch_offset(h.p, h.p.y_batch, tile.batch))};
@@ -3109,8 +3021,7 @@ struct Half {
     at.advance();
   }
 
-  // Two warps mask. A block on a diagonal comes with what stands in the other triangle, NaN or Inf perhaps. Zeros take its place, which may
-  // still meet a NaN or an Inf of the other operand: see sum_again.
+  // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: sum_again.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
     if (!is_masked(h.p) || warp < kFirstMaskWarp) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
@@ -3124,20 +3035,16 @@ struct Half {
         if (!h.tiles.is_masked(tile, k)) continue;
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
         parities ^= 1u << at.stage;
-        mask(h, shared.own.stage[at.stage], tile, rank, k, row);
+        const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
+        const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
+        auto& stage = shared.own.stage[at.stage];
+        if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
+        if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
         fence_proxy_async_shared();   // the tensor cores read what was written here
         named_barrier_sync<kBlock>(kMaskTeam);
         if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
       }
     }
-  }
-
-  static __device__ void mask(const HalfProduct& h, uint8_t (&stage)[kBlocks][kOperandBytes], const ClusterTile& tile, int rank, int k,
-                              int row) {
-    const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
-    if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
-    if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
   }
 
   // A consumer warpgroup computes its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
@@ -3211,8 +3118,7 @@ struct Half {
 
 // ---- Half precision: launching.
 
-// The tensor map of an operand, in boxes of 64 x 64 with the 128-byte swizzle. A step in its third dimension is batch_unit, and
-// batch_strides become numbers of such steps.
+// The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; batch_strides become numbers of steps.
 static CUtensorMap encode_map(const void* data, ElementType type, const OperandLayout& layout, int lines, int depth, const Product& p,
                               int64_t (&batch_strides)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
@@ -3256,14 +3162,14 @@ struct HalfWorkspace {
   uint32_t taken, boxes[1];
 };
 static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
-int64_t workspace_bytes(const Product& p) {
+static int64_t half_workspace_bytes(const Product& p) {
   return is_masked(p) ? offsetof(HalfWorkspace, boxes) + box_count(p) * sizeof(uint32_t) : sizeof(HalfWorkspace::next_tile);
 }
 
-void launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
-  const Plan plan(p, gpu);
+static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+  const HalfPlan plan(p, gpu);
   if (plan.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  if (plan.apart) launch(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
+  if (plan.apart) launch_half(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
   auto* const at = static_cast<HalfWorkspace*>(workspace);
@@ -3276,26 +3182,24 @@ void launch(const Product& p, ElementType type, const Gpu& gpu, void* workspace,
     using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
     with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
       with_constant(h.tiles.edge == 4, [&](auto wide) {
-        launch_tiles<Half<T, major_x, major_y, wide>>({{h}}, h.clusters, plan.ctas, stream);
+        using Policy = Half<T, major_x, major_y, wide>;
+        const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
+        launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
       });
       if (!is_masked(p)) return;
       const int64_t parts = kBlock / kExactRows * tile_count(p, kBlock) * p.batches;
-      const Launch launch(std::min<int64_t>(kAgainCtasPerSm * gpu.sms, parts), kExactThreads, 0, 1, true, stream);
+      const Launch launch(std::min<int64_t>(gpu.sms, parts), kExactThreads, 0, 1, true, stream);
       launch_kernel<sum_again<T, !major_x, !major_y>>(launch, p, h.non_finite);
     });
   });
 }
-
-}  // namespace half_precision
 """
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
 #
-# Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, but for products that need the
-# fallback: theirs is for product_behind.
+# Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, or leaves it to the fallback.
 #
-# One producer brings packed blocks to the skeleton's pipeline, and consumers sum three products of a k-block, which they promote.
-# docs/kernel.md follows one k-block through it.
+# Consumers sum three products of a k-block of packed blocks, and promote the sums. docs/kernel.md follows one k-block through it.
 _CUDA_PAIRS_TYPES = r"""
 // ---- Pairs: what its CTAs are given.
 
@@ -3323,26 +3227,21 @@ enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32,
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
-template <Operand kOperand>
-__device__ inline int lines_of(const PairsProduct& h) { return kOperand == kX ? h.tiles.m_blocks : blocks_in(h.p.n); }
+__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return operand == kX ? h.tiles.m_blocks : blocks_in(h.p.n); }
 
-template <Operand kOperand, Contraction kC>
-__device__ inline bool has_block(const PairsProduct& h, int line, int k) {
-  return line < lines_of<kOperand>(h) && on_side(side_of(kOperand, h.p, kC), line, k);
+__device__ inline bool has_block(const PairsProduct& h, Operand operand, Contraction contraction, int line, int k) {
+  return line < lines_of(h, operand) && on_side(side_of(operand, h.p, contraction), line, k);
 }
 
-template <Operand kOperand, Contraction kC>
-__device__ inline int block_of(const PairsProduct& h, int line, int k) {
-  const Packed& packed = kOperand == kX ? h.x : h.y;
-  return k_is_row(kOperand, kC) ? block_index(packed, k, line) : block_index(packed, line, k);
+__device__ inline int block_of(const PairsProduct& h, Operand operand, Contraction contraction, int line, int k) {
+  const Packed& packed = operand == kX ? h.x : h.y;
+  return k_is_row(operand, contraction) ? block_index(packed, k, line) : block_index(packed, line, k);
 }
 
 // Which of the 32 blocks of a line around k are wide; none of one that does not exist.
-template <Operand kOperand, Contraction kC>
-__device__ inline uint32_t wide_blocks(const PairsProduct& h, int matrix, int line, int k) {
-  const Packed& packed = kOperand == kX ? h.x : h.y;
-  if (line >= lines_of<kOperand>(h)) return 0;
-  return wide_in_line(packed, matrix, k_is_row(kOperand, kC), line)[k / 32];
+__device__ inline uint32_t wide_blocks(const PairsProduct& h, Operand operand, Contraction contraction, int matrix, int line, int k) {
+  if (line >= lines_of(h, operand)) return 0;
+  return wide_in_line(operand == kX ? h.x : h.y, matrix, k_is_row(operand, contraction), line)[k / 32];
 }
 """
 
@@ -3350,10 +3249,10 @@ _CUDA_PAIRS = r"""
 // ---- Pairs: split-K through memory.
 
 // The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
-// next one. kCount of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
-template <int kCount, bool kFar = false>
+// next one. 128 of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
+template <bool kFar = false>
 __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
-  UNROLL for (int u = 0; u < kCount; u += 4) {
+  UNROLL for (int u = 0; u < 128; u += 4) {
     float4* const to = kFar ? at : at + u * 32;
     *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
     if (kFar) at = next_address(at, step);
@@ -3361,10 +3260,10 @@ __device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 1
 }
 
 // Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that it may take no register.
-template <int kCount, int kStride, bool kFar = false>
+template <int kStride, bool kFar = false>
 __device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
   NO_UNROLL for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
-    UNROLL for (int part = 0; part < kCount / 32; ++part) {
+    UNROLL for (int part = 0; part < 4; ++part) {
       float4 other[8];   // all read before the first is added: the reads then wait for memory together
       UNROLL for (int u = 0; u < 8; ++u) {
         other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
@@ -3434,10 +3333,8 @@ __device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& 
 }
 
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
-// or, behind the tile's last chain, go to C.
-//
-// The last split of a tile adds the sums of those before to its own, in their order: so the result is the same every time. It does not wait
-// for one that has not begun: they are handed out in their order.
+// or, behind the tile's last chain, go to C. The last split of a tile adds the sums of those before in their order: the result is the same
+// every time. It does not wait for one that has not begun: see SplitTiles.
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
@@ -3446,8 +3343,8 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   float4* at = nullptr;
   if (kChains) at = chain_place(h, tile, line, group, thread, step);
   int parts = kChains && flags & kAgain ? 1 : 0;
-  if (kChains) add_sums<128, 0, true>(total[0], at, parts, step);
-  if (kChains && !(flags & kLast)) return leave_sums<128, true>(total[0], at, step);
+  if (kChains) add_sums<0, true>(total[0], at, parts, step);
+  if (kChains && !(flags & kLast)) return leave_sums<true>(total[0], at, step);
   if (tile.splits > 1) {
     const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
@@ -3460,9 +3357,9 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
         while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
       named_barrier_sync<128>(group);
     }
-    add_sums<128, kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
+    add_sums<kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
     if (leaves) {
-      leave_sums<128>(total[0], at);
+      leave_sums(total[0], at);
       named_barrier_sync<128>(group);
       if (thread == 0) add_release(done, 1);
       return;
@@ -3474,26 +3371,9 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
-// ---- Pairs: the blocks of a k-block.
-
-// Of a CTA's k-block: which blocks there are, and what it ends. kChains: tiles may have more than one chain.
-template <Contraction kContraction, bool kChains>
-__device__ inline int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
-  const int k = k_block.k;
-  int flags = k_block.last ? kLast | kEnds : 0;
-  if (kChains && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
-  if (kChains && k_block.place >= kTileChain) flags |= kAgain;
-  UNROLL for (int u = 0; u < 2; ++u)
-    if (has_block<kX, kContraction>(h, first_row + u, k)) flags |= kHasX << u;
-  UNROLL for (int u = 0; u < 4; ++u)
-    if (has_block<kY, kContraction>(h, first_col + u, k)) flags |= kHasY << u;
-  return flags;
-}
-
 // ---- Pairs: what a warpgroup multiplies.
 
-// What a warpgroup has to do with half of the columns of a k-block. Found out one half ahead, while the tensor cores are at work. In one
-// register: few are left beside the sums.
+// What a warpgroup does with half of the columns of a k-block, found out one half ahead. In one register: few are left beside the sums.
 struct ColumnHalf {
   int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
   static constexpr int kMultiplyBit = 1 << 10, kEndsBit = 1 << 11, kWideBit = 1 << 12;
@@ -3658,20 +3538,31 @@ struct Pairs {
     shared.own.first = {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
     return {};
   }
-  static __device__ KRange k_range(const PairsProduct& h, const ClusterTile& tile, int /* rank */) { return h.tiles.k_range(tile); }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
   static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
+
+  // Which blocks a CTA's k-block has, and what it ends. Of hi alone no tile has more than one chain.
+  static __device__ int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
+    int flags = k_block.last ? kLast | kEnds : 0;
+    if (kLo && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
+    if (kLo && k_block.place >= kTileChain) flags |= kAgain;
+    UNROLL for (int u = 0; u < 2; ++u)
+      if (has_block(h, kX, kContraction, first_row + u, k_block.k)) flags |= kHasX << u;
+    UNROLL for (int u = 0; u < 4; ++u)
+      if (has_block(h, kY, kContraction, first_col + u, k_block.k)) flags |= kHasY << u;
+    return flags;
+  }
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, const OperandsAt&) {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    int flags = k_block_flags<kContraction, kLo>(h, first_row, first_col, k_block);
+    int flags = k_block_flags(h, first_row, first_col, k_block);
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
-        const int block = own.first.y + block_of<kY, kContraction>(h, first_col + 2 * half + rank, k);
+        const int block = own.first.y + block_of(h, kY, kContraction, first_col + 2 * half + rank, k);
         const uint8_t* from = h.y.blocks + int64_t(block) * kBlockBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
@@ -3688,7 +3579,7 @@ struct Pairs {
     barrier_wait(&shared.empty[at.stage], at.parity);
     UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
-        const int block = own.first.x + block_of<kX, kContraction>(h, first_row + u, k);
+        const int block = own.first.x + block_of(h, kX, kContraction, first_row + u, k);
         const uint8_t* from = h.x.blocks + int64_t(block) * kBlockBytes;
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
@@ -3697,8 +3588,8 @@ struct Pairs {
       const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
       UNROLL for (int u = 0; u < 2; ++u) {
         const int col = first_col + 2 * u;
-        own.wide[u] = wide_blocks<kX, kContraction>(h, x_matrix, first_row + u, k);
-        own.wide[2 + u] = wide_blocks<kY, kContraction>(h, y_matrix, col, k) | wide_blocks<kY, kContraction>(h, y_matrix, col + 1, k);
+        own.wide[u] = wide_blocks(h, kX, kContraction, x_matrix, first_row + u, k);
+        own.wide[2 + u] = wide_blocks(h, kY, kContraction, y_matrix, col, k) | wide_blocks(h, kY, kContraction, y_matrix, col + 1, k);
       }
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)
@@ -3744,8 +3635,6 @@ struct Pairs {
 
 # ---- Symmetric results: behind any kernel, which has computed the lower half. ------------------------------------------
 _CUDA_MIRROR = r"""
-// ---- Symmetric results: what is above the diagonal.
-
 constexpr int kMirrorThreads = 256;
 
 // What a block of C has below the diagonal also stands opposite, kNear neighbours at a time. More than one: all is below, and aligned.
@@ -3776,9 +3665,7 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
   const int batches = int(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
   Word* const c = static_cast<Word*>(p.c) + batch_offset(p, p.c_batch, blockIdx.x % batches);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  grid_dependency_wait();
-#endif
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (grid_dependency_wait();))
   if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0)
     mirror_block<kNear>(p, c, row, col, block);
   else
@@ -3800,8 +3687,7 @@ void launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStrea
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
-# Four kernels make a Hopper product: reset_counters, pack_blocks, tile_product and product_behind. Each starts before the one ahead of it
-# has ended, and waits for it inside.
+# A Hopper product is reset_counters, pack_blocks, tile_product, product_behind. Each starts before the one ahead ends, and waits inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: what is to be packed.
 
@@ -3873,8 +3759,7 @@ struct Arena {
   }
 };
 
-// Everything that Hopper products need besides their operands, in one allocation: first words that are reset before use, the Controls, the
-// progress, the masks of wide blocks and the counters.
+// What Hopper products need besides their operands, in one allocation: first words that are reset, the Controls before all others.
 struct Workspace {
   Control* controls;
   int* progress;
@@ -3885,14 +3770,12 @@ struct Workspace {
   float* chain_sums;     // both gradients' clusters have places in it
   int* gradient_words;   // those of a triangular product's gradients, which it resets with its own: that saves a launch
   int words;             // how many there are
-  int64_t numbers;       // of tiles, which has to be an int
   SplitTiles tiles;
   int64_t bytes;
 
-  // Of a product; or of its gradients, one or two, described by the first of them. They share the packed gradient of the result, and may
-  // have their words elsewhere.
+  // Of a product; or of its gradients, described by the first: they share the packed gradient of the result. Their words may be elsewhere.
   Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
-      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients), numbers)) {
+      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
     const int products = std::max(1, gradients);
     const bool packs_y = !gradients && !is_square_of_one(p);
     auto row_mask_words = [](const Packed& packed) { return int64_t(blocks_in(packed.rows)) * mask_words(packed.block_cols); };
@@ -3908,11 +3791,9 @@ struct Workspace {
     const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     for (int u = 0; u < products; ++u) queue[u] = reset.take<int>(queue_words);
     if (!gradients && is_lower(p)) {   // as above: a packed matrix for each product, and two queues
-      Arena again = {reinterpret_cast<uint8_t*>(gradient_words = reset.take<int>(0))};
-      again.take<Control>(p.batches), again.take<int>(1);
-      again.take<uint32_t>(p.batches * row_mask_words(x)), again.take<uint32_t>(p.batches * col_mask_words(x));
-      again.take<int>(queue_words), again.take<int>(queue_words);
-      reset.take<uint8_t>(again.bytes);
+      gradient_words = reinterpret_cast<int*>(reset.take<Control>(p.batches)), reset.take<int>(1);
+      reset.take<uint32_t>(p.batches * row_mask_words(x)), reset.take<uint32_t>(p.batches * col_mask_words(x));
+      reset.take<int>(queue_words), reset.take<int>(queue_words);
     }
     words = int(reset.bytes / sizeof(int));
     // What is not
@@ -3954,7 +3835,7 @@ static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t s
     products.of[u] = of[u], products.of[u].clusters = (clusters + kCount - 1 - u) / kCount;
     if (of[u].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   }
-  launch_tiles<First, Second>(products, clusters, 2, stream);
+  launch_kernel<tile_product<First, Second>>({clusters * 2, kHopperThreads, sizeof(SharedMemory<First>), 2, true, stream}, products);
 }
 
 // All kernels of a product, or of two. Where the words have been reset the first one is left out.
@@ -3972,8 +3853,12 @@ static void launch_pairs(const Workspace& at, const Packing& packing, const Pair
     if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, kProducts>>(of, clusters, stream);
     of[0].p.contraction == kNT ? launch_pairs_as<NT>(of, clusters, stream) : launch_pairs_as<TN>(of, clusters, stream);
   });
-  for (int u = 0; u < count; ++u)
-    launch_behind(of[u].p, gpu, {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y}, stream);
+  for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
+    with_constants(of[u].p.x_col == 1, of[u].p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
+      constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
+      const Behind behind = {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y};
+      launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, stream, behind);
+    });
 }
 
 // An outlier of a line meets every tile on it: with too many the fallback is sooner done.
@@ -3989,14 +3874,6 @@ static PairsProduct describe_pairs(const Product& p, const Packed& x, const Pack
 }
 
 // ---- Launching: what the binding calls.
-
-// Float32 products, as many as products_at_once allows, whose C lie one after the other, as the binding makes them.
-static void launch_hopper(const Product& p, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
-  const Workspace at(p, gpu.sms / 2, 0, workspace);
-  const PairsProduct described = describe_pairs(p, at.x, at.y, at, 0);
-  launch_pairs(at, {p, at.x, at.y, block_count(at.x), at.y.blocks == at.x.blocks ? 0 : block_count(at.y), at.controls, at.progress, nullptr,
-                    false, most_outliers(p), keep || !p.tf32}, &described, 1, gpu, stream);
-}
 
 // Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
 static bool hopper_serves(const Product& p) {
@@ -4017,29 +3894,15 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
 }
 
-// Whether float32 tiles are so few that the tf32 kernel is faster than the mma kernel, for which operands that are not aligned (as the
-// half-precision kernel wants them) are worse still.
+// Whether float32 tiles are too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still.
 static bool few_tiles(const Product& p, const Gpu& gpu) {
   return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) & 3 ? 4 : 1);
 }
 
-// Which kernel computes a product. docs/limits.md has the measurement behind each bound ("The bounds between kernels").
-//
-//   asked for    capability    element type         size                      kernel
-//   exact        any           any                  any                       exact
-//   mma          any           any                  any                       mma
-//   auto         9.0           float16, bfloat16    small, see mma_beats_half mma
-//   auto         9.0           float16, bfloat16    larger                    half
-//   auto         9.0           float32              hopper_serves_batch       hopper
-//   auto         9.0           float32              small, see tf32_serves    tf32
-//   auto         9.0           float32              large, hopper_serves      hopper
-//   auto         9.0           float32              few_tiles                 tf32, if tf32_computes
-//   auto         all else                                                     mma
-//
-// And exact where there is nothing to sum, k = 0. A part of a 9.0 with fewer than four SMs goes by the last line. GPUs are of 8.0 or later.
+// Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has a table, docs/limits.md the measurement behind each bound.
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kExactPath || p.k == 0) return kExactKernel;
-  if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // two clusters, for two gradients
+  if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
   if (type == kFloat16 || type == kBFloat16) return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   if (type != kFloat32) return kMmaKernel;
   if (hopper_serves_batch(p)) return kHopperKernel;
@@ -4049,7 +3912,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  if (kernel == kHalfKernel) return half_precision::workspace_bytes(p);
+  if (kernel == kHalfKernel) return half_workspace_bytes(p);
   int64_t bytes = 0;
   if (kernel == kHopperKernel)
     for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
@@ -4063,11 +3926,15 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
   switch (kernel) {
     case kExactKernel: launch_exact(product, type, stream); break;
     case kTf32Kernel: launch_tf32(product, gpu, stream); break;
-    case kHalfKernel: half_precision::launch(product, type, gpu, workspace, stream); break;
+    case kHalfKernel: launch_half(product, type, gpu, workspace, stream); break;
     case kMmaKernel: launch_mma(product, type, gpu, stream); break;
     case kHopperKernel:
       for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-        launch_hopper(part, workspace, keep, gpu, stream);
+        const Workspace at(part, gpu.sms / 2, 0, workspace);
+        const PairsProduct described = describe_pairs(part, at.x, at.y, at, 0);   // C lie one after the other, as the binding makes them
+        const int y_blocks = at.y.blocks == at.x.blocks ? 0 : block_count(at.y);
+        launch_pairs(at, {part, at.x, at.y, block_count(at.x), y_blocks, at.controls, at.progress, nullptr, false, most_outliers(part),
+                          keep || !part.tf32}, &described, 1, gpu, stream);
         if (!controls) return;
         check(cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream));
         controls += part.batches;
@@ -4108,14 +3975,12 @@ _CPP_BINDING = r"""
 #include <c10/util/Exception.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
-// TORCH_CHECK is given one string: parts it would print to a stream, and where the C++ library is linked statically into an extension, that
-// ends the process instead of telling what is wrong.
+// TORCH_CHECK is given one string: parts go to a stream, which ends the process where the C++ library is linked statically.
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();   // forgets it; the next thing that torch launches would raise it again
@@ -4166,8 +4031,7 @@ ElementType element_type(const Tensor& t) {
   return static_cast<ElementType>(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
-// Writes the leading dimensions into the product: those of size 1 left out, neighbours merged where all three tensors allow it. False if
-// more than kMaxBatchDims remain.
+// Writes the leading dimensions into the product, but those of size 1, neighbours merged where they can be. False: too many remain.
 bool describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
@@ -4378,7 +4242,7 @@ _PATH = _PATHS[_wanted]
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
-_CUDA_SOURCES += [_CUDA_SKELETON_LAUNCH, _CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
 _BUILD_SECONDS = 26  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels

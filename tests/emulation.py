@@ -42,6 +42,8 @@ using std::min;
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __noinline__
+#define NV_IF_TARGET(target, code) NV_CODE code   // all of 9.0 is here
+#define NV_CODE(...) __VA_ARGS__
 
 struct float2 {
   float x, y;

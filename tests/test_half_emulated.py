@@ -149,7 +149,6 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
 # The kernel on a GPU of few SMs, so that clusters take several tiles, over a workspace that holds anything, and twice: a graph may be
 # launched again. The first cluster takes all that it can before the next one begins.
 MAIN = r"""
-namespace half_precision {
 CUtensorMap map_of(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, const Product& p,
                    int64_t (&batch)[kMaxBatchDims]) {
   const bool lines_first = k_stride != 1;
@@ -168,7 +167,7 @@ void run(const HalfProduct& h, int ctas) {
 template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](const Product& p) {
-    const Plan plan(p, {std::atoi(arguments[14]), 90});
+    const HalfPlan plan(p, {std::atoi(arguments[14]), 90});
     std::vector<uint32_t> boxes(p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock), 0xFFFFFFFFu);
     unsigned long long queue = 0x123456789ABCDEFull;
     uint64_t word = 0x123456789ABCDEFull;
@@ -195,10 +194,9 @@ int run_type(char** arguments) {
                 plan.clusters, h.tiles.count);
   });
 }
-}  // namespace half_precision
 
 int main(int, char** arguments) {
-  return std::atoi(arguments[13]) ? half_precision::run_type<__nv_bfloat16>(arguments) : half_precision::run_type<__half>(arguments);
+  return std::atoi(arguments[13]) ? run_type<__nv_bfloat16>(arguments) : run_type<__half>(arguments);
 }
 """
 
@@ -225,7 +223,7 @@ def run(model, tmp_path_factory):
         model._CUDA_PACKED,
         CUDA,
         skeleton(model),
-        f"{policy}}}\n",
+        policy,
         emulation.PRODUCT,
         MAIN,
     ]

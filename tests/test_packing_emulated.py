@@ -105,7 +105,7 @@ int main(int, char** arguments) {
       const bool wide = wide_in_line(p.x, 0, false, r)[c / 32] >> c % 32 & 1, too = wide_in_line(p.x, 0, true, c)[r / 32] >> r % 32 & 1;
       wide_blocks += wide;
       if (wide != too || (of.head.outliers && !wide)) fail("a block with outliers is not in the masks");
-      if (of.head.outliers && !(has_outliers_in_row(p.x, 0, r) && has_outliers_in_col(p.x, 0, c)))
+      if (of.head.outliers && !(has_outliers(p.x, 0, false, r) && has_outliers(p.x, 0, true, c)))
         fail("a line whose outliers nobody looks for");
       if (wide != (of.head.residual != 1.0f)) fail("a wide block whose residuals are not scaled, or the other way round");
       std::vector<float> outlier(kBlock * kBlock);

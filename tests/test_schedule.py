@@ -101,8 +101,7 @@ void check_roots() {
     random = random * 6364136223846793005ull + 1442695040888963407ull;
     const int64_t r = t < 100000 ? t : static_cast<int64_t>(random >> 33) % (kMaxSize / 32 + 2);
     for (int64_t q : {triangle(r), triangle(r) + r, triangle(r) + r / 2}) {
-      CHECK(triangle_root(q) == r, "the root of %lld is %d, not %lld", (long long)q, triangle_root(q), (long long)r);
-      const int small = static_cast<int>(q);   // numbers of one word have a root of their own
+      const int small = static_cast<int>(q);   // tiles, and blocks, have numbers of one word
       if (small == q) CHECK(triangle_root(small) == r, "the root of %d is %d, not %lld", small, triangle_root(small), (long long)r);
     }
     for (int64_t q : {r * r, r * r + r, r * r + 2 * r})
@@ -175,10 +174,9 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
   PairsProduct h = {};
   const Product& p = h.p = product_of(kC, m, n, k, masks, 2);
   const int k_blocks = blocks_in(k);
-  int64_t numbers = 0;
-  h.tiles = SplitTiles::of(p, clusters, products, numbers);
+  h.tiles = SplitTiles::of(p, clusters, products);
   const SplitTiles& tiles = h.tiles;
-  CHECK(numbers == tiles.count && tiles.k_blocks == k_blocks, "%d numbers", tiles.count);
+  CHECK(tiles.k_blocks == k_blocks, "%d k-blocks", tiles.k_blocks);
   h.x.triangular = p.x_triangular, h.y.triangular = p.y_triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
   h.x.block_cols = kC == kTN ? blocks_in(m) : k_blocks;
   h.y.block_cols = kC == kNT ? k_blocks : blocks_in(n);
@@ -191,14 +189,14 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
       for (int k_block = 0; k_block < k_blocks; ++k_block) {
-        if (!(of_x ? has_block<kX, kC>(h, line, k_block) : has_block<kY, kC>(h, line, k_block))) continue;
-        const int64_t place = of_x ? block_of<kX, kC>(h, line, k_block) : block_of<kY, kC>(h, line, k_block);
+        if (!(of_x ? has_block(h, kX, kC, line, k_block) : has_block(h, kY, kC, line, k_block))) continue;
+        const int64_t place = of_x ? block_of(h, kX, kC, line, k_block) : block_of(h, kY, kC, line, k_block);
         CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
               (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
-    CHECK(!(of_x ? has_block<kX, kC>(h, lines, 0) : has_block<kY, kC>(h, lines, 0)), "there is a block beyond the last line");
+    CHECK(!(of_x ? has_block(h, kX, kC, lines, 0) : has_block(h, kY, kC, lines, 0)), "there is a block beyond the last line");
   }
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
@@ -211,7 +209,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
   std::vector<int> busy(clusters);   // for how many k-blocks
   for (int number = 0; number < tiles.count; ++number) {
     const ClusterTile tile = tiles.at(number);
-    const KRange range = tiles.k_range(tile);
+    const KRange range = tiles.k_range(tile, 0);
     splits = max(splits, tile.splits);
     const int length = range.end - range.begin, i = tile.row / kEdge, j = tile.col / kEdge;
     CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.rows == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
@@ -260,7 +258,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
         bool needed = false;
         for (int u = 0; u < kEdge; ++u)
           for (int v = 0; v < kEdge; ++v)
-            needed |= has_block<kX, kC>(h, kEdge * i + u, k_block) && has_block<kY, kC>(h, kEdge * j + v, k_block);
+            needed |= has_block(h, kX, kC, kEdge * i + u, k_block) && has_block(h, kY, kC, kEdge * j + v, k_block);
         CHECK(needed == summed[key][k_block], "row %d, column %d has k-block %d, or lacks it", i, j, k_block);
         work += needed;
       }
@@ -276,11 +274,11 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms);
 
 // What is computed apart: where it begins in memory, and its own tiles.
-void check_apart(const Product& p, const half_precision::Plan& plan, int sms) {
+void check_apart(const Product& p, const HalfPlan& plan, int sms) {
   Product strides = p;
   strides.x_row = 1000, strides.x_col = 3, strides.y_row = 2000, strides.y_col = 5, strides.c_row = 7000, strides.c_col = 11;
-  const Product q = half_precision::last_on_diagonal(strides, plan.apart);
-  const half_precision::Plan apart(q, {sms, 90});
+  const Product q = last_on_diagonal(strides, plan.apart);
+  const HalfPlan apart(q, {sms, 90});
   CHECK(apart.tiles.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", plan.apart);
   for (int tile = 0; tile < plan.apart; ++tile) {
     const int64_t first = p.m - (plan.apart - tile) * 256;
@@ -296,7 +294,7 @@ void check_apart(const Product& p, const half_precision::Plan& plan, int sms) {
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
   const Product p = product_of(contraction, m, n, k, masks, batches);
   const bool triangular = p.x_triangular || p.y_triangular;
-  const half_precision::Plan plan(p, {sms, 90});
+  const HalfPlan plan(p, {sms, 90});
   const Tiles& tiles = plan.tiles;
   if (plan.apart) check_apart(p, plan, sms);
   const int apart_from = ceil_div(m, kBlock) - plan.apart * tiles.edge;   // blocks from there on are of the tiles apart, on the diagonal

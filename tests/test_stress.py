@@ -14,7 +14,7 @@ import torch
 from helpers import DENSE, LOWER, SOURCE, UPPER, assert_bitwise, cuda_sections, execute, needs_cuda, poison
 from test_sizes import WAYS, computed, laid_out, tf32_setting
 
-MACRO, DELAY = "TRIL_MATMUL_STRESS", "STRESS_DELAY();"
+MACRO, DELAY = "TRIL_MATMUL_STRESS", "stress_delay();"
 TIMES = 3
 
 # ---- The delayed build. ----------------------------------------------------------------------------------------------
