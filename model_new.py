@@ -1288,7 +1288,8 @@ __device__ inline void inspect(const Source& source, const Packed& p, BlockInFli
 
 // ---- Packing: scaling, splitting, outliers.
 
-// The exponent of the power of two that brings a magnitude, as bits, right below 65520, where float16 ends; the inverse is normal: <= 126.
+// The exponent of the power of two that brings a magnitude, given as bits, right below 65520, where float16 ends; at most 126, so that its
+// inverse is a normal number.
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -1343,7 +1344,8 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, in a word: packing says that a product has outliers, or needs the fallback, the product kernel the third.
+// What has become of a launch, in a word that begins as zero: packing sets the first two if any product has outliers or needs the fallback,
+// the product kernel the third.
 enum Progress : int { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 struct Packing {
