@@ -304,6 +304,11 @@ struct TileOrder {
   __host__ __device__ int length_of(int group, int depth, int edge) const {
     return masked() ? min(depth, (groups() - group) * edge) : depth;
   }
+  __host__ int64_t work(int depth, int edge) const {   // the lengths of all tiles together
+    int64_t sum = 0;
+    for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length_of(group, depth, edge);
+    return sum;
+  }
 
   struct Place {
     int i, j;
@@ -402,10 +407,9 @@ struct SplitPlan {
   __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
-    auto length = [&](int group) { return ceil_div(tile_order.length_of(group, p.k, kBlock), block_k); };
-    int64_t all = 0;   // k-blocks
-    for (int group = 0; group < tile_order.groups(); ++group) all += p.batches * tile_order.tiles_of(group) * length(group);
-    const int64_t even = room ? all / room : length(0);
+    const int depth = ceil_div(p.k, block_k), edge = kBlock / block_k;   // in k-blocks, as lengths are
+    auto length = [&](int group) { return tile_order.length_of(group, depth, edge); };
+    const int64_t even = room ? p.batches * tile_order.work(depth, edge) / room : depth;
     const int least = block_k == 32 ? 3 : 4;   // float32's k-blocks take the longest
     for (int64_t longest = std::max<int64_t>(least, even); longest < length(0); longest += 1 + longest / 32) {
       int64_t by_all = 0, by_half = 0;
@@ -487,11 +491,7 @@ struct Tiles : TileOrder {
   }
   // k-blocks of a group's tiles; of all tiles of one C.
   __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
-  __host__ int64_t work() const {
-    int64_t sum = 0;
-    for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length(group);
-    return sum;
-  }
+  __host__ int64_t work() const { return TileOrder::work(k_blocks, edge); }
 
   __device__ ClusterTile at(int number) const {
     const bool half = number < 2 * halved;
@@ -543,7 +543,7 @@ struct SplitTiles : Tiles {
       const int64_t of_group = tiles.tiles_of(group);
       numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += int(of_group) * (tiles.splits_of(group) - 1);
     }
-    static_cast<Tiles&>(tiles).count = int(numbers);
+    static_cast<Tiles&>(tiles).count = int(std::min<int64_t>(numbers, kMaxSize));   // too many: launch_pairs_as says so
     return tiles;
   }
 
@@ -3877,6 +3877,14 @@ static PairsProduct describe_pairs(const Product& p, const Packed& x, const Pack
 
 // ---- Launching: what the binding calls.
 
+// Float32 products, as many as products_at_once allows, whose C lie one after the other, as the binding makes them.
+static void launch_hopper(const Product& p, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
+  const Workspace at(p, gpu.sms / 2, 0, workspace);
+  const PairsProduct described = describe_pairs(p, at.x, at.y, at, 0);
+  launch_pairs(at, {p, at.x, at.y, block_count(at.x), at.y.blocks == at.x.blocks ? 0 : block_count(at.y), at.controls, at.progress, nullptr,
+                    false, most_outliers(p), keep || !p.tf32}, &described, 1, gpu, stream);
+}
+
 // Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
 static bool hopper_serves(const Product& p) {
   return is_lower(p) ? p.n >= 1152 : double(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
@@ -3932,11 +3940,7 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
     case kMmaKernel: launch_mma(product, type, gpu, stream); break;
     case kHopperKernel:
       for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-        const Workspace at(part, gpu.sms / 2, 0, workspace);
-        const PairsProduct described = describe_pairs(part, at.x, at.y, at, 0);   // C lie one after the other, as the binding makes them
-        const int y_blocks = at.y.blocks == at.x.blocks ? 0 : block_count(at.y);
-        launch_pairs(at, {part, at.x, at.y, block_count(at.x), y_blocks, at.controls, at.progress, nullptr, false, most_outliers(part),
-                          keep || !part.tf32}, &described, 1, gpu, stream);
+        launch_hopper(part, workspace, keep, gpu, stream);
         if (!controls) return;
         check(cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream));
         controls += part.batches;

@@ -366,6 +366,10 @@ int main(int, char** arguments) {
     case 'b': check_half(contraction, a[1], a[2], a[3], a[4], a[5], a[6]); break;
     case 't': check_tiles(contraction, a[1], a[2], a[3], a[4], a[5]); break;
     case 'r': check_roots(); break;
+    case 'm': {   // 3 tiles of each: more numbers than an int has, which the launch looks for
+      const SplitTiles tiles = SplitTiles::of(product_of(kNN, 512, 512, 512, 7, kMaxSize), 66, 1);
+      CHECK(tiles.count + int64_t(66) > kMaxSize, "%d numbers", tiles.count);
+    } break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
     default:
       if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5], a[6]);
@@ -379,7 +383,7 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def program(model, tmp_path_factory):
-    """run('tiles', 'plan', 'hopper', 'blocks' or 'roots', numbers ...): fails with what the program found wrong."""
+    """run('tiles', 'plan', 'hopper', 'more than an int', 'blocks' or 'roots', numbers ...): fails with what the program found wrong."""
     parts = [
         PRELUDE,
         model._CUDA_TYPES,
@@ -443,6 +447,10 @@ def test_the_hopper_kernel_sums_each_tile_of_a_triangle_once(program, contractio
     sizes = (1, 64, 65, 128, 129, 192, 300, 640, 1000, 1280, 2048, 2080, 2100, 4000, 4096, *((8192,) if clusters == 1 else ()))
     for number, N in enumerate(sizes):
         program("hopper", CONTRACTIONS[contraction], N, N, N, LOWER, clusters, 1 + number % 2)
+
+
+def test_the_hopper_kernel_does_not_take_more_tiles_than_an_int_counts(program):
+    program("more than an int")
 
 
 @pytest.mark.parametrize("clusters", [*CLUSTERS, 16])
