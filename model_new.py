@@ -187,19 +187,17 @@ constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of 
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The largest r with triangle(r) <= q, and with r * r <= q.
+// The largest r with triangle(r) <= q, and with r * r <= q. Rounding may put the root one off, either way.
 __device__ inline int triangle_root(int q) {
-  int r = int((sqrt(8 * float(q) + 1) - 1) / 2);
-  while (triangle(r + 1) <= q) ++r;  // rounding may put the root one off, either way
-  while (triangle(r) > q) --r;
-  return r;
+  uint32_t r = (sqrt(8 * float(q) + 1) - 1) / 2;
+  r += uint64_t(r + 1) * (r + 2) <= 2 * uint32_t(q);
+  return r - (uint64_t(r) * (r + 1) > 2 * uint32_t(q));
 }
 
 __device__ inline int square_root(int q) {
-  int r = int(sqrt(float(q)));
-  while ((r + int64_t(1)) * (r + 1) <= q) ++r;
-  while (int64_t(r) * r > q) --r;
-  return r;
+  uint32_t r = sqrt(float(q));
+  r += uint64_t(r + 1) * (r + 1) <= uint32_t(q);
+  return r - (uint64_t(r) * r > uint32_t(q));
 }
 
 // Where one product of the batch begins, in elements, by its number.
@@ -270,6 +268,11 @@ __host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end
 
 // ---- Schedule: the order of tiles, the longest first.
 
+struct Tile {
+  int i, j;            // tile row and tile column of C
+  int k_begin, k_end;  // the half-open range of k that the tile sums
+};
+
 // The tiles of one C come in groups of one length. Where an operand is triangular there are as many groups as tiles along k, and group g
 // is that many less g tiles long. (i, j): row and column of a tile; R, S: how many rows and columns there are.
 //
@@ -325,8 +328,13 @@ struct TileOrder {
       return in_group(group, int(place - triangle(group)));
     }
     if (masked() || c_lower) return other_at(place);
-    const int first = place / (band * cols) * band, in_band = place - first * cols, height = min(band, rows - first);
-    return {first + in_band % height, in_band / height};
+    const uint32_t width = band * cols, first = uint32_t(place) / width * band, in_band = uint32_t(place) % width;
+    const uint32_t height = min(band, rows - int(first));
+    return {int(first + in_band % height), int(in_band / height)};
+  }
+  // edge: in elements. depth: of all k.
+  __device__ Tile tile(const Place& at, int edge, int depth) const {
+    return {at.i, at.j, first_k(x, y, at.i * edge, at.j * edge), end_of_k(x, y, (at.i + 1) * edge, (at.j + 1) * edge, depth)};
   }
 
  private:
@@ -360,22 +368,14 @@ struct TileOrder {
 
 [[maybe_unused]] constexpr int kBandRows = 8;   // see TileOrder::at
 
-struct Tile {
-  int i, j;            // tile row and tile column of C
-  int k_begin, k_end;  // the half-open range of k that the tile sums
-};
-
 __host__ __device__ inline int64_t tile_count(const Product& p, int edge) { return TileOrder::of(p, edge).count(); }
 
-__device__ inline Tile tile_of(const Product& p, int edge, int i, int j) {
-  const Side x = side_of(kX, p), y = side_of(kY, p);
-  return {i, j, first_k(x, y, i * edge, j * edge), end_of_k(x, y, (i + 1) * edge, (j + 1) * edge, p.k)};
-}
+__device__ inline Tile tile_of(const Product& p, int edge, int i, int j) { return TileOrder::of(p, edge).tile({i, j}, edge, p.k); }
 
 // The tile at place `rank` of the longest-first order.
 __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
-  const auto place = TileOrder::of(p, edge).at(rank, kBandRows);
-  return tile_of(p, edge, place.i, place.j);
+  const TileOrder order = TileOrder::of(p, edge);
+  return order.tile(order.at(rank, kBandRows), edge, p.k);
 }
 
 // What a CTA of the tf32 and the mma kernel computes: a split of a tile.
@@ -396,29 +396,31 @@ struct WorkTile {
 // How clusters of such CTAs compute tiles, which come the longest first: all CTAs of a cluster share the k of each of the first ones, half
 // of them that of each of the next ones, and the rest are a CTA's each.
 struct SplitPlan {
-  static constexpr int kMostSplits = 4, kMostClusters = 256;
-  int by_all, by_half;            // tiles that so many CTAs share
-  int cluster_size;               // kMostSplits; or 1, where nothing is shared
+  static constexpr uint32_t kMostSplits = 4, kMostClusters = 256;
+  TileOrder tile_order;
+  uint32_t tiles;                 // of one product, if any are shared
+  uint32_t by_all, by_half;       // tiles that so many CTAs share
+  uint32_t cluster_size;          // kMostSplits; or 1, where nothing is shared
   uint8_t order[kMostClusters];   // which cluster comes when, of those with more than one CTA
   int64_t clusters;               // of one product
 
   // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
-  // But not too short: each has a start and an end. Measured, on an H200, with room for `at_once` clusters, `first` of them one CTA an SM.
+  // But no shorter than two k-blocks: each has a start and an end. Measured, on an H200, with room for `at_once` clusters, `first` of them one CTA an SM.
   __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
     const int depth = ceil_div(p.k, block_k), edge = kBlock / block_k;   // in k-blocks, as lengths are
     auto length = [&](int group) { return tile_order.length_of(group, depth, edge); };
     const int64_t even = room ? p.batches * tile_order.work(depth, edge) / room : depth;
-    const int least = block_k == 32 ? 3 : 4;   // float32's k-blocks take the longest
-    for (int64_t longest = std::max<int64_t>(least, even); longest < length(0); longest += 1 + longest / 32) {
+    const int worth = block_k == kBlock ? 5 : 3;   // of 16 bits k-blocks take the least time
+    for (int64_t longest = std::max<int64_t>(2, even); longest < length(0) && length(0) >= worth; longest += 1 + longest / 32) {
       int64_t by_all = 0, by_half = 0;
       for (int group = 0; group < tile_order.groups() && length(group) > longest; ++group)
         (length(group) > 2 * longest ? by_all : by_half) += tile_order.tiles_of(group);
       by_all += by_half % 2, by_half -= by_half % 2;
       const int64_t clusters = by_all + by_half / 2 + (tiles - by_all - by_half + kMostSplits - 1) / kMostSplits;
       if (clusters > kMostClusters || (clusters * p.batches > at_once && (tiles * p.batches <= room || 5 * longest < 8 * even))) continue;
-      SplitPlan plan = {int(by_all), int(by_half), kMostSplits, {}, clusters};
+      SplitPlan plan = {tile_order, uint32_t(tiles), uint32_t(by_all), uint32_t(by_half), kMostSplits, {}, clusters};
       int64_t loads[kMostClusters], tile = 0, end = 0;   // of each of its CTAs, in quarters of a k-block
       for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
         const int shares = cluster < by_all ? 1 : cluster < by_all + by_half / 2 ? 2 : 4;   // tiles of a cluster
@@ -430,34 +432,33 @@ struct SplitPlan {
       if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
       return plan;
     }
-    return {0, 0, 1, {}, tiles};
+    return {tile_order, 0, 0, 0, 1, {}, tiles};
   }
 };
 
-// What the CTA of some rank in a cluster computes. The products of a batch take turns.
+// What the CTA of some rank in a cluster computes. The products of a batch take turns. All wait for it: so it divides by constants.
 template <typename T>
-__device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, int cluster, int rank, int block_k) {
-  int batch = 0;
-  if (p.batches > 1) {
-    const uint32_t number = cluster, batches = uint32_t(p.batches);
-    batch = number % batches, cluster = number / batches;
+__device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
+  uint32_t batch = 0;
+  if (p.batches > 1) batch = cluster % uint32_t(p.batches), cluster /= uint32_t(p.batches);
+  uint32_t splits = 1, split = 0, tile = cluster;
+  if (plan.cluster_size > 1) {
+    const uint32_t number = plan.order[cluster], by_half = plan.by_half / 2;   // clusters
+    if (number < plan.by_all)
+      tile = number, splits = SplitPlan::kMostSplits, split = rank;
+    else if (number < plan.by_all + by_half)
+      tile = 2 * number - plan.by_all + rank / 2, splits = SplitPlan::kMostSplits / 2, split = rank % 2;
+    else
+      tile = SplitPlan::kMostSplits * (number - plan.by_all - by_half) + plan.by_all + plan.by_half + rank;
+    if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
-  int splits = plan.cluster_size, split = rank, tile = cluster;
-  if (splits > 1) {
-    tile = plan.order[cluster];
-    if (const int past = tile - plan.by_all, halves = plan.by_half / 2; past >= halves)
-      tile = plan.by_all + plan.by_half + (past - halves) * splits + rank, splits = 1, split = 0;
-    else if (past >= 0)
-      splits /= 2, tile = plan.by_all + 2 * past + rank / splits, split = rank % splits;
-  }
-  if (tile >= tile_count(p, kBlock)) return {p, 0, {-1}, 1, 0, block_k};
-  return {p, batch, tile_at(p, kBlock, tile), splits, split, block_k};
+  return {p, int(batch), plan.tile_order.tile(plan.tile_order.at(tile, kBandRows), kBlock, p.k), int(splits), int(split), block_k};
 }
 
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
 
 constexpr int kTileEdge = 256;    // of the large ones: the tiles of two CTAs, one above the other
-constexpr int kBandBlocks = 16;   // rows of C, in blocks, that the tiles of a dense product go through together
+constexpr int kBandBlocks = 16;   // of Tiles::band
 
 // A tile of C, as a cluster computes it. row = -1: there are no more.
 struct alignas(16) ClusterTile {
@@ -478,7 +479,7 @@ struct KRange {
 
 // The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
 struct Tiles : TileOrder {
-  int edge;              // of a tile
+  int edge, band;        // of a tile; rows of tiles that those of a dense product go through together
   int m_blocks, k_blocks;
   int batches;
   int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows and the lower one
@@ -487,17 +488,19 @@ struct Tiles : TileOrder {
 
   // Whole ones, of which no CTAs share k. The count is not set.
   __host__ static Tiles of(const Product& p, int edge) {
-    return {TileOrder::of(p, edge * kBlock), edge, ceil_div(p.m, kBlock), ceil_div(p.k, kBlock), int(p.batches), 0, 0, 1};
+    const int m_blocks = ceil_div(p.m, kBlock), k_blocks = ceil_div(p.k, kBlock);
+    return {TileOrder::of(p, edge * kBlock), edge, kBandBlocks / edge, m_blocks, k_blocks, int(p.batches), 0, 0, 1};
   }
   // k-blocks of a group's tiles; of all tiles of one C.
   __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
   __host__ int64_t work() const { return TileOrder::work(k_blocks, edge); }
 
-  __device__ ClusterTile at(int number) const {
-    const bool half = number < 2 * halved;
-    const int tile = half ? number / 2 : number - halved, blocks = half ? edge / 2 : edge;
-    const Place place = TileOrder::at(tile / batches, kBandBlocks / edge);
-    return {place.i * edge + (half ? number % 2 * blocks : 0), place.j * edge, blocks, tile % batches};
+  __device__ ClusterTile at(uint32_t number) const {
+    const bool half = number < 2u * halved;
+    uint32_t tile = half ? number / 2 : number - halved, batch = 0;
+    if (batches > 1) batch = tile % batches, tile /= batches;
+    const Place place = TileOrder::at(tile, band);
+    return {place.i * edge + (half && number % 2 ? edge / 2 : 0), place.j * edge, half ? edge / 2 : edge, int(batch)};
   }
 
   // The k-blocks that a CTA sums of a tile. No tile has none: of a lower half that lies below the last row it is one.
@@ -565,7 +568,7 @@ struct SplitTiles : Tiles {
     if (longest < k_blocks) cut = int(all < clusters ? TileOrder::count() : left / batches);
   }
 
-  __device__ ClusterTile at(int number) const {
+  __device__ ClusterTile at(uint32_t number) const {
     const int batch = number % batches;
     int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
     for (; (parts = splits_of(group)) > 1 && rest >= int(tiles_of(group)) * parts; ++group) {
@@ -657,8 +660,8 @@ __device__ inline void stress_delay() {
 __device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // threadIdx.x, read anew: what is derived from it in a rarely used place then takes no register elsewhere.
-__device__ inline int fresh_thread_index() {
-  int index;
+__device__ inline uint32_t fresh_thread_index() {
+  uint32_t index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
@@ -1943,7 +1946,7 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   if (!kWhole && row >= p.m) return;
   AlignedArray<T, kNear> vector;
   UNROLL for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
-  T* const to = c + row * p.c_row + col * p.c_col;
+  T* const to = c + uint32_t(row) * p.c_row + uint32_t(col) * p.c_col;   // so the products take half as many instructions
   if (kWhole || (vectorized && col + kNear <= p.n)) {
     *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
   } else {
@@ -1959,14 +1962,15 @@ template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
   constexpr int kNear = Lanes::kNear, kSums = 16 / sizeof(Acc), kUnits = kCount / kSums;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = work.tile.i * kBlock, col = work.tile.j * kBlock;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int row = work.tile.i * kBlock, col = work.tile.j * kBlock;
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
   auto unit = [&](int u) {   // of this lane
     SumUnit<Acc> v;
     UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[Lanes::sum_at(u * kSums + e)];
     return v;
   };
-  auto write = [&](auto whole, int w, int u, const SumUnit<Acc>& v) {   // unit u of warp w
+  auto write = [&](auto whole, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {   // unit u of warp w
     UNROLL for (int e = 0; e < kSums; e += kNear)
       write_neighbours<kNear, decltype(whole)::value>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e),
                                                       col + Lanes::col(w, lane, u * kSums + e), v.v + e);
@@ -1987,7 +1991,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kInTile = kUnitsInTile<Acc>;
-  const int splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split, end = first + units;
+  const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split, end = first + units;
   const uint32_t first_rank = block_rank_in_cluster() - work.split;
   if (splits == 1) {
     __syncthreads();   // the stages have been read
@@ -1996,7 +2000,8 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
     cluster_wait();
     // Each lane finds out where one of its warp's units goes
-    const int number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1), place = number % units * splits + work.split;
+    const uint32_t number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1);
+    const uint32_t place = (number & units - 1) * splits + work.split;   // units is a power of two
     const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
     const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
     UNROLL for (int u = 0; u < kUnits; ++u) {
@@ -2008,10 +2013,10 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   }
   write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   splits == 1 ? __syncthreads() : barrier_wait(&here, 0);
-  NO_UNROLL for (int at = first + warp; at < end; at += kTileThreads / 32) {
+  NO_UNROLL for (uint32_t at = first + warp; at < end; at += kTileThreads / 32) {
     SumUnit<Acc> total = sums[(at - first) * splits][lane];
 #pragma unroll 4
-    for (int s = 1; s < splits; ++s) {
+    for (uint32_t s = 1; s < splits; ++s) {
       const SumUnit<Acc> v = sums[(at - first) * splits + s][lane];
       UNROLL for (int e = 0; e < kSums; ++e) total.v[e] += v.v[e];
     }
@@ -2086,8 +2091,8 @@ template <bool kXAlongK>
 struct Tf32Lanes : OneGroup {   // e = 8 i + 4 r + c
   static constexpr int kNear = 4;
   __device__ static constexpr int sum_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
-  __device__ static int row(int warp, int lane, int e) { return warp * 16 + tf32_row(kXAlongK, lane / 4, e / 4 % 2); }
-  __device__ static int col(int, int lane, int e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
+  __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) { return warp * 16 + tf32_row(kXAlongK, lane / 4, e / 4 % 2); }
+  __device__ static int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
 // How k are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number q + 4 (e % 2). So
@@ -2217,7 +2222,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
   if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
-  const WorkTile<float> here = work_of<float>(p, plan, int(cluster_id_in_grid()), int(block_rank_in_cluster()), kTfBlockK);
+  const WorkTile<float> here = work_of<float>(p, plan, cluster_id_in_grid(), block_rank_in_cluster(), kTfBlockK);
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
@@ -2302,10 +2307,10 @@ using MmaCopier = BlockCopier<T, kKMajor, MmaLayout<T, kKMajor>>;
 struct MmaLanes : OneGroup {
   static constexpr int kNear = 2;
   __device__ static constexpr int sum_at(int e) { return e; }
-  __device__ static int row(int warp, int lane, int e) {
+  __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) {
     return warp % 2 * kWarpMN + e / 4 / kWarpTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
   }
-  __device__ static int col(int warp, int lane, int e) { return warp / 2 * kWarpMN + e / 4 % kWarpTilesN * 8 + lane % 4 * 2 + e % 2; }
+  __device__ static int col(uint32_t warp, uint32_t lane, uint32_t e) { return warp / 2 * kWarpMN + e / 4 % kWarpTilesN * 8 + lane % 4 * 2 + e % 2; }
 };
 
 // ---- mma kernel: from shared memory to registers.
@@ -2466,7 +2471,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
 
 // Sums and writes what a CTA of a cluster does.
 template <typename T, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_compute(const Product& p, const SplitPlan& plan, int cluster, int rank, MmaMemory<T>& memory) {
+__device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {   // all others wait for this
     memory.work = work_of<T>(p, plan, cluster, rank, kMmaBlockK<T>);
     NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
@@ -2483,7 +2488,7 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, int 
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if (kSplitOperands<T> || is_masked(p))
     sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, memory.work, sum, exact);
-  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive();))   // the stages have been read
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))   // the stages have been read: into what was multiplied
   write_tile<MmaLanes>(p, memory.work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
 
@@ -2493,8 +2498,9 @@ template <typename T, bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
     mma_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
   extern __shared__ __align__(256) unsigned char mma_memory[];
-  const int cluster = plan.cluster_size > 1 ? blockIdx.x / SplitPlan::kMostSplits : blockIdx.x;
-  mma_compute<T, kXKMajor, kYKMajor>(p, plan, cluster, blockIdx.x % plan.cluster_size, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
+  const uint32_t cluster = plan.cluster_size > 1 ? blockIdx.x / SplitPlan::kMostSplits : blockIdx.x;
+  const uint32_t rank = plan.cluster_size > 1 ? blockIdx.x % SplitPlan::kMostSplits : 0;
+  mma_compute<T, kXKMajor, kYKMajor>(p, plan, cluster, rank, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
 }
 
 void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
@@ -2633,11 +2639,11 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   __shared__ int number;   // of a cluster
   const bool queued = plan.cluster_size == 1;
   do {
-    if (threadIdx.x == 0) number = queued ? atomicAdd(behind.next_tile, 1) : blockIdx.x / plan.cluster_size;
+    if (threadIdx.x == 0) number = queued ? atomicAdd(behind.next_tile, 1) : blockIdx.x / SplitPlan::kMostSplits;
     __syncthreads();
     if (number >= plan.clusters * p.batches) return;
     if (behind.controls[number % int(p.batches)].fallback)
-      mma_compute<float, kXKMajor, kYKMajor>(p, plan, number, blockIdx.x % plan.cluster_size,
+      mma_compute<float, kXKMajor, kYKMajor>(p, plan, number, queued ? 0 : blockIdx.x % SplitPlan::kMostSplits,
                                              *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
     __syncthreads();
   } while (queued);
@@ -3899,9 +3905,10 @@ static bool hopper_serves_batch(const Product& p) {
 
 // Whether the mma kernel is faster than the half-precision one; measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
-  const int64_t tiles = tile_count(p, 64) * p.batches;
+  const TileOrder order = TileOrder::of(p, kBlock);
+  const int64_t tiles = order.count() * p.batches;
   if (is_lower(p)) return p.k <= 256 || (p.k <= 1152 && tiles <= 4 * gpu.sms);
-  return 2 * tiles <= (p.k <= 256 ? 4 : 1) * gpu.sms;
+  return tiles <= 2 * gpu.sms && order.work(p.k, kBlock) * p.batches <= 1100 * gpu.sms;
 }
 
 // Whether float32 tiles are too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still.
