@@ -405,7 +405,8 @@ struct SplitPlan {
   int64_t clusters;               // of one product
 
   // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
-  // But no shorter than two k-blocks: each has a start and an end. Measured, on an H200, with room for `at_once` clusters, `first` of them one CTA an SM.
+  // But each has a start and an end: no less than two k-blocks, and of few none. Measured, on an H200, with room for `at_once` clusters,
+  // `first` of them one CTA an SM.
   __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
@@ -2050,7 +2051,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStre
   constexpr bool kBehind = sizeof...(behind) > 0;
   const int64_t all = plan.clusters * p.batches * plan.cluster_size, room = gpu.sms * kCtasPerSm;
   const int64_t blocks = kBehind && plan.cluster_size == 1 ? std::min(all, room) : all;
-  launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), plan.cluster_size, kBehind, stream}, p, plan, behind...);
+  launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), int(plan.cluster_size), kBehind, stream}, p, plan, behind...);
 }
 """
 
@@ -2310,7 +2311,9 @@ struct MmaLanes : OneGroup {
   __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) {
     return warp % 2 * kWarpMN + e / 4 / kWarpTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
   }
-  __device__ static int col(uint32_t warp, uint32_t lane, uint32_t e) { return warp / 2 * kWarpMN + e / 4 % kWarpTilesN * 8 + lane % 4 * 2 + e % 2; }
+  __device__ static int col(uint32_t warp, uint32_t lane, uint32_t e) {
+    return warp / 2 * kWarpMN + e / 4 % kWarpTilesN * 8 + lane % 4 * 2 + e % 2;
+  }
 };
 
 // ---- mma kernel: from shared memory to registers.
@@ -2488,7 +2491,8 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if (kSplitOperands<T> || is_masked(p))
     sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, memory.work, sum, exact);
-  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))   // the stages have been read: into what was multiplied
+  // The stages have been read: mma.sync has had their values. What has been written there need not be seen by others, and so no fence
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, memory.work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
 
@@ -2674,6 +2678,13 @@ struct TileQueue {
   unsigned long long* word;
   uint64_t launch;
 
+  // A word that counts for some other launch, or never did, is set right while the first tiles are computed: clusters that found it wrong
+  // when they wanted their next ones, all at once, would be in each other's way (5 us).
+  __device__ void begin(uint32_t count) const {
+    uint64_t expected = 0, found;
+    while ((found = atomicCAS(word, expected, launch)) != expected && found - launch > count) expected = found;
+  }
+
   // How many of `count` have been taken before. The last one who asks leaves zero: a graph that is launched again begins anew.
   __device__ uint32_t take(uint32_t count) const {
     auto counts = [&](uint64_t value) { return value - launch <= count; };
@@ -2824,6 +2835,8 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
     if (warp == kProducerWarp) {
       if (elect_one()) produce<Policy>(h, shared, first);
     } else if (warp == kProducerWarp + 1) {
+      if (!Policy::kTakesFirst && h.clusters < h.tiles.count && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
+      __syncwarp();
       if (has_work) write_zeros_above<Policy>(h, number * Policy::kCtas + rank);
     } else {
       Policy::own_role(h, shared, first, warp);
