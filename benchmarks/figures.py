@@ -44,7 +44,7 @@ def curve(axes, rows, side, value, **style):
 
 
 def draw_curves(axes, peers, value, limits=()):
-    rows = [row for row in peers["rows"] if row["dtype"] == "float32"]
+    rows = [row for row in tables.quiet(peers["rows"]) if row["dtype"] == "float32"]
     for side, (name, colour, width) in SIDES.items():
         curve(axes, rows, side, value, label=name, color=colour, linewidth=width, marker="o", markersize=4, zorder=2 + width)
     for part, (name, dashes) in LIMITS.items():

@@ -62,6 +62,11 @@ def disturbed(side):
     return side["median_us"] > FAR * side["p10_us"]
 
 
+def quiet(rows):
+    """Those in which neither the reference nor ours was disturbed."""
+    return [row for row in rows if not disturbed(row["reference"]) and not disturbed(row["ours"])]
+
+
 def quiet_ratio(value, *sides):
     """The ratio of sides that were measured together; none where one was disturbed."""
     return "–" if any(map(disturbed, sides)) else ratio(value)
@@ -140,14 +145,14 @@ PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
 
 
 def peers(rows):
-    """The README's table: times, and the errors of who is not float32 and of ours."""
+    """The README's table: times, where nobody disturbed them, and the errors of who is not float32 and of ours."""
     cells = {"N (times in µs)": with_dtype}
     for side, name in PEER_NAMES.items():
         inexact = side in ("tf32", "ours")
         told = (lambda side: f"{median(side)} ({error(side['norm_error'])})") if inexact else median
         cells |= of_side(told, (name + " (error)" * inexact, side))
     cells["ratio"] = lambda row: ratio(row["ratio"])
-    return columns(cells)([row for row in rows if row["N"] != PEERS_LEFT_OUT])
+    return columns(cells)([row for row in quiet(rows) if row["N"] != PEERS_LEFT_OUT])
 
 
 def peers_errors(rows):
@@ -296,8 +301,7 @@ def product_label(row, suite):
 
 def wanted(asked, *records):
     """What was asked for, what it is, and why it is less."""
-    rows = {product_label(row, suite): row for suite, rows in zip(WANTED_SUITES, records, strict=True) for row in rows}
-    rows = {label: row for label, row in rows.items() if not disturbed(row["reference"]) and not disturbed(row["ours"])}
+    rows = {product_label(row, suite): row for suite, rows in zip(WANTED_SUITES, records, strict=True) for row in quiet(rows)}
     asked = [(each, rows[each["product"]]["ratio"]) for each in asked if each["product"] in rows]
     cells = [[each["product"], ratio(each["ratio"]), ratio(is_), "met" if is_ >= each["ratio"] else each["why"]] for each, is_ in asked]
     return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], cells)
