@@ -373,8 +373,8 @@ inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long a
 }
 """
 
-# Clusters that take `count` tiles and then find none: each number comes once, whatever stood in the word, whether or not clusters begin, and
-# when; and once more, as a graph has it.
+# Clusters that take `count` tiles and then find none: each number comes once, whatever stood in the word, whether or not clusters begin,
+# and when; and once more, as a graph has it.
 QUEUE_MAIN = r"""
 int main(int, char** arguments) {
   const uint32_t clusters = std::atoi(arguments[1]), count = std::atoi(arguments[2]), all = count + clusters;
@@ -400,7 +400,7 @@ int main(int, char** arguments) {
           if (number >= all || times[number]++) return std::printf("number %u, turn %d, replay %d\n", number, turn, replay), 1;
       for (uint32_t number = 0; number < all; ++number)
         if (!times[number]) return std::printf("nobody took number %u, turn %d, replay %d\n", number, turn, replay), 1;
-      if (word != 0 && word != launch) return std::printf("the word is left at %llu, the launch is %llu\n", word, (unsigned long long)launch), 1;
+      if (word != 0 && word != launch) return std::printf("the word is left at %llu\n", word), 1;
     }
   }
   std::puts("all holds");
