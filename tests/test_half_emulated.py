@@ -379,7 +379,7 @@ QUEUE_MAIN = r"""
 int main(int, char** arguments) {
   const uint32_t clusters = std::atoi(arguments[1]), count = std::atoi(arguments[2]), all = count + clusters;
   std::mt19937_64 random(clusters * 1000 + count);
-  for (int turn = 0; turn < 300; ++turn) {
+  for (int turn = 0; turn < 60; ++turn) {
     const uint64_t launch = random();
     unsigned long long word = turn % 4 == 0 ? 0 : turn % 4 == 1 ? launch - 1 - turn : turn % 4 == 2 ? random() : launch + all + 1;
     const TileQueue queue = {&word, launch};
