@@ -196,7 +196,7 @@ def build(model, folder, types):
         emulation.PRODUCT,
         MAIN,
     ]
-    return host_program(folder, "pairs_kernel", parts)
+    return host_program(folder, "pairs_kernel", parts, optimise="-O3")
 
 
 def caller(program):
