@@ -405,15 +405,15 @@ struct SplitPlan {
   int64_t clusters;               // of one product
 
   // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
-  // But each has a start and an end: no less than two k-blocks, and of few none. Measured, on an H200, with room for `at_once` clusters,
-  // `first` of them one CTA an SM.
+  // But each has a start and an end: so none is shorter than two k-blocks, and short tiles are not shared. Measured, on an H200, with room
+  // for `at_once` clusters, `first` of them one CTA an SM.
   __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
     const int depth = ceil_div(p.k, block_k), edge = kBlock / block_k;   // in k-blocks, as lengths are
     auto length = [&](int group) { return tile_order.length_of(group, depth, edge); };
     const int64_t even = room ? p.batches * tile_order.work(depth, edge) / room : depth;
-    const int worth = block_k == kBlock ? 5 : 3;   // of 16 bits k-blocks take the least time
+    const int worth = block_k == kBlock ? 5 : 3;   // sharing: k-blocks of 16 bits take the least time
     for (int64_t longest = std::max<int64_t>(2, even); longest < length(0) && length(0) >= worth; longest += 1 + longest / 32) {
       int64_t by_all = 0, by_half = 0;
       for (int group = 0; group < tile_order.groups() && length(group) > longest; ++group)
@@ -693,7 +693,6 @@ __device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer 
 
 // The two halves of a barrier of the cluster. Relaxed: it publishes nothing. All threads of a warp come together.
 __device__ inline void cluster_arrive_relaxed() { stress_delay(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ inline void cluster_arrive() { stress_delay(); asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { stress_delay(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // ---- PTX: hints to the compiler.
@@ -2730,13 +2729,17 @@ struct OperandsAt {   // what a policy's producer keeps of a tile's operands
 
 // ---- Skeleton: tiles.
 
+// Whether clusters take tiles from the queue: else each has its only one by its number.
+template <typename Policy>
+__device__ inline bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.clusters < h.tiles.count; }
+
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
 // place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
 // once in each tile of a triangle, but for a lower half that is empty.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
-  if (!Policy::kTakesFirst && h.clusters >= h.tiles.count) return {-1};   // each cluster has had its only one
+  if (!has_queue<Policy>(h)) return {-1};
   barrier_wait(&shared.next_full[round % kQueued], round / kQueued % 2);
   return shared.next[round % kQueued];
 }
@@ -2744,7 +2747,7 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
 // A thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
-  if (!Policy::kTakesFirst && h.clusters >= h.tiles.count) return;
+  if (!has_queue<Policy>(h)) return;
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
@@ -2836,7 +2839,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
     if (warp == kProducerWarp) {
       if (elect_one()) produce<Policy>(h, shared, first);
     } else if (warp == kProducerWarp + 1) {
-      if (!Policy::kTakesFirst && h.clusters < h.tiles.count && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
+      if (!Policy::kTakesFirst && has_queue<Policy>(h) && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
       __syncwarp();
       if (has_work) write_zeros_above<Policy>(h, number * Policy::kCtas + rank);
     } else {

@@ -254,7 +254,6 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
 inline uint32_t block_rank_in_cluster() { return current->block->rank; }
 inline uint32_t cluster_id_in_grid() { return cluster->number; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met; }
-inline void cluster_arrive() { cluster_arrive_relaxed(); }
 inline void cluster_wait() {   // nobody arrives once more before all have come
   const int all = cluster->size * block_threads * current->met;
   wait_until([=] { return cluster->came >= all; });
