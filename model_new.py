@@ -32,10 +32,10 @@ initialises CUDA. So processes that are to use a GPU have to be spawned, not for
 Map, top to bottom:
 
     1  CUDA source     types and launchers (shared with the binding), schedule (which tile, which k), PTX, elements (zeros, element types),
-                       packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores) and sums that are not
-                       finite, once more; tiles of 64 x 64 and the two kernels that share them, tf32 (small float32 products) and mma
-                       (Ampere on); what runs behind the Hopper kernel; the skeleton of Hopper's kernels and its policies, half
-                       precision and Pairs (float32: the Hopper kernel); symmetric results; which kernel computes
+                       packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores), tiles of 64 x 64 and
+                       the two kernels that share them, tf32 (small float32 products) and mma (Ampere on); what runs behind the
+                       Hopper kernel; the skeleton of Hopper's kernels and its policies, half precision and Pairs (float32: the
+                       Hopper kernel); symmetric results; which kernel computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
     4  KernelBench     ModelNew and its siblings
@@ -1575,6 +1575,7 @@ constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // o
 template <typename T, bool kKMajor, typename Layout, bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
   static constexpr bool kIsKMajor = kKMajor;
+  static constexpr int kCopiers = kThreads;
   static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
   static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;   // of a thread; between them
   const T* next;              // this thread's first chunk of the k-block that is copied next
@@ -1686,17 +1687,18 @@ __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, in
   return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : Copier::kIsKMajor ? ahead : at];
 }
 
-// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. A CTA's warps may be
-// several groups, which sum k in turns. float32 is summed in chains of at most 64 terms: errors do not grow as those of one long sum.
+// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. The warps of all threads
+// that copy may be several groups, which sum k in turns. float32 is summed in chains of at most 64 terms: errors do not grow as those of
+// one long sum.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
-  constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]);
+  constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]), kThreads = XCopier::kCopiers;
   XCopier x_copier(x, k_begin, shared_address(memory.stage[0][0]));
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
   Acc chain[kCount] = {};
   UNROLL for (int u = 0; u < kCount; ++u) sum[u] = 0;
-  __syncthreads();   // whoever used the memory before has done with it
+  named_barrier_sync<kThreads>(0);   // whoever used the memory before has done with it
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
     // Start the copies of the next k-block, and wait for this one
@@ -1706,7 +1708,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     cp_async_commit_group();
     if (k0 < k_begin) continue;
     cp_async_wait_group<1>();
-    __syncthreads();
+    named_barrier_sync<kThreads>(0);
     // Multiply
     auto& part = sizeof(Acc) == 4 ? chain : sum;
     const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
@@ -1736,14 +1738,14 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       multiply(std::true_type());
     if constexpr (sizeof(Acc) == 4)
       if ((next - k_begin) % 64 == 0 || next >= k_end) end_chain(chain, sum);
-    __syncthreads();   // the stage has been read
+    named_barrier_sync<kThreads>(0);   // the stage has been read
   }
 }
 
 // ---- Exact path: a tile.
 
-constexpr int kExactRows = 32;       // of a tile, which are summed at a time
-constexpr int kExactThreads = 512;   // few CTAs have to do with what is not finite: so many warps
+constexpr int kExactThreads = 256;
+constexpr int kExactRows = 16;   // of a tile, which are summed at a time
 
 // What is read at once meets no bank conflict, be it 16 bytes of every fourth line or, MN-major, neighbours in memory.
 template <bool kKMajor>
@@ -1779,7 +1781,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = Lanes::group(warp), thread = threadIdx.x % Lanes::kGroupThreads;
   UNROLL for (int row = 0; row < Lanes::kRows; ++row) {
     UNROLL for (int c = 0; c < Lanes::kNear; ++c) of_group[group][thread].v[c] = sum[row * Lanes::kNear + c];
-    __syncthreads();
+    named_barrier_sync<kExactThreads>(0);
     const int m = x.first_line + Lanes::row(warp, lane, row * Lanes::kNear);
     UNROLL for (int c = 0; c < Lanes::kNear; ++c) {
       const int n = y.first_line + Lanes::col(warp, lane, c);
@@ -1787,7 +1789,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
       UNROLL for (int from = 1; from < Lanes::kGroups; ++from) total += of_group[from][thread].v[c];
       if (group == row && m < p.m && n < p.n) narrow(p.c_lower && n > m ? 0 : total, work.c[m * p.c_row + n * p.c_col]);
     }
-    __syncthreads();   // they have been read
+    named_barrier_sync<kExactThreads>(0);   // they have been read
   }
 }
 
@@ -1853,60 +1855,6 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
 void launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream) {
   const Launch launch(ceil_div(p.n, kBlock) * p.batches, kBlock, 0, 1, false, stream);
   type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, unit) : launch_kernel<invert_blocks<float>>(launch, p, unit);
-}
-"""
-
-# ---- Sums that are not finite, once more: behind the half-precision kernel. -------------------------------------------
-#
-# Zeros of masked blocks meet Inf in the tensor cores. So boxes of C with a sum that is not finite are summed again, on the exact path.
-_CUDA_AGAIN = r"""
-// The boxes of C, 64 x 64, in which a sum is not finite. The word has the launch's number above their count: nothing is cleared beforehand.
-struct NonFinite {
-  uint64_t* word;
-  uint32_t* taken;      // parts of boxes
-  uint32_t* boxes;      // by number, row by row in each product of the batch
-  uint32_t tag, room;   // the launch's number, not zero; how many boxes C has
-  __device__ void add(uint32_t box) const {
-    const uint64_t none = uint64_t(tag) << 32;
-    uint64_t found = *word, assumed, listed;   // the last: the word as this launch sees it
-    do {
-      assumed = found, listed = found >> 32 == tag ? found : none;
-      found = atomicCAS(reinterpret_cast<unsigned long long*>(word), assumed, listed + 1);
-    } while (found != assumed);
-    if (listed == none) *taken = 0;
-    const uint32_t at = uint32_t(listed);
-    if (at < room) boxes[at] = box;
-  }
-  __device__ uint32_t count() const {
-    const uint64_t now = *word;
-    return now >> 32 == tag ? min(uint32_t(now), room) : 0;
-  }
-};
-
-// Where all sums were finite there is nothing to do.
-template <typename T, bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(kExactThreads, 1) sum_again(const __grid_constant__ Product p, const NonFinite list) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ ExactMemory memory;
-  __shared__ uint32_t next;
-  launch_dependent_grids();
-  grid_dependency_wait();
-  constexpr int kParts = kBlock / kExactRows;   // of a box: one Inf makes few boxes
-  const uint32_t parts = kParts * list.count();
-  for (; parts; __syncthreads()) {
-    if (threadIdx.x == 0) next = atomicAdd(list.taken, 1u);
-    __syncthreads();
-    const uint32_t number = next, rows = ceil_div(p.m, kBlock), cols = ceil_div(p.n, kBlock);
-    if (number >= parts) {   // the last CTA leaves the list empty, for a graph that is launched again
-      if (threadIdx.x == 0 && number == parts + gridDim.x - 1) *list.word = 0;
-      return;
-    }
-    const uint32_t box = list.boxes[number / kParts];
-    const int i = box / cols % rows, j = box % cols, batch = int(box / cols / rows);
-    if ((j <= i || !p.c_lower) && batch < p.batches)
-      exact_rows<T, kXKMajor, kYKMajor>(p, tile_of(p, kBlock, i, j), number % kParts * kExactRows, batch, memory);
-  }
-#endif
 }
 """
 
@@ -2706,7 +2654,7 @@ struct TileQueue {
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
 //   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
-//   prepare, has_work, is_left_out, operands_of, load, compute, own_role, result
+//   prepare, has_work, is_left_out, operands_of, load, compute, finish, own_role, result
 template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory own;
@@ -2834,6 +2782,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
     ClusterTile tile = first;
     for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
       Policy::compute(h, shared, tile, round, at);
+    Policy::finish(h, shared);
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
     if (warp == kProducerWarp) {
@@ -2894,10 +2843,11 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
-# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in a launch, and one for sums that are not finite.
+# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
 #
 # A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings
-# boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C.
+# boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C. Zeros of masked blocks meet Inf in the
+# tensor cores: so boxes of C with a sum that is not finite are summed again at the end, on the exact path, by whichever CTAs are done.
 _CUDA_HALF = r"""
 #include <random>
 
@@ -2908,9 +2858,40 @@ constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consum
 // Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
 
+// The boxes of C, 64 x 64, in which a sum is not finite, by parts that nobody has begun to sum again: a bit each. A word has the launch's
+// number above its bits: so nothing is cleared beforehand. In the end no bit is left, for a graph that is launched again.
+struct NonFinite {
+  static constexpr int kParts = kBlock / kExactRows, kBoxes = 32 / kParts;   // of a box; of a word
+  volatile uint64_t* found;   // a word that has the launch's number, too, once there has been one
+  unsigned long long* words;
+  uint32_t tag, count;        // the launch's number; how many words
+  __device__ uint32_t bits(uint64_t word) const { return word >> 32 == tag ? uint32_t(word) : 0; }
+  __device__ uint32_t bits_of(uint32_t word) const { return bits(*static_cast<volatile unsigned long long*>(words + word)); }
+  __device__ void add(uint32_t box) const {
+    const uint32_t parts = ((1u << kParts) - 1) << box % kBoxes * kParts;
+    unsigned long long* const word = words + box / kBoxes;
+    uint64_t now = *word, assumed;
+    do
+      assumed = now, now = atomicCAS(word, assumed, uint64_t(tag) << 32 | bits(assumed) | parts);
+    while (now != assumed);
+    *found = uint64_t(tag) << 32;
+  }
+  // Takes a part that is in a word, and returns its bit, or -1: there is none. CTAs that ask at once begin with different bits.
+  __device__ int take(uint32_t word, uint32_t cta) const {
+    for (uint32_t now = bits_of(word); now;) {
+      const uint32_t turned = __funnelshift_r(now, now, cta);
+      const int bit = (__ffs(turned) - 1 + cta) % 32;
+      now = bits(atomicAnd(words + word, ~(1ull << bit)));
+      if (now >> bit & 1) return bit;
+    }
+    return -1;
+  }
+};
+
 struct HalfProduct {
   CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
-  Product p;          // x_batch and y_batch in units of the tensor maps' third dimension
+  int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // those of p, in units of the third dimension
+  Product p;
   Tiles tiles;
   TileQueue queue;
   int clusters;
@@ -3009,18 +2990,21 @@ struct Half {
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
     uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
     uint64_t sums_written;              // by all consumer warps of the CTAs that share a tile's k
+    int word, part;                     // of NonFinite: what the CTA sums again
+    bool unfinished[2];                 // whether there may be something, as a consumer warpgroup knows
   };
 
   static __device__ void prepare(const HalfProduct& h, Shared& shared, int lane) {
     if (lane == 0) prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
     if (lane < kStages) barrier_init(&shared.own.landed[lane], 1);
     if (lane == 0) barrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
+    if (lane < 2) shared.own.unfinished[lane] = false;
   }
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
   static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
-    return {int(batch_offset(h.p, h.p.x_batch, tile.batch)), int(batch_offset(h.p, h.p.y_batch, tile.batch))};
+    return {int(batch_offset(h.p, h.x_batch, tile.batch)), int(batch_offset(h.p, h.y_batch, tile.batch))};
   }
 
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
@@ -3046,7 +3030,7 @@ struct Half {
     at.advance();
   }
 
-  // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: sum_again.
+  // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: see finish.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
     if (!is_masked(h.p) || warp < kFirstMaskWarp) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
@@ -3109,6 +3093,7 @@ struct Half {
 
     const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
     uint16_t* const c = result(h, tile.batch);
+    const uint64_t found = is_masked(h.p) ? *h.non_finite.found : 0;   // it comes while C is written
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
     auto store = [&](int place, int u, float* sum) {
       if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
@@ -3134,18 +3119,55 @@ struct Half {
         store(0, box / 2, total);
       }
     }
-    if (threadIdx.x % 128 == 0) {
+    if (__builtin_expect(again, 0)) {
+      __threadfence();   // whoever sums a box again writes it after this warpgroup
+      named_barrier_sync<128>(kConsumerTeam + group);
       const uint32_t first = (uint32_t(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
-      for (; again; again &= again - 1) h.non_finite.add(first + __ffs(again) - 1);
+      for (uint32_t left = threadIdx.x % 128 == 0 ? again : 0; left; left &= left - 1) h.non_finite.add(first + __ffs(left) - 1);
+      __syncwarp();
+    }
+    if (threadIdx.x % 128 == 0 && (again || found >> 32 == h.non_finite.tag)) shared.own.unfinished[group] = true;
+  }
+
+  // What is not finite by now, found by whichever CTA, is summed again by the consumers of those that are done. Nothing is left: a CTA that
+  // finds something later is not done. Tiles come the longest first, so that this is soon done.
+  static __device__ void finish(const HalfProduct& h, Shared& shared) {
+    if (!is_masked(h.p)) return;
+    named_barrier_sync<kExactThreads>(kConsumersTeam);
+    if (!shared.own.unfinished[0] && !shared.own.unfinished[1]) return;
+    const int words = h.non_finite.count, start = int(blockIdx.x * int64_t(words) / gridDim.x);   // CTAs look in other places first
+    auto& own = shared.own;
+    auto& memory = *reinterpret_cast<ExactMemory*>(own.stage[kStages - 1]);
+    static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kStages * sizeof(own.stage[0]) >= 256 * 256 + sizeof(memory),
+                  "peers may still read the first stages");
+    auto word_at = [&](int at) { return at + start < words ? at + start : at + start - words; };
+    auto look = [&] {   // a thread sees one word of 256: the first of them that has a bit, counted from `start`
+      int at = threadIdx.x;
+      while (at < words && !h.non_finite.bits_of(word_at(at))) at += kExactThreads;
+      return at;
+    };
+    for (int at; named_barrier_or<kExactThreads>(kConsumersTeam, (at = look()) < words);) {
+      if (threadIdx.x == 0) own.word = words;
+      named_barrier_sync<kExactThreads>(kConsumersTeam);
+      if (at < words) atomicMin(&own.word, at);
+      named_barrier_sync<kExactThreads>(kConsumersTeam);
+      const int word = word_at(own.word);
+      if (threadIdx.x == 0) own.part = h.non_finite.take(word, blockIdx.x), __threadfence();
+      named_barrier_sync<kExactThreads>(kConsumersTeam);
+      if (own.part < 0) continue;
+      const uint32_t box = word * NonFinite::kBoxes + own.part / NonFinite::kParts, rows = h.tiles.m_blocks, cols = ceil_div(h.p.n, kBlock);
+      const int row = box / cols % rows, batch = box / cols / rows;
+      const int begin = own.part % NonFinite::kParts * kExactRows;
+      exact_rows<T, !kMajorX, !kMajorY>(h.p, tile_of(h.p, kBlock, row, int(box % cols)), begin, batch, memory);
     }
   }
 };
 
 // ---- Half precision: launching.
 
-// The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; batch_strides become numbers of steps.
+// The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; `steps` become the strides in such.
 static CUtensorMap encode_map(const void* data, ElementType type, const OperandLayout& layout, int lines, int depth, const Product& p,
-                              int64_t (&batch_strides)[kMaxBatchDims]) {
+                              const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
@@ -3160,16 +3182,16 @@ static CUtensorMap encode_map(const void* data, ElementType type, const OperandL
   const int64_t unit = batch_unit(p, batch_strides);
   cuuint64_t batches = 1;
   for (int d = 0; d < p.batch_dims; ++d) {
-    batch_strides[d] = unit ? batch_strides[d] / unit : 0;
-    batches += (p.batch_size[d] - 1) * batch_strides[d];
+    steps[d] = unit ? batch_strides[d] / unit : 0;
+    batches += (p.batch_size[d] - 1) * steps[d];
   }
   const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
   const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit ? unit : 8) * 2};
-  const cuuint32_t box[] = {kBlock, kBlock, 1}, steps[] = {1, 1, 1};
+  const cuuint32_t box[] = {kBlock, kBlock, 1}, every[] = {1, 1, 1};
   const CUtensorMapDataType element = type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
   check(static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
-      encode(&map, element, 3, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode(&map, element, 3, const_cast<void*>(data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)));
   return map;
 }
@@ -3181,15 +3203,11 @@ static uint64_t number_of_launch() {
   return next += 2ull << 32;
 }
 
-struct HalfWorkspace {
-  unsigned long long next_tile;   // TileQueue's word
-  uint64_t non_finite;            // of products with masks, as all below: NonFinite's word, its `taken`, and as many boxes as C has
-  uint32_t taken, boxes[1];
-};
-static int64_t box_count(const Product& p) { return p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock); }
-static int64_t half_workspace_bytes(const Product& p) {
-  return is_masked(p) ? offsetof(HalfWorkspace, boxes) + box_count(p) * sizeof(uint32_t) : sizeof(HalfWorkspace::next_tile);
+// The workspace: TileQueue's word, NonFinite's `found` and, of products with masks, its words.
+static int64_t non_finite_words(const Product& p) {
+  return is_masked(p) ? (p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) - 1) / NonFinite::kBoxes + 1 : 0;
 }
+static int64_t half_workspace_bytes(const Product& p) { return (2 + non_finite_words(p)) * sizeof(uint64_t); }
 
 static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const HalfPlan plan(p, gpu);
@@ -3197,12 +3215,12 @@ static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void
   if (plan.apart) launch_half(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
-  auto* const at = static_cast<HalfWorkspace*>(workspace);
-  h.queue = {&at->next_tile, number_of_launch()};
-  if (is_masked(p)) h.non_finite = {&at->non_finite, &at->taken, at->boxes, uint32_t(h.queue.launch >> 32), uint32_t(box_count(p))};
+  auto* const words = static_cast<unsigned long long*>(workspace);
+  h.queue = {words, number_of_launch()};
+  h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), words + 2, uint32_t(h.queue.launch >> 32), uint32_t(non_finite_words(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
-  h.x = encode_map(p.x, type, x, p.m, p.k, p, h.p.x_batch);
-  h.y = encode_map(p.y, type, y, p.n, p.k, p, h.p.y_batch);
+  h.x = encode_map(p.x, type, x, p.m, p.k, p, p.x_batch, h.x_batch);
+  h.y = encode_map(p.y, type, y, p.n, p.k, p, p.y_batch, h.y_batch);
   with_constant(type == kBFloat16, [&](auto is_bfloat16) {
     using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
     with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
@@ -3211,10 +3229,6 @@ static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void
         const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
         launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
       });
-      if (!is_masked(p)) return;
-      const int64_t parts = kBlock / kExactRows * tile_count(p, kBlock) * p.batches;
-      const Launch launch(std::min<int64_t>(gpu.sms, parts), kExactThreads, 0, 1, true, stream);
-      launch_kernel<sum_again<T, !major_x, !major_y>>(launch, p, h.non_finite);
     });
   });
 }
@@ -3565,6 +3579,7 @@ struct Pairs {
   }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
   static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
+  static __device__ void finish(const PairsProduct&, Shared&) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 
   // Which blocks a CTA's k-block has, and what it ends. Of hi alone no tile has more than one chain.
@@ -4271,7 +4286,7 @@ _PATH = _PATHS[_wanted]
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_AGAIN, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
+_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
 _CUDA_SOURCES += [_CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
 _BUILD_SECONDS = 26  # measured on 16 cores; what the first import tells the user to expect

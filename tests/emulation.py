@@ -140,8 +140,9 @@ void make_context(Context& context, char* stack, size_t size, void (*begin)()) {
 void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
 #endif
 
-struct Rendezvous {   // of so many threads, again and again
+struct Rendezvous {   // of so many threads, again and again; whether any has voted for something, this time and the last
   int came = 0, turn = 0;
+  bool vote = false, any = false;
 };
 struct Warp {
   Rendezvous meeting;
@@ -151,7 +152,6 @@ struct Block {
   int rank;
   unsigned char* memory;
   Rendezvous meeting;
-  int votes[2] = {};
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // of named barriers
   std::vector<struct Thread*> threads;
@@ -205,7 +205,7 @@ void wait_until(const Condition& holds) {
 void meet(Rendezvous& meeting, int threads) {
   const int turn = meeting.turn;
   if (++meeting.came == threads)
-    meeting.came = 0, ++meeting.turn;
+    meeting.came = 0, ++meeting.turn, meeting.any = std::exchange(meeting.vote, false);
   else
     wait_until([&] { return meeting.turn != turn; });
 }
@@ -218,15 +218,15 @@ void named_barrier_sync(int team) {
   meet(current->block->teams[team], kThreads);
 }
 inline int fresh_thread_index() { return current->x; }
-int __syncthreads_or(int vote) {
-  Block& block = *current->block;
-  const int turn = block.meeting.turn;
-  block.votes[turn % 2] |= vote;
-  __syncthreads();
-  const int result = block.votes[turn % 2];
-  __syncthreads();
-  block.votes[turn % 2] = 0;
-  return result;
+bool meet_or(Rendezvous& meeting, int threads, bool vote) {
+  meeting.vote |= vote;
+  meet(meeting, threads);
+  return meeting.any;
+}
+int __syncthreads_or(int vote) { return meet_or(current->block->meeting, block_threads, vote); }
+template <int kThreads>
+bool named_barrier_or(int team, bool vote) {
+  return meet_or(current->block->teams[team], kThreads, vote);
 }
 template <typename T>
 T __shfl_sync(uint32_t, T value, int lane) {
@@ -591,6 +591,8 @@ int run_product(char** arguments, const Compute& compute) {
             narrow(static_cast<float>(v), of->at(batch, row, col));
           }
   if (kind == 4) narrow(INFINITY, x.at(0, x.rows - 1, x_mask == kUpper ? x.cols - 1 : 0));
+  for (int batch = 0; kind == 6 && batch < batches; ++batch)
+    for (int row = 0; row < x.rows; ++row) narrow(INFINITY, x.at(batch, row, min(row, x.cols - 1)));
 
   Product p = {};
   p.m = m, p.n = n, p.k = k, p.contraction = contraction;

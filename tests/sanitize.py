@@ -129,7 +129,6 @@ OTHERS = (
     "tril(X L)",  # Y and C: columns that become shorter
 )
 NAMED = (
-    "sum_again",
     "exact",
     "tf32",
     "tile_product",

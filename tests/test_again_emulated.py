@@ -1,5 +1,4 @@
-"""What is summed a second time, and what is added afterwards, without a GPU; see emulation.py: the boxes of C whose sums are not finite,
-from the list of them, and the corrections of outliers, which are formed apart and added once."""
+"""What is added afterwards, without a GPU; see emulation.py: the corrections of outliers, which are formed apart and added once."""
 
 import emulation
 import pytest
@@ -13,103 +12,6 @@ def cut(text, begin, end):
     """The part of a section from `begin` to `end`, which must be there."""
     assert text.count(begin) == 1 and text.count(end) == 1, (begin, end)
     return text[text.index(begin) : text.index(end)]
-
-
-# ---- Sums that are not finite. ---------------------------------------------------------------------------------------
-
-AGAIN = r"""
-#define __shared__ static   // one CTA runs after the other
-struct {
-  unsigned x;
-} gridDim;
-inline void grid_dependency_wait() {}
-inline void launch_dependent_grids() {}
-inline uint32_t atomicAdd(uint32_t* at, uint32_t value) { return std::exchange(*at, *at + value); }
-inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
-  return *at == assumed ? std::exchange(*at, value) : *at;
-}
-"""
-
-AGAIN_OF = r"""
-template <typename T>
-void sum_again_of(const Product& p, const NonFinite& list) {
-  if (p.x_col == 1) p.y_row == 1 ? sum_again<T, true, true>(p, list) : sum_again<T, true, false>(p, list);
-  else p.y_row == 1 ? sum_again<T, false, true>(p, list) : sum_again<T, false, false>(p, list);
-}
-"""
-
-
-def again(model):
-    """The source of the kernel, and sum_again_of, which takes the template for a product."""
-    declaration = "__shared__ ExactMemory memory;"
-    assert model._CUDA_AGAIN.count(declaration) == 1
-    kernel = model._CUDA_AGAIN.replace(declaration, "auto& memory = *reinterpret_cast<ExactMemory*>(current->block->memory);")
-    return AGAIN + kernel + AGAIN_OF
-
-
-# Every box of C is listed, of a lower or symmetric one those on or below the diagonal, in an order of its own and over what the workspace
-# held before; C holds zeros where it has them and else NaN. Then a few CTAs sum them again, twice: a graph may be launched again.
-AGAIN_MAIN = r"""
-template <typename T>
-int run_type(char** arguments) {
-  return run_product<T>(arguments, [&](const Product& p) {
-    T* const c = static_cast<T*>(const_cast<void*>(static_cast<const void*>(p.c)));
-    const int rows = ceil_div(p.m, kBlock), cols = ceil_div(p.n, kBlock);
-    std::vector<uint32_t> boxes(p.batches * rows * cols, 0xFFFFFFFFu);
-    uint64_t word = 0x123456789ABCDEFull;
-    uint32_t taken = 77;
-    const NonFinite list = {&word, &taken, boxes.data(), 0xFEDCBA99u, static_cast<uint32_t>(boxes.size())};
-    for (int launch = 0; launch < 2; ++launch) {
-      if (list.count() != 0) fail("what the workspace held before counts");
-      gridDim.x = 3;
-      body = [&] { sum_again_of<T>(p, list); };
-      for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory>(cta, 1, kExactThreads);
-      for (int batch = 0; batch < p.batches; ++batch)
-        for (int row = 0; row < p.m; ++row)
-          for (int col = 0; col < p.n; ++col)
-            narrow(has_zeros(p) && col > row ? 0.0f : NAN, c[batch * p.c_batch[0] + row * p.c_row + col * p.c_col]);
-      uint32_t listed = 0;
-      for (int col = cols - 1; col >= 0; --col)
-        for (int row = p.c_lower ? col : 0; row < rows; ++row)
-          for (int batch = 0; batch < p.batches; ++batch) list.add((batch * rows + row) * cols + col), ++listed;
-      if (list.count() != listed) fail("the list has lost boxes");
-      for (int cta = 0; cta < 3; ++cta) run_cluster<ExactMemory>(cta, 1, kExactThreads);
-      if (word != 0) fail("the list is not left empty");
-    }
-  });
-}
-
-int main(int, char** arguments) {
-  return std::atoi(arguments[13]) == kFloat16 ? run_type<__half>(arguments) : run_type<__nv_bfloat16>(arguments);
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def run_again(model, tmp_path_factory):
-    """run_again(contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), again(model), emulation.PRODUCT, AGAIN_MAIN]
-    return host_program(tmp_path_factory.mktemp("again"), "again", parts, optimise="-Og")
-
-
-@pytest.mark.parametrize("dtype", [2, 3], ids=["float16", "bfloat16"])
-@pytest.mark.parametrize(
-    ("contraction", "structure"), [f for f in FAMILY if f[1] != 0], ids=[n for f, n in zip(FAMILY, FAMILY_NAMES, strict=True) if f[1] != 0]
-)
-def test_boxes_are_summed_again(run_again, contraction, structure, dtype):
-    for N, batches, kind in ((70, 2, 4), (150, 1, 4), (129, 1, 0)):
-        by_rows = (N + dtype) % 2
-        run_again(contraction, structure, N, N, N, batches, by_rows, by_rows, 1 - by_rows, 1, 1, kind, dtype)
-
-
-@pytest.mark.parametrize("name", [name for name, (_, structure) in MASKED.items() if any(masks(structure)[:2])])
-def test_boxes_of_every_mask_are_summed_again(run_again, name):
-    contraction, structure = MASKED[name]
-    block = constant("_CUDA_SCHEDULE", "kBlock")
-    for dtype, kind in ((2, 4), (3, 0)):
-        sizes = sizes_for(structure, 2 * block + 1, block + 6)
-        run_again(contraction, structure, *sizes, dtype - 1, dtype - 2, dtype - 2, 3 - dtype, 1, 1, kind, dtype)
 
 
 # ---- Outliers. -------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """The half-precision kernel without a GPU; see emulation.py: its barriers, its queue, tensor maps and wgmma on operands as they lie in
-shared memory, with copies that come, and products that are done, at once or as late as may be. Then sum_again."""
+shared memory, with copies that come, and products that are done, at once or as late as may be; and what is not finite, summed again."""
 
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, masks, sizes_for
-from test_again_emulated import again, cut
+from test_again_emulated import cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("half emulated")]
 
@@ -15,7 +15,21 @@ struct BlockIndex {
   unsigned x;
 };
 #define blockIdx BlockIndex{static_cast<unsigned>(cluster->number * cluster->size + current->block->rank)}
+struct {
+  unsigned x;
+} gridDim;
 inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at + value); }
+inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at & value); }
+inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
+  return *at == assumed ? std::exchange(*at, value) : *at;
+}
+inline int atomicMin(int* at, int value) { return std::exchange(*at, std::min(*at, value)); }
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> by % 32);
+}
+inline void __threadfence() {}
+inline void grid_dependency_wait() {}
+inline void launch_dependent_grids() {}
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline void __nanosleep(int) {}
 inline void __trap() { fail("a trap"); }
@@ -48,19 +62,6 @@ template <int kRegisters>
 void warpgroup_reg_alloc() {}
 template <int kRegisters>
 void warpgroup_reg_dealloc() {}
-
-template <int kThreads>
-bool named_barrier_or(int team, bool condition) {
-  static bool votes[8][16][2];   // by CTA of the cluster, team and turn
-  auto& of_team = votes[current->block->rank][team];
-  Rendezvous& meeting = current->block->teams[team];
-  const int turn = meeting.turn % 2;
-  of_team[turn] |= condition;
-  meet(meeting, kThreads);
-  const bool any = of_team[turn];
-  of_team[1 - turn] = false;   // nobody is there yet: all have left it since they came here
-  return any;
-}
 
 // A tensor map: three dimensions of 16-bit elements, the nearest first; and its boxes of 64 x 64, in rows of 128 bytes with their swizzle.
 struct CUtensorMap {
@@ -150,16 +151,17 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
 # launched again. The first cluster takes all that it can before the next one begins.
 MAIN = r"""
 CUtensorMap map_of(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, const Product& p,
-                   int64_t (&batch)[kMaxBatchDims]) {
+                   const int64_t (&batch)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   const bool lines_first = k_stride != 1;
   CUtensorMap map = {static_cast<const uint16_t*>(data), {depth, lines, p.batches}, {1, line_stride, p.batch_dims ? batch[0] : 0}};
   if (lines_first) map = {map.data, {lines, depth, p.batches}, {1, k_stride, map.stride[2]}};
-  batch[0] = 1;
+  steps[0] = 1;
   return map;
 }
 
 template <typename Policy>
 void run(const HalfProduct& h, int ctas) {
+  gridDim.x = h.clusters * ctas;
   body = [&] { tile_product<Policy>({{h}}); };
   for (int number = 0; number < h.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads, {}, 1024);
 }
@@ -168,15 +170,15 @@ template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](const Product& p) {
     const HalfPlan plan(p, {std::atoi(arguments[14]), 90});
-    std::vector<uint32_t> boxes(p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock), 0xFFFFFFFFu);
+    const int64_t boxes = p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock);
+    std::vector<unsigned long long> words(is_masked(p) ? boxes / NonFinite::kBoxes + 1 : 0, 0x123456789ABCDEFull);
     unsigned long long queue = 0x123456789ABCDEFull;
-    uint64_t word = 0x123456789ABCDEFull;
-    uint32_t taken = 77;
+    uint64_t found = queue;
     HalfProduct h = {};
     h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
     h.queue = {&queue, 0xFEDCBA9876543210ull};
-    h.non_finite = {&word, &taken, boxes.data(), 0xFEDCBA99u, static_cast<uint32_t>(boxes.size())};
-    h.x = map_of(p.x, p.x_row, p.x_col, p.m, p.k, p, h.p.x_batch), h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, h.p.y_batch);
+    h.non_finite = {&found, words.data(), 0xFEDCBA99u, static_cast<uint32_t>(words.size())};
+    h.x = map_of(p.x, p.x_row, p.x_col, p.m, p.k, p, p.x_batch, h.x_batch), h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, p.y_batch, h.y_batch);
     const bool x = p.x_col != 1, y = p.y_row != 1, wide = h.tiles.edge == 4;
     for (int launch = 0; launch < 2; ++launch) {
       if (wide && x) y ? run<Half<T, 1, 1, 1>>(h, 2) : run<Half<T, 1, 0, 1>>(h, 2);
@@ -185,11 +187,12 @@ int run_type(char** arguments) {
       else y ? run<Half<T, 0, 1, 0>>(h, plan.ctas) : run<Half<T, 0, 0, 0>>(h, plan.ctas);
       if (plan.clusters < h.tiles.count && queue != 0 && queue != h.queue.launch)   // the latter by a cluster that began late
         fail("the queue is not left empty");
-      const bool infinite = std::atoi(arguments[12]) == 4 && is_masked(p);   // nothing else is listed: what NaN stands for has been masked
-      if ((h.non_finite.count() != 0) != infinite) fail("boxes are listed that are finite, or none where one is not");
-      gridDim.x = 2;
-      body = [&] { sum_again_of<T>(p, h.non_finite); };
-      for (int cta = 0; cta < 2 && is_masked(p); ++cta) run_cluster<ExactMemory>(cta, 1, kExactThreads);
+      // Nothing else is summed again: what NaN stands for has been masked
+      const bool infinite = std::atoi(arguments[12]) >= 4 && is_masked(p);
+      int64_t were = 0, left = 0;
+      for (const uint64_t word : words) were += word >> 32 == h.non_finite.tag, left += h.non_finite.bits(word) != 0;
+      if ((were != 0) != infinite) fail("boxes are summed again that are finite, or none where one is not");
+      if (left) fail("boxes are not summed again");
     }
     std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, ", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
                 plan.clusters, h.tiles.count);
@@ -220,7 +223,6 @@ def run(model, tmp_path_factory):
         emulation.PRELUDE,
         *source,
         emulation.device(model._CUDA_EXACT),
-        again(model),
         model._CUDA_PACKED,
         CUDA,
         skeleton(model),
@@ -287,8 +289,11 @@ def test_shared_k_of_a_triangle(run):
 
 @EVERY_MEMBER
 def test_infinity(run, contraction, structure):
-    run(contraction, structure, (180,) * 3, kind=4, late=1)
-    run(contraction, structure, (257,) * 3, kind=4)
+    """One, and one in each row of X."""
+    for kind in (4, 6):
+        run(contraction, structure, (180,) * 3, kind=kind, late=1)
+        run(contraction, structure, (257,) * 3, kind=kind)
+    run(contraction, structure, (129,) * 3, kind=6, batches=5, bfloat16=1)
 
 
 @LATE
@@ -406,6 +411,64 @@ int main(int, char** arguments) {
   std::puts("all holds");
 }
 """
+
+
+NON_FINITE = r"""
+inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) {
+  return __atomic_fetch_and(at, value, __ATOMIC_SEQ_CST);
+}
+inline int __ffs(int v) { return __builtin_ffs(v); }
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> by % 32);
+}
+constexpr int kBlock = 64, kExactRows = 16;
+"""
+
+# Some threads find boxes that are not finite, as tiles end, and all take parts, while there are some, before they end: each part that was
+# found is taken once. Words hold anything beforehand; and once more, as a graph has it.
+NON_FINITE_MAIN = r"""
+int main(int, char** arguments) {
+  const uint32_t ctas = std::atoi(arguments[1]), boxes = std::atoi(arguments[2]), count = boxes / NonFinite::kBoxes + 1;
+  std::mt19937_64 random(ctas * 1000 + boxes);
+  for (int turn = 0; turn < 40; ++turn) {
+    const uint32_t tag = uint32_t(random()) | 1;
+    std::vector<unsigned long long> words(count);
+    for (auto& word : words) word = turn % 2 ? random() : uint64_t(tag + 2) << 32 | 0xFFFFFFFFu;
+    uint64_t found = random();
+    const NonFinite list = {&found, words.data(), tag, count};
+    for (int replay = 0; replay < 2; ++replay) {
+      std::vector<std::vector<uint32_t>> taken(ctas);
+      std::vector<std::thread> threads;
+      for (uint32_t cta = 0; cta < ctas; ++cta)
+        threads.emplace_back([&, cta] {
+          for (uint32_t box = cta; box < boxes; box += ctas)
+            if (box % 3 == uint32_t(turn) % 3) list.add(box);
+          for (uint32_t word = 0; word < count; ++word)
+            for (int bit; (bit = list.take(word, cta)) >= 0;) taken[cta].push_back(word * 32 + bit);
+        });
+      for (std::thread& thread : threads) thread.join();
+      std::vector<int> times(count * 32);
+      for (const auto& parts : taken)
+        for (const uint32_t part : parts) ++times[part];
+      for (uint32_t part = 0; part < times.size(); ++part) {
+        const uint32_t box = part / NonFinite::kParts;
+        const int wanted = box < boxes && box % 3 == uint32_t(turn) % 3;
+        if (times[part] != wanted) return std::printf("part %u was taken %d times, not %d, turn %d\n", part, times[part], wanted, turn), 1;
+      }
+      for (uint32_t word = 0; word < count; ++word)
+        if (list.bits_of(word)) return std::printf("word %u has bits left, turn %d\n", word, turn), 1;
+    }
+  }
+  std::puts("all holds");
+}
+"""
+
+
+def test_every_box_is_summed_again_once(model, tmp_path):
+    boxes = cut(model._CUDA_HALF, "struct NonFinite {", "struct HalfProduct {")
+    run = host_program(tmp_path, "boxes", [QUEUE, NON_FINITE, boxes, NON_FINITE_MAIN], optimise="-pthread")
+    for ctas, count in ((1, 9), (3, 1), (8, 200), (24, 40)):
+        run(ctas, count)
 
 
 def test_every_tile_is_taken_once(model, tmp_path):
