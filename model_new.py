@@ -2791,6 +2791,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
       if (!Policy::kTakesFirst && has_queue<Policy>(h) && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
       __syncwarp();
       if (has_work) write_zeros_above<Policy>(h, number * Policy::kCtas + rank);
+      launch_dependent_grids();   // not sooner: the next kernel's instructions are fetched then, and drive this one's out of the caches
     } else {
       Policy::own_role(h, shared, first, warp);
     }
@@ -2823,7 +2824,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     barrier_init_fence();
   }
   __syncwarp();
-  launch_dependent_grids();
   cluster_arrive_relaxed();
   ClusterTile first = {};
   if (!Policy::kTakesFirst) first = products.of[0].tiles.at(number);
@@ -3030,7 +3030,7 @@ struct Half {
     at.advance();
   }
 
-  // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: see finish.
+  // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: finish.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
     if (!is_masked(h.p) || warp < kFirstMaskWarp) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block

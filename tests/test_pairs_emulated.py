@@ -4,7 +4,7 @@ tiles in splits, wide blocks, blocks of different scales, and two products in on
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, sizes_for
-from test_again_emulated import AGAIN, cut
+from test_again_emulated import cut
 from test_half_emulated import CUDA, skeleton
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("pairs emulated")]
@@ -181,7 +181,6 @@ def build(model, folder, types):
         model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
         model._CUDA_ELEMENTS,
-        AGAIN,
         model._CUDA_PACKED,
         cut(packing, "__device__ inline float power_of_two(int exponent)", "// Splits this thread's elements into the operand tiles"),
         cut(packing, "// What has become of a launch, in a word", "struct Packing {"),
