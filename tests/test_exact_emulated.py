@@ -3,7 +3,7 @@
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
-from test_again_emulated import cut
+from test_outliers_emulated import cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("exact emulated")]
 

@@ -4,7 +4,7 @@ shared memory, with copies that come, and products that are done, at once or as 
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, masks, sizes_for
-from test_again_emulated import cut
+from test_outliers_emulated import cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("half emulated")]
 
@@ -23,7 +23,7 @@ inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long v
 inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
   return *at == assumed ? std::exchange(*at, value) : *at;
 }
-inline int atomicMin(int* at, int value) { return std::exchange(*at, std::min(*at, value)); }
+inline uint32_t atomicMin(uint32_t* at, uint32_t value) { return std::exchange(*at, std::min(*at, value)); }
 inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> by % 32);
 }
@@ -178,7 +178,8 @@ int run_type(char** arguments) {
     h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
     h.queue = {&queue, 0xFEDCBA9876543210ull};
     h.non_finite = {&found, words.data(), 0xFEDCBA99u, static_cast<uint32_t>(words.size())};
-    h.x = map_of(p.x, p.x_row, p.x_col, p.m, p.k, p, p.x_batch, h.x_batch), h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, p.y_batch, h.y_batch);
+    h.x = map_of(p.x, p.x_row, p.x_col, p.m, p.k, p, p.x_batch, h.x_batch);
+    h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, p.y_batch, h.y_batch);
     const bool x = p.x_col != 1, y = p.y_row != 1, wide = h.tiles.edge == 4;
     for (int launch = 0; launch < 2; ++launch) {
       if (wide && x) y ? run<Half<T, 1, 1, 1>>(h, 2) : run<Half<T, 1, 0, 1>>(h, 2);

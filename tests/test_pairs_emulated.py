@@ -4,8 +4,8 @@ tiles in splits, wide blocks, blocks of different scales, and two products in on
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, sizes_for
-from test_again_emulated import cut
 from test_half_emulated import CUDA, skeleton
+from test_outliers_emulated import cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("pairs emulated")]
 

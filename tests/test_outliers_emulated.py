@@ -2,10 +2,10 @@
 
 import emulation
 import pytest
-from helpers import COMPILER, FAMILY, FAMILY_NAMES, MASKED, constant, host_program, masks, sizes_for
+from helpers import COMPILER, host_program
 from test_packing_emulated import CUDA
 
-pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("again emulated")]
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("outliers emulated")]
 
 
 def cut(text, begin, end):
