@@ -367,7 +367,8 @@ def look(tool, kernel, seconds):
     number = found(printed)
     whole = "Detected overflow of tracked" not in printed  # or it has lost sight of some barriers
     clean = status == 0 and not number and whole
-    said = "timed out" if status is None else "clean" if clean else f"{number} found" if number else "failed"
+    short = re.search("out of memory|Unable to allocate enough memory", printed)  # others on the GPU have it: the pair says nothing
+    said = "timed out" if status is None else "no memory" if short else "clean" if clean else f"{number} found" if number else "failed"
     row = {"tool": tool, "kernel": kernel, "result": said, "found": number, "seconds": round(time.perf_counter() - start, 1)}
     row["printed"] = [line for line in printed.splitlines() if "SUMMARY" in line or "computed by" in line]
     print(f"{tool:<12}{kernel:<14}{said:<12}{row['seconds']:>8} s   {'; '.join(row['printed'])}", flush=True)

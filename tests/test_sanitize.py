@@ -85,6 +85,8 @@ def test_summaries_are_read(printed, number):
     [
         (0, "ERROR SUMMARY: 0 errors", "clean"),
         (1, "ERROR SUMMARY: 7 errors", "7 found"),
+        (1, "torch.AcceleratorError: CUDA error: out of memory\nERROR SUMMARY: 0 errors", "no memory"),
+        (1, "didn't track the launch. (Unable to allocate enough memory)\nERROR SUMMARY: 2 errors", "no memory"),
         (0, "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)", "2 found"),
         (1, "AssertionError", "failed"),
         (None, "", "timed out"),
