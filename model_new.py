@@ -1688,8 +1688,8 @@ __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, in
 }
 
 // By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. The warps of all threads
-// that copy may be several groups, which sum k in turns. float32 is summed in chains of at most 64 terms: errors do not grow as those of
-// one long sum.
+// that copy may be several groups, which sum k in turns. They meet as team 0: all of a CTA, or a half-precision CTA's consumers. float32 is
+// summed in chains of at most 64 terms: errors do not grow as those of one long sum.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
@@ -2853,12 +2853,14 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 _CUDA_HALF = r"""
 #include <random>
 
-// ---- Half precision: what the kernel is given.
+// ---- Half precision: sizes, and teams of threads.
 
 constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
 [[maybe_unused]] constexpr int kFirstMaskWarp = kProducerWarp + 2;
 // Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
+
+// ---- Half precision: sums that are not finite.
 
 // The boxes of C, 64 x 64, in which a sum is not finite, by parts that nobody has begun to sum again: a bit each. A word has the launch's
 // number above its bits: so nothing is cleared beforehand. In the end no bit is left, for a graph that is launched again.
@@ -2889,6 +2891,8 @@ struct NonFinite {
     return -1;
   }
 };
+
+// ---- Half precision: what the kernel is given.
 
 struct HalfProduct {
   CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
@@ -3140,8 +3144,9 @@ struct Half {
     const int words = h.non_finite.count, start = int(blockIdx.x * int64_t(words) / gridDim.x);   // CTAs look in other places first
     auto& own = shared.own;
     auto& memory = *reinterpret_cast<ExactMemory*>(own.stage[kStages - 1]);
-    static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kStages * sizeof(own.stage[0]) >= 256 * 256 + sizeof(memory),
-                  "peers may still read the first stages");
+    constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);   // of CTAs that share k, which a peer may still read
+    static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(own.stage[0]), "both have room");
+    static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path is the consumers' here");
     auto word_at = [&](int at) { return at + start < words ? at + start : at + start - words; };
     auto look = [&] {   // a thread sees one word of 256: the first of them that has a bit, counted from `start`
       int at = threadIdx.x;

@@ -319,7 +319,8 @@ def test_small_tiles_of_every_mask(run, contraction, structure):
     sms = 3 if any(masks(structure)[:2]) else 132  # of masked operands small tiles are taken for longer
     said = run(contraction, structure, sizes_for(structure, LARGE // 2 + 1, BLOCK + 1), sms=sms, **options)
     assert "1 CTAs a cluster, tiles of 128" in said
-    run(contraction, structure, sizes_for(structure, LARGE // 2 + 4, 4), kind=4, sms=4, **options)
+    for kind in (4, 6):
+        run(contraction, structure, sizes_for(structure, LARGE // 2 + 4, 4), kind=kind, sms=4, **options)
 
 
 @every_mask
@@ -414,6 +415,15 @@ int main(int, char** arguments) {
 """
 
 
+def test_every_tile_is_taken_once(model, tmp_path):
+    queue = cut(model._CUDA_SKELETON, "struct TileQueue {", "// A policy has")
+    run = host_program(tmp_path, "queue", [QUEUE, queue, QUEUE_MAIN], optimise="-pthread")
+    for clusters, count in ((1, 5), (3, 0), (8, 40), (24, 7)):
+        run(clusters, count)
+
+
+# ---- Boxes that are not finite, in the same way. ---------------------------------------------------------------------
+
 NON_FINITE = r"""
 inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) {
   return __atomic_fetch_and(at, value, __ATOMIC_SEQ_CST);
@@ -422,7 +432,6 @@ inline int __ffs(int v) { return __builtin_ffs(v); }
 inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> by % 32);
 }
-constexpr int kBlock = 64, kExactRows = 16;
 """
 
 # Some threads find boxes that are not finite, as tiles end, and all take parts, while there are some, before they end: each part that was
@@ -467,13 +476,7 @@ int main(int, char** arguments) {
 
 def test_every_box_is_summed_again_once(model, tmp_path):
     boxes = cut(model._CUDA_HALF, "struct NonFinite {", "struct HalfProduct {")
-    run = host_program(tmp_path, "boxes", [QUEUE, NON_FINITE, boxes, NON_FINITE_MAIN], optimise="-pthread")
+    edges = f"constexpr int kBlock = {BLOCK}, kExactRows = {constant('_CUDA_EXACT', 'kExactRows')};"
+    run = host_program(tmp_path, "boxes", [QUEUE, NON_FINITE, edges, boxes, NON_FINITE_MAIN], optimise="-pthread")
     for ctas, count in ((1, 9), (3, 1), (8, 200), (24, 40)):
         run(ctas, count)
-
-
-def test_every_tile_is_taken_once(model, tmp_path):
-    queue = cut(model._CUDA_SKELETON, "struct TileQueue {", "// A policy has")
-    run = host_program(tmp_path, "queue", [QUEUE, queue, QUEUE_MAIN], optimise="-pthread")
-    for clusters, count in ((1, 5), (3, 0), (8, 40), (24, 7)):
-        run(clusters, count)

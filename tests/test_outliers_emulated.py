@@ -1,4 +1,5 @@
-"""What is added afterwards, without a GPU; see emulation.py: the corrections of outliers, which are formed apart and added once."""
+"""What is added afterwards, without a GPU; see emulation.py: the corrections of outliers, which are formed apart and added once;
+and of promotions, whose powers of two are undone last."""
 
 import emulation
 import pytest
