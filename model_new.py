@@ -1687,6 +1687,10 @@ __device__ inline T element_of(const uint8_t* stage, int line, int at, int k, in
   return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : Copier::kIsKMajor ? ahead : at];
 }
 
+// All threads that sum meet: of a CTA, or of those that are its consumers.
+template <int kThreads>
+__device__ inline void meet_exactly() { named_barrier_sync<kThreads>(0); }
+
 // By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. The warps of all threads
 // that copy may be several groups, which sum k in turns. They meet as team 0: all of a CTA, or a half-precision CTA's consumers. float32 is
 // summed in chains of at most 64 terms: errors do not grow as those of one long sum.
@@ -1698,7 +1702,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
   Acc chain[kCount] = {};
   UNROLL for (int u = 0; u < kCount; ++u) sum[u] = 0;
-  named_barrier_sync<kThreads>(0);   // whoever used the memory before has done with it
+  meet_exactly<kThreads>();   // whoever used the memory before has done with it
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
     // Start the copies of the next k-block, and wait for this one
@@ -1708,7 +1712,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     cp_async_commit_group();
     if (k0 < k_begin) continue;
     cp_async_wait_group<1>();
-    named_barrier_sync<kThreads>(0);
+    meet_exactly<kThreads>();
     // Multiply
     auto& part = sizeof(Acc) == 4 ? chain : sum;
     const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
@@ -1738,7 +1742,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       multiply(std::true_type());
     if constexpr (sizeof(Acc) == 4)
       if ((next - k_begin) % 64 == 0 || next >= k_end) end_chain(chain, sum);
-    named_barrier_sync<kThreads>(0);   // the stage has been read
+    meet_exactly<kThreads>();   // the stage has been read
   }
 }
 
@@ -1781,7 +1785,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = Lanes::group(warp), thread = threadIdx.x % Lanes::kGroupThreads;
   UNROLL for (int row = 0; row < Lanes::kRows; ++row) {
     UNROLL for (int c = 0; c < Lanes::kNear; ++c) of_group[group][thread].v[c] = sum[row * Lanes::kNear + c];
-    named_barrier_sync<kExactThreads>(0);
+    meet_exactly<kExactThreads>();
     const int m = x.first_line + Lanes::row(warp, lane, row * Lanes::kNear);
     UNROLL for (int c = 0; c < Lanes::kNear; ++c) {
       const int n = y.first_line + Lanes::col(warp, lane, c);
@@ -1789,7 +1793,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
       UNROLL for (int from = 1; from < Lanes::kGroups; ++from) total += of_group[from][thread].v[c];
       if (group == row && m < p.m && n < p.n) narrow(p.c_lower && n > m ? 0 : total, work.c[m * p.c_row + n * p.c_col]);
     }
-    named_barrier_sync<kExactThreads>(0);   // they have been read
+    meet_exactly<kExactThreads>();   // they have been read
   }
 }
 
@@ -2996,7 +3000,8 @@ struct Half {
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
     uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
     uint64_t sums_written;              // by all consumer warps of the CTAs that share a tile's k
-    int word, part;                     // of NonFinite: what the CTA sums again
+    uint32_t word;                      // of NonFinite, of which
+    int part;                           // this is what the CTA sums again
     bool unfinished[2];                 // whether there may be something, as a consumer warpgroup knows
   };
 
@@ -3138,33 +3143,30 @@ struct Half {
   // What is not finite by now, found by whichever CTA, is summed again by the consumers of those that are done. Nothing is left: a CTA that
   // finds something later is not done. Tiles come the longest first, so that this is soon done.
   static __device__ void finish(const HalfProduct& h, Shared& shared) {
-    if (!is_masked(h.p)) return;
-    named_barrier_sync<kExactThreads>(kConsumersTeam);
-    if (!shared.own.unfinished[0] && !shared.own.unfinished[1]) return;
-    const int words = h.non_finite.count, start = int(blockIdx.x * int64_t(words) / gridDim.x);   // CTAs look in other places first
     auto& own = shared.own;
+    if (!is_masked(h.p)) return;
+    meet_exactly<kExactThreads>();
+    if (!own.unfinished[0] && !own.unfinished[1]) return;
+    const uint32_t words = h.non_finite.count, start = words * blockIdx.x / gridDim.x;   // CTAs look in other places first
     auto& memory = *reinterpret_cast<ExactMemory*>(own.stage[kStages - 1]);
     constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);   // of CTAs that share k, which a peer may still read
     static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(own.stage[0]), "both have room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path is the consumers' here");
-    auto word_at = [&](int at) { return at + start < words ? at + start : at + start - words; };
-    auto look = [&] {   // a thread sees one word of 256: the first of them that has a bit, counted from `start`
-      int at = threadIdx.x;
-      while (at < words && !h.non_finite.bits_of(word_at(at))) at += kExactThreads;
-      return at;
-    };
-    for (int at; named_barrier_or<kExactThreads>(kConsumersTeam, (at = look()) < words);) {
+    auto word_at = [&](uint32_t at) { return at + start < words ? at + start : at + start - words; };
+    while (true) {
       if (threadIdx.x == 0) own.word = words;
-      named_barrier_sync<kExactThreads>(kConsumersTeam);
+      meet_exactly<kExactThreads>();
+      uint32_t at = threadIdx.x;   // a thread sees one word of 256; the first that has a bit, from `start` on, is the CTA's
+      while (at < words && !h.non_finite.bits_of(word_at(at))) at += kExactThreads;
       if (at < words) atomicMin(&own.word, at);
-      named_barrier_sync<kExactThreads>(kConsumersTeam);
-      const int word = word_at(own.word);
+      meet_exactly<kExactThreads>();
+      if (own.word == words) return;
+      const uint32_t word = word_at(own.word);
       if (threadIdx.x == 0) own.part = h.non_finite.take(word, blockIdx.x), __threadfence();
-      named_barrier_sync<kExactThreads>(kConsumersTeam);
+      meet_exactly<kExactThreads>();
       if (own.part < 0) continue;
       const uint32_t box = word * NonFinite::kBoxes + own.part / NonFinite::kParts, rows = h.tiles.m_blocks, cols = ceil_div(h.p.n, kBlock);
-      const int row = box / cols % rows, batch = box / cols / rows;
-      const int begin = own.part % NonFinite::kParts * kExactRows;
+      const int row = box / cols % rows, batch = box / cols / rows, begin = own.part % NonFinite::kParts * kExactRows;
       exact_rows<T, !kMajorX, !kMajorY>(h.p, tile_of(h.p, kBlock, row, int(box % cols)), begin, batch, memory);
     }
   }

@@ -87,6 +87,13 @@ COPIED = {  # for a tool: what becomes of what, besides
             "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
             "    at.advance();\n  }\n\n  // Two warps mask.",
         ),
+        # and the barrier of the exact path: of all threads of a CTA that have not ended, as the other warps of this policy then do
+        ("meet_exactly() { named_barrier_sync<kThreads>(0); }", "meet_exactly() { __syncthreads(); }"),
+        (
+            "  // No CTA may end while another still arrives there.",
+            "  if (!Policy::kTakesFirst && threadIdx.x >= 32 * kConsumerWarps) return;\n"
+            "  // No CTA may end while another still arrives there.",
+        ),
     ),
     "initcheck": (
         (

@@ -23,7 +23,7 @@ inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long v
 inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
   return *at == assumed ? std::exchange(*at, value) : *at;
 }
-inline int atomicMin(int* at, int value) { return std::exchange(*at, std::min(*at, value)); }
+inline uint32_t atomicMin(uint32_t* at, uint32_t value) { return std::exchange(*at, std::min(*at, value)); }
 inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> by % 32);
 }
