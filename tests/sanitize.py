@@ -87,12 +87,18 @@ COPIED = {  # for a tool: what becomes of what, besides
             "    for (int u = 1; u < 64 && barrier == &shared.full[at.stage]; ++u) barrier_arrive_at(shared_address(barrier));\n"
             "    at.advance();\n  }\n\n  // Two warps mask.",
         ),
-        # and the barrier of the exact path: of all threads of a CTA that have not ended, as the other warps of this policy then do
-        ("meet_exactly() { named_barrier_sync<kThreads>(0); }", "meet_exactly() { __syncthreads(); }"),
+        # and the barrier of the exact path: half precision's consumers meet at an mbarrier, where other warps are about
         (
-            "  // No CTA may end while another still arrives there.",
-            "  if (!Policy::kTakesFirst && threadIdx.x >= 32 * kConsumerWarps) return;\n"
-            "  // No CTA may end while another still arrives there.",
+            "template <int kThreads>\n__device__ inline void meet_exactly() { named_barrier_sync<kThreads>(0); }",
+            "__shared__ uint64_t meeting;\ntemplate <int kThreads>\n__device__ inline void meet_exactly() {\n"
+            "  if (blockDim.x == kThreads) return __syncthreads();\n"
+            "  const uint64_t state = cuda::ptx::mbarrier_arrive(&meeting);\n"
+            "  while (!cuda::ptx::mbarrier_try_wait(&meeting, state)) {}\n}",
+        ),
+        (
+            "if (u < kQueued) barrier_init(&shared.next_full[u], 1);",
+            "if (u < kQueued) barrier_init(&shared.next_full[u], 1);\n"
+            "    if (u == 0 && !Policy::kTakesFirst) barrier_init(&meeting, kExactThreads);",
         ),
     ),
     "initcheck": (

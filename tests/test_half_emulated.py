@@ -113,32 +113,39 @@ void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   }
 }
 
+// Every 16-bit number as a float: an emulation does little else than look here.
+template <typename T>
+const float* wide_numbers() {
+  static const std::vector<float> all = [] {
+    std::vector<float> numbers(65536);
+    for (int bits = 0; bits < 65536; ++bits) numbers[bits] = widen(T{static_cast<uint16_t>(bits)});
+    return numbers;
+  }();
+  return all.data();
+}
+
 // sums += A B of 64 x kN and 16 k, both in shared memory. Late, they are read when the products are waited for.
 template <typename T, int kN, int kMajorA, int kMajorB>
 void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
-  auto now = [=] {
-    auto line_of = [](uint64_t operand, int major, int line, float (&row)[16]) {
-      for (int k = 0; k < 16; ++k) {
-        uint32_t at = static_cast<uint32_t>(operand);
-        at += major ? line / 64 * 8192 + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2 : line / 8 * 1024 + line % 8 * 128 + k * 2;
-        at ^= (at >> 7 & 7) << 4;
-        T element;
-        std::memcpy(&element, at_address(at), 2);
-        row[k] = widen(element);
-      }
+  auto now = [=]() __attribute__((optimize("O3"))) {
+    const float* const wide = wide_numbers<T>();
+    const unsigned char* const memory = at_address(shared_address(current->block->memory)) - memory_begin;
+    auto element = [&](uint64_t operand, int major, int line, int k) {
+      uint32_t at = static_cast<uint32_t>(operand) & ((1 << kRankShift) - 1);
+      at += major ? line / 64 * 8192 + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2 : line / 8 * 1024 + line % 8 * 128 + k * 2;
+      return wide[*reinterpret_cast<const uint16_t*>(memory + (at ^ (at >> 7 & 7) << 4))];
     };
     const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
-    float rows[2][16], col[16];
-    for (int r = 0; r < 2; ++r) line_of(a, kMajorA, warp * 16 + g + 8 * r, rows[r]);
-    for (int c = 0; c < kN / 4; ++c) {
-      line_of(b, kMajorB, c / 2 * 8 + 2 * q + c % 2, col);
-      for (int r = 0; r < 2; ++r) {
-        float& s = sum[c / 2 * 4 + 2 * r + c % 2];
-        double all = add ? s : 0.0;
-        for (int k = 0; k < 16; ++k) all += static_cast<double>(rows[r][k]) * col[k];
-        s = static_cast<float>(all);
-      }
+    double all[2][kN / 4];   // of rows g and g + 8 of the warp's, and the columns that are this thread's
+    for (int u = 0; u < kN / 2; ++u) all[u / 2 % 2][u / 4 * 2 + u % 2] = add ? sum[u] : 0.0;
+    for (int k = 0; k < 16; ++k) {
+      const double row[2] = {element(a, kMajorA, warp * 16 + g, k), element(a, kMajorA, warp * 16 + g + 8, k)};
+      double col[kN / 4];
+      for (int c = 0; c < kN / 4; ++c) col[c] = element(b, kMajorB, c / 2 * 8 + 2 * q + c % 2, k);
+      for (int r = 0; r < 2; ++r)
+        for (int c = 0; c < kN / 4; ++c) all[r][c] += row[r] * col[c];
     }
+    for (int u = 0; u < kN / 2; ++u) sum[u] = static_cast<float>(all[u / 2 % 2][u / 4 * 2 + u % 2]);
   };
   if (late)
     current->products.push_back(now);
