@@ -66,6 +66,8 @@ CHECKS += [("lower", "float32", "auto", "--tf32"), ("lower", "float16", "auto"),
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
 HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # of check.py's
+EXAMPLE = str(ROOT / "examples" / "distributed.py")
+DEVICE_RUNS = ((32768, 512, 512), (16384, 64, 2048), (8192, 8192, 128))  # N of a product whose columns are spread; a batch, and its N
 HOST_CALLS = 100  # without waiting; few enough that the queue of launches never fills
 WARM_IMPORTS = 3
 
@@ -563,6 +565,16 @@ def suite_check(bench, record):
                 record.fail(f"{name}: {found['sentence']}")
 
 
+def suite_devices(bench, record):
+    """What examples/distributed.py says of two GPUs. It computes with the model_new.py beside it."""
+    for size, *batch in DEVICE_RUNS:
+        with record.row(f"devices, {size}"), tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", EXAMPLE, "--size", str(size)]
+            run(*command, "--batch", *map(str, batch), "--json", f"{folder}/rows.json")
+            for row in json.loads(Path(folder, "rows.json").read_text()):
+                record.add(row)
+
+
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 
@@ -654,7 +666,7 @@ def suite_profile(bench, record):
 
 GPU_SUITES = ("forward", "problems", "family", "backward", "batch", "mma", "host", "determinism", "build")
 WITHOUT_GPU = ("registers", "cpu")
-IF_ASKED = ("check", "peers", "limits", "infinite", "profile")
+IF_ASKED = ("check", "peers", "limits", "infinite", "profile", "devices")
 SUITES = {name: globals().get(f"suite_{name}", functools.partial(measure_products, name)) for name in GPU_SUITES + IF_ASKED + WITHOUT_GPU}
 FORCED = "mma"  # the suite of the path that has its name
 

@@ -10,6 +10,7 @@ The script compares both, and their gradients, with float64, and prints what the
 """
 
 import argparse
+import json
 import os
 import sys
 import warnings
@@ -247,10 +248,14 @@ def largest_error(results, expected):
     return max(relative_error(result, one) for result, one in zip(results, expected, strict=True))
 
 
+rows = []  # of the table, for --json
+
+
 def print_rows(what, alone, together, error, device):
     """Two rows of the table, forward, and forward and backward: the calls on one device beside those on all."""
     for name, *calls in zip(("forward", "forward + backward"), alone, together, strict=True):
         one, all_ = (slowest(call, device) for call in calls)
+        rows.append({"what": what, "mode": name, "one_ms": one, "together_ms": all_, "ratio": one / all_, "norm_error": error})
         if dist.get_rank() == 0:
             print(f"{f'{what}, {name}':<40} {one:>10.3f} {all_:>10.3f} {one / all_:>6.2f}x {error:>9.1e}")
 
@@ -285,6 +290,7 @@ def columns(mesh, N, folds, device):
     print_rows(f"{N} x {N}, columns", alone, together, error, device)
     of_dA = torch.zeros_like(A)
     reduce = slowest(lambda: dist.all_reduce(of_dA), device)
+    rows[-1]["all_reduce_ms"] = reduce
     work = multiply_adds(N, world, folds)
     if dist.get_rank() == 0:
         print(f"of which the all-reduce of dA, {of_dA.nbytes / 1e6:.1f} MB: {reduce:.3f} ms;", end=" ")
@@ -298,6 +304,7 @@ def parse_arguments(arguments):
     parser.add_argument("--folds", type=int, default=2, help="blocks of columns a rank: twice as many (default 2)")
     parser.add_argument("--batch", type=int, nargs=2, metavar=("BATCH", "N"), help="default 512 512, on a CPU 16 64")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the table's rows are written as well")
     return parser.parse_args(arguments)
 
 
@@ -317,6 +324,8 @@ def main(arguments=None):
             print(f"{'':<40} {'one':>10} {'together':>10} {'ratio':>7} {'error':>9}")
         error = batches(mesh, (batch, n, n), given.device)
         error = max(error, columns(mesh, given.size or (8192 if cuda else 1024), given.folds, given.device))
+        if given.json and dist.get_rank() == 0:
+            given.json.write_text(json.dumps(rows, indent=1) + "\n")
     finally:
         dist.destroy_process_group()
     return int(not error <= LARGEST_ERROR)
