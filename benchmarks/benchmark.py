@@ -24,6 +24,7 @@ is reported as a failure. The exit status is 0, or 1 if anything failed, or 2 fo
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import csv
 import functools
@@ -33,6 +34,7 @@ import itertools
 import json
 import math
 import os
+import queue
 import re
 import shlex
 import shutil
@@ -67,7 +69,7 @@ BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
 HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # of check.py's
 EXAMPLE = str(ROOT / "examples" / "distributed.py")
-DEVICE_RUNS = ((32768, 512, 512), (16384, 64, 2048), (8192, 8192, 128))  # N of a product whose columns are spread; a batch, and its N
+DEVICE_RUNS = ((32768, 64, 2048), (8192, 4096, 512))  # N of a product whose columns are spread; a batch, and its N
 HOST_CALLS = 100  # without waiting; few enough that the queue of launches never fills
 WARM_IMPORTS = 3
 
@@ -551,18 +553,31 @@ def suite_build(bench, record):
 
 
 def suite_check(bench, record):
-    """What check.py says, each time in processes of its own."""
-    for problem, dtype, path, *more in CHECKS:
-        name = " ".join(["check", problem, dtype, path, *more])
-        with record.row(name), tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
-            command += ["--solution", str(bench.solution_file), "--batches", "--json", f"{folder}/check.json", *more]
-            command += ["--size", str(max(bench.sizes))] if bench.sizes else []
-            run(*command, seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path)
-            found = json.loads(Path(folder, "check.json").read_text())
-            record.add({"path": path, "dtype": dtype, **found}, found["sentence"])
-            if found["verdict"] != "ok":
-                record.fail(f"{name}: {found['sentence']}")
+    """What check.py says, each time in processes of its own; where there are several GPUs, on all of them at once."""
+    free = queue.SimpleQueue()
+    for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(max(1, torch.cuda.device_count()))))).split(","):
+        free.put(gpu)
+
+    def judge(problem, dtype, path, *more):
+        command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
+        command += ["--solution", str(bench.solution_file), "--batches", *more]
+        command += ["--size", str(max(bench.sizes))] if bench.sizes else []
+        gpu = free.get()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                run(*command, "--json", f"{folder}/x", seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path, CUDA_VISIBLE_DEVICES=gpu)
+                return json.loads(Path(folder, "x").read_text())
+        finally:
+            free.put(gpu)
+
+    with concurrent.futures.ThreadPoolExecutor(free.qsize()) as pool:
+        for asked, judged in [(asked, pool.submit(judge, *asked)) for asked in CHECKS]:
+            name = " ".join(["check", *asked])
+            with record.row(name):
+                found = judged.result()
+                record.add({"path": asked[2], "dtype": asked[1], **found}, found["sentence"])
+                if found["verdict"] != "ok":
+                    record.fail(f"{name}: {found['sentence']}")
 
 
 def suite_devices(bench, record):

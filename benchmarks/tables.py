@@ -322,6 +322,14 @@ NUMBERED = {"KernelBench level 1, problem": lambda row: with_dtype({**row, "shap
 SURPLUS = {"ours − torch.matmul": lambda row: f"{row['ours_minus_matmul_us']:.1f}"}
 CPU = {"size": lambda row: shape(row) + ", forward and backward" * row.get("problem", "").endswith("dB")}
 RUNS = {"N": "N", "inputs": "inputs", "path": path_of, "runs": "runs", "runs that differ": "different"}
+DEVICES = {
+    "what": lambda row: f"{row['what']}, {row['mode']}",
+    "one GPU, ms": lambda row: f"{row['one_ms']:.2f}",
+    "two, ms": lambda row: f"{row['together_ms']:.2f}",
+    "ratio": lambda row: ratio(row["ratio"]),
+    "of which the all-reduce of dA, ms": lambda row: f"{row['all_reduce_ms']:.2f}" if "all_reduce_ms" in row else "–",
+    "error: norm": lambda row: error(row["norm_error"]),
+}
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
     "peers": ("peers", peers),
     "peers-errors": ("peers", peers_errors),
@@ -343,6 +351,7 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "infinite": ("infinite", infinite),
     "profile": ("profile", profile),
     "history": ("history", columns(HISTORY)),
+    "devices": ("devices", columns(DEVICES)),
     "cpu": ("cpu", columns({**CPU, **TIMES})),
 }
 SENTENCES = {  # name -> records, renderer of their rows

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import sanitize
@@ -97,6 +98,9 @@ def ncu_output():
     return "\n".join(lines)
 
 
+DEVICES_ROW = {"what": "64 x 64, columns", "mode": "forward", "one_ms": 70.2, "together_ms": 34.9, "ratio": 2.01, "norm_error": 1.8e-7}
+
+
 def run_suites(suites, stand_in, folder, *names):
     """Suites at toy sizes, on the CPU: what they measure there means nothing, but all of their code runs."""
     real = subprocess.run
@@ -106,6 +110,9 @@ def run_suites(suites, stand_in, folder, *names):
             return subprocess.CompletedProcess(command, 0, stdout=ncu_output(), stderr="")
         if command[1:2] == [check.__file__]:  # the judge, by a call: a process of its own takes seconds to begin
             return subprocess.CompletedProcess(command, check.main([*command[2:], "--trials", "6"]), stdout="", stderr="")
+        if "torch.distributed.run" in command:  # two GPUs
+            Path(command[-1]).write_text(json.dumps([DEVICES_ROW, {**DEVICES_ROW, "mode": "forward + backward", "all_reduce_ms": 12.7}]))
+            return subprocess.CompletedProcess(command, 0, stdout="", stderr="")
         return real(command, **rest)
 
     for name in names:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import subprocess
 import sys
 import types
@@ -210,8 +211,19 @@ def test_no_memory_on_a_gpu(model, monkeypatch):
     assert outcome.details["refused"] >= 3 and not outcome.judge.wrong and not outcome.failures
 
 
+@pytest.fixture
+def importable(monkeypatch):
+    """soak.py as other processes import it: what they run is pickled by its name."""
+    monkeypatch.setitem(sys.modules, "soak", soak)
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+
+
+def test_other_processes_find_what_they_run(importable):
+    assert all(pickle.loads(pickle.dumps(f)) is f for f in (soak.train, soak.first_call))
+
+
 @needs_two_gpus
 @pytest.mark.alone
 @pytest.mark.parametrize(("kind", "dtype"), soak.TRAININGS)
-def test_training_by_two_processes(model, kind, dtype):
+def test_training_by_two_processes(model, kind, dtype, importable):
     assert soak.training_error(SOURCE, "cuda", kind, dtype, 1200) < (1e-4 if dtype == torch.float32 else 0.05)
