@@ -231,6 +231,14 @@ def infinite(rows):
     return markdown(head, made)
 
 
+def sanitizers(rows):
+    """What each tool said of each kernel, and what that took."""
+    tools = list(dict.fromkeys(row["tool"] for row in rows))
+    cell = {(row["tool"], row["kernel"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
+    kernels = dict.fromkeys(row["kernel"] for row in rows)
+    return markdown(["tests/sanitize.py", *tools], [[kernel, *(cell.get((tool, kernel), "–") for tool in tools)] for kernel in kernels])
+
+
 def limits(rows):
     """The parts of a product, and what the ratio would be if packing cost a copy, the products what they cost cuBLAS, and nothing more."""
     heads = [("copy, µs", "copy"), ("float16 product, uniform, µs", "float16_product_uniform"), ("normal, µs", "float16_product_normal")]
@@ -247,17 +255,18 @@ def limits(rows):
 # ---- Sentences -------------------------------------------------------------------------------------------------------
 
 
-def factor(rows):
-    """Where the factor comes from, at 4096 or the largest N there is."""
+def factor(rows, several):
+    """Where the factor comes from, at 4096 or the largest N there is; and what two GPUs make of one."""
     rows = [row for row in rows if row["dtype"] == "float32"]
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
     reference, ours = (flop / row[side]["median_us"] / 1e6 for flop, side in ((dense, "reference"), (useful, "ours")))
+    together = ", ".join(f"{row['what'].replace(' x ', '×')} {ratio(row['ratio'])}" for row in several if row["mode"] == "forward")
     triangle, rest = ratio(dense / useful), ratio(row["ratio"] * useful / dense)
     return (
         f"At N = {row['N']} ours is {ratio(row['ratio'])} faster than `tril(matmul)`. {triangle} is the triangle: {useful / 1e9:.3g} GFLOP"
         f" instead of {dense / 1e9:.4g}.\n{rest} is tensor cores, three float16 products for each float32 one: {ours:.3g} TFLOP/s, where"
-        f" cuBLAS has {reference:.3g} from CUDA cores."
+        f" cuBLAS has {reference:.3g} from CUDA cores.\nTwo GPUs for one ([example](examples/distributed.py)): {together}."
     )
 
 
@@ -330,6 +339,16 @@ DEVICES = {
     "of which the all-reduce of dA, ms": lambda row: f"{row['all_reduce_ms']:.2f}" if "all_reduce_ms" in row else "–",
     "error: norm": lambda row: error(row["norm_error"]),
 }
+SOAK = {
+    "benchmarks/soak.py": lambda row: f"{row['section']}: {row['what']}",
+    "calls": lambda row: f"{row['calls']:,} of {row['planned']:,}",
+}
+SOAK |= {
+    "results": lambda row: f"{row['comparisons']:,}",
+    "wrong": "wrong",
+    "worst, of its bound": lambda row: f"{row['worst_error_of_bound']:.3f}",
+}
+SOAK |= {"s": lambda row: f"{row['seconds']:.0f}"}
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
     "peers": ("peers", peers),
     "peers-errors": ("peers", peers_errors),
@@ -349,13 +368,15 @@ TABLES = {  # name -> record, renderer of its rows (None: the record has none fo
     "registers": ("registers", registers),
     "limits": ("limits", limits),
     "infinite": ("infinite", infinite),
+    "sanitizers": ("sanitizers", sanitizers),
+    "soak": ("soak", columns(SOAK)),
     "profile": ("profile", profile),
     "history": ("history", columns(HISTORY)),
     "devices": ("devices", columns(DEVICES)),
     "cpu": ("cpu", columns({**CPU, **TIMES})),
 }
 SENTENCES = {  # name -> records, renderer of their rows
-    "factor": (("peers",), factor),
+    "factor": (("peers", "devices"), factor),
     "proof": (("check",), proof),
     "parts": ((), parts),
     "wanted": (("wanted", *WANTED_SUITES), wanted),

@@ -4,10 +4,10 @@
     python tests/sanitize.py memcheck             some of the tools
     python tests/sanitize.py initcheck exact      some of the kernels: exact, tf32, hopper, hopper_tf32, half, half_shared, half_many,
                                                   half_batches, half_large, mma; and family: gram and inverses
-    python tests/sanitize.py --parallel 4 --seconds 300 --json pairs.json
+    python tests/sanitize.py --parallel 4 --seconds 300 --json benchmarks/results/sanitizers.json
 
 Each pair of a tool and a kernel is a process of its own, which may take so many seconds. A table says of each whether it is clean, what was
-found, or that its time was over; --json writes the same to a file, pair by pair.
+found, or that its time was over; --json writes the same to a file, pair by pair. Other pairs stay there if they are of the same file.
 
 Not a test that pytest runs: the tools slow a kernel down a hundredfold. Exits 0 if every pair is clean, 1 if one is not, 2 if it
 cannot run.
@@ -32,7 +32,6 @@ shows.
 
 import argparse
 import concurrent.futures
-import hashlib
 import itertools
 import json
 import os
@@ -45,6 +44,7 @@ import time
 import types
 from pathlib import Path
 
+import helpers
 from helpers import DENSE, FAMILY, LOWER, MASKED, NN, NT, SYMMETRIC, TN, UPPER, masks, sizes_for
 
 FILE = Path(__file__).resolve().parent.parent / "model_new.py"
@@ -399,6 +399,15 @@ def table(rows, tools, kernels):
     return "\n".join([*lines, *(f"{kernel:<14}" + "".join(f"{cell[tool, kernel]:<20}" for tool in tools) for kernel in kernels)])
 
 
+def write(path, rows):
+    """The record of benchmarks/tables.py: these pairs, and others that it has of the same file."""
+    about = helpers.module("benchmark").environment(types.SimpleNamespace(on_gpu=True, solution_file=FILE, trials=None, seed=None))
+    record = json.loads(path.read_text()) if path.is_file() else {}
+    same, now = record.get("solution_sha256") == about["solution_sha256"], {(row["tool"], row["kernel"]) for row in rows}
+    kept = [row for row in record.get("rows", ()) if same and (row["tool"], row["kernel"]) not in now]
+    path.write_text(json.dumps({"suite": "sanitizers", **about, "complete": True, "failures": [], "rows": kept + rows}, indent=1) + "\n")
+
+
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument(
@@ -433,13 +442,9 @@ def main(arguments=None):
         for done in concurrent.futures.as_completed([pool.submit(look, *pair, given.seconds) for pair in pairs]):
             rows.append(done.result())
             if given.json:
-                given.json.write_text(json.dumps({"solution_sha256": sha256(), "pairs": len(pairs), "rows": rows}, indent=1) + "\n")
+                write(given.json, rows)
     print("\n" + table(rows, tools, kernels))
     return 0 if all(row["result"] == "clean" for row in rows) else 1
-
-
-def sha256():
-    return hashlib.sha256(FILE.read_bytes()).hexdigest()[:16]
 
 
 if __name__ == "__main__":
