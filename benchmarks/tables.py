@@ -261,12 +261,13 @@ def factor(rows, several):
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
     reference, ours = (flop / row[side]["median_us"] / 1e6 for flop, side in ((dense, "reference"), (useful, "ours")))
-    together = ", ".join(f"{row['what'].replace(' x ', '×')} {ratio(row['ratio'])}" for row in several if row["mode"] == "forward")
+    several = sorted((row for row in several if row["mode"] == "forward"), key=lambda row: -row["ratio"])
+    together = "; ".join(f"{ratio(row['ratio'])} {row['what'].replace(' x ', '×')}" for row in several)
     triangle, rest = ratio(dense / useful), ratio(row["ratio"] * useful / dense)
     return (
         f"At N = {row['N']} ours is {ratio(row['ratio'])} faster than `tril(matmul)`. {triangle} is the triangle: {useful / 1e9:.3g} GFLOP"
         f" instead of {dense / 1e9:.4g}.\n{rest} is tensor cores, three float16 products for each float32 one: {ours:.3g} TFLOP/s, where"
-        f" cuBLAS has {reference:.3g} from CUDA cores.\nTwo GPUs for one ([example](examples/distributed.py)): {together}."
+        f" cuBLAS has {reference:.3g} from CUDA cores.\nTwo GPUs against one ([example](examples/distributed.py)): {together}."
     )
 
 

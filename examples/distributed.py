@@ -310,6 +310,7 @@ def parse_arguments(arguments):
 
 def main(arguments=None):
     given = parse_arguments(arguments)
+    rows.clear()
     cuda = given.device == "cuda"
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast: not every host lends it
     backend, alone = "nccl" if cuda else "gloo", "RANK" not in os.environ  # torchrun sets it

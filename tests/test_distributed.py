@@ -1,6 +1,7 @@
 """examples/distributed.py in two processes over gloo: DTensors, the columns of one product, and the order in which they are spread."""
 
 import datetime
+import json
 import os
 import subprocess
 import sys
@@ -211,10 +212,14 @@ def test_fold_and_unfold(world, folds):
 # ---- The script. -----------------------------------------------------------------------------------------------------
 
 
-def test_the_script_with_one_process():
-    options = ["--size", "64", "--batch", "2", "16", "--device", "cpu"]
+def test_the_script_with_one_process(tmp_path):
+    options = ["--size", "64", "--batch", "2", "16", "--device", "cpu", "--json", str(tmp_path / "rows.json")]
     done = subprocess.run([sys.executable, str(SCRIPT), *options], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 ranks on the CPU, gloo" in done.stdout and "the all-reduce of dA" in done.stdout
     rows = [line for line in done.stdout.splitlines() if "forward" in line]
     assert [row.split(",")[0] for row in rows] == ["2 x 16 x 16"] * 2 + ["64 x 64"] * 2
+    written = json.loads((tmp_path / "rows.json").read_text())
+    assert [f"{row['what']}, {row['mode']}" for row in written] == [line[:40].rstrip() for line in rows]
+    assert all(row["ratio"] == row["one_ms"] / row["together_ms"] and row["norm_error"] < 1e-6 for row in written)
+    assert [row["mode"] for row in written if row.get("all_reduce_ms", 0) > 0] == ["forward + backward"]
