@@ -343,13 +343,11 @@ DEVICES = {
 SOAK = {
     "benchmarks/soak.py": lambda row: f"{row['section']}: {row['what']}",
     "calls": lambda row: f"{row['calls']:,} of {row['planned']:,}",
-}
-SOAK |= {
     "results": lambda row: f"{row['comparisons']:,}",
     "wrong": "wrong",
     "worst, of its bound": lambda row: f"{row['worst_error_of_bound']:.3f}",
+    "s": lambda row: f"{row['seconds']:.0f}",
 }
-SOAK |= {"s": lambda row: f"{row['seconds']:.0f}"}
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
     "peers": ("peers", peers),
     "peers-errors": ("peers", peers_errors),

@@ -403,9 +403,11 @@ def write(path, rows):
     """The record of benchmarks/tables.py: these pairs, and others that it has of the same file."""
     about = helpers.module("benchmark").environment(types.SimpleNamespace(on_gpu=True, solution_file=FILE, trials=None, seed=None))
     record = json.loads(path.read_text()) if path.is_file() else {}
-    same, now = record.get("solution_sha256") == about["solution_sha256"], {(row["tool"], row["kernel"]) for row in rows}
-    kept = [row for row in record.get("rows", ()) if same and (row["tool"], row["kernel"]) not in now]
-    path.write_text(json.dumps({"suite": "sanitizers", **about, "complete": True, "failures": [], "rows": kept + rows}, indent=1) + "\n")
+    kept = record["rows"] if record.get("solution_sha256") == about["solution_sha256"] else []
+    pairs = {(row["tool"], row["kernel"]): row for row in kept + rows}
+    rows = [pairs[pair] for pair in itertools.product(TOOLS, KERNELS) if pair in pairs]
+    record = {"suite": "sanitizers", **about, "complete": len(rows) == len(TOOLS) * len(KERNELS), "failures": [], "rows": rows}
+    path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def parse_arguments(arguments):

@@ -1,6 +1,7 @@
 """tests/sanitize.py shows each kernel every kind of mask, reads what the tools say, ends what takes too long, and tells which arguments it
 takes."""
 
+import json
 import re
 import time
 import types
@@ -97,6 +98,25 @@ def test_a_pair_is_clean_only_if_its_tool_and_its_kernel_are(monkeypatch, status
     row = sanitize.look("racecheck", "half", 10.0)
     assert row["result"] == result
     assert result in sanitize.table([row], ["racecheck"], ["half"])
+
+
+def test_a_record_keeps_other_pairs_of_the_same_file(monkeypatch, tmp_path):
+    about = {"solution_sha256": "a"}
+    monkeypatch.setattr(sanitize.helpers, "module", lambda name: types.SimpleNamespace(environment=lambda bench: about))
+    path = tmp_path / "sanitizers.json"
+
+    def written(*rows):
+        sanitize.write(path, [dict(zip(("tool", "kernel", "result"), row, strict=True)) for row in rows])
+        record = json.loads(path.read_text())
+        return record["complete"], [tuple(row.values()) for row in record["rows"]]
+
+    assert written(("racecheck", "half", "timed out")) == (False, [("racecheck", "half", "timed out")])
+    half, mma = ("racecheck", "half", "clean"), ("memcheck", "mma", "clean")
+    assert written(half, mma) == (False, [mma, half])
+    every = [(tool, kernel, "clean") for tool in sanitize.TOOLS for kernel in sanitize.KERNELS]
+    assert written(*every[::-1]) == (True, every)
+    about["solution_sha256"] = "b"
+    assert written(mma) == (False, [mma])
 
 
 def test_what_takes_too_long_is_ended():
