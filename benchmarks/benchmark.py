@@ -68,7 +68,6 @@ CHECKS += [("lower", "float32", "auto", "--tf32"), ("lower", "float16", "auto"),
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
 HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # of check.py's
-EXAMPLE = str(ROOT / "examples" / "distributed.py")
 DEVICE_RUNS = ((32768, 64, 2048), (8192, 4096, 512))  # N of a product whose columns are spread; a batch, and its N
 HOST_CALLS = 100  # without waiting; few enough that the queue of launches never fills
 WARM_IMPORTS = 3
@@ -258,6 +257,14 @@ class Record:
     def write(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.content, indent=1) + "\n")
+
+
+def earlier_rows(path, described):
+    """The rows of the same file on the same kind of device that an earlier run has left there."""
+    if not path.is_file():
+        return []
+    same = ("solution_sha256", "device")
+    return [row for row in json.loads(path.read_text())["rows"] if all(row[key] == described[key] for key in same)]
 
 
 NOT_PRINTED = {"group", "K", "M", "batch", "tf32", "fallback", "compared", "trials", "useful_flop", "extra_bytes", "within_contract"}
@@ -584,8 +591,8 @@ def suite_devices(bench, record):
     """What examples/distributed.py says of two GPUs. It computes with the model_new.py beside it."""
     for size, *batch in DEVICE_RUNS:
         with record.row(f"devices, {size}"), tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", EXAMPLE, "--size", str(size)]
-            run(*command, "--batch", *map(str, batch), "--json", f"{folder}/rows.json")
+            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(ROOT / "examples" / "distributed.py")]
+            run(*command, "--size", str(size), "--batch", *map(str, batch), "--json", f"{folder}/rows.json")
             for row in json.loads(Path(folder, "rows.json").read_text()):
                 record.add(row)
 

@@ -28,7 +28,6 @@ import contextlib
 import functools
 import gc
 import itertools
-import json
 import math
 import os
 import random
@@ -1061,14 +1060,6 @@ def run_section(name, soak, record, described):
         record.fail(f"{name}: {line}")
 
 
-def earlier_rows(path, described):
-    """The rows of the same file on the same kind of device that an earlier run has left there."""
-    if not path.is_file():
-        return []
-    same = ("solution_sha256", "device")
-    return [row for row in json.loads(path.read_text())["rows"] if all(row[key] == described[key] for key in same)]
-
-
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="See the head of the file for what each section does.")
     parser.add_argument("--section", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME", help=", ".join(SECTIONS))
@@ -1107,7 +1098,7 @@ def main(arguments=None):
         return 1 if judge.wrong else 0
     described = benchmark.environment(bench, given.commit)
     record = benchmark.Record("soak", described, given.out)
-    record.content["rows"] = earlier_rows(record.path, described)
+    record.content["rows"] = benchmark.earlier_rows(record.path, described)
     for name in dict.fromkeys(given.section):
         run_section(name, soak, record, described)
     record.content["complete"] = True

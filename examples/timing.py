@@ -19,23 +19,26 @@ def name_of(device):
 def milliseconds(call, device, calls=CALLS, in_a_row=1):
     """The median time of a call, of `calls` times so many in a row: between events of the current stream on a GPU, where the host runs
     ahead of a row; after one call that is not counted."""
+
+    def row():
+        for _ in range(in_a_row):
+            call()
+
     call()
     times = []
     for _ in range(calls):
         if torch.device(device).type == "cuda":
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             first.record()
-            for _ in range(in_a_row):
-                call()
+            row()
             last.record()
             last.synchronize()
-            times.append(first.elapsed_time(last) / in_a_row)
+            times.append(first.elapsed_time(last))
         else:
             start = time.perf_counter()
-            for _ in range(in_a_row):
-                call()
-            times.append((time.perf_counter() - start) / in_a_row * 1e3)
-    return statistics.median(times)
+            row()
+            times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times) / in_a_row
 
 
 def relative_error(result, expected):

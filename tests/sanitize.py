@@ -392,20 +392,16 @@ def look(tool, kernel, seconds):
     return row
 
 
-def table(rows, tools, kernels):
-    """What was found, a line for each kernel and a column for each tool."""
-    cell = {(row["tool"], row["kernel"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
-    lines = [f"{'':<14}" + "".join(f"{tool:<20}" for tool in tools)]
-    return "\n".join([*lines, *(f"{kernel:<14}" + "".join(f"{cell[tool, kernel]:<20}" for tool in tools) for kernel in kernels)])
+def in_order(rows):
+    return sorted(rows, key=lambda row: (TOOLS.index(row["tool"]), list(KERNELS).index(row["kernel"])))
 
 
 def write(path, rows):
-    """The record of benchmarks/tables.py: these pairs, and others that it has of the same file."""
-    about = helpers.module("benchmark").environment(types.SimpleNamespace(on_gpu=True, solution_file=FILE, trials=None, seed=None))
-    record = json.loads(path.read_text()) if path.is_file() else {}
-    kept = record["rows"] if record.get("solution_sha256") == about["solution_sha256"] else []
-    pairs = {(row["tool"], row["kernel"]): row for row in kept + rows}
-    rows = [pairs[pair] for pair in itertools.product(TOOLS, KERNELS) if pair in pairs]
+    """The record of benchmarks/tables.py: these pairs, and others that it has of the same file on the same kind of device."""
+    benchmark = helpers.module("benchmark")
+    about = benchmark.environment(types.SimpleNamespace(on_gpu=True, solution_file=FILE, trials=None, seed=None))
+    rows = [{**row, "solution_sha256": about["solution_sha256"], "device": about["device"]} for row in rows]
+    rows = in_order({(row["tool"], row["kernel"]): row for row in benchmark.earlier_rows(path, about) + rows}.values())
     record = {"suite": "sanitizers", **about, "complete": len(rows) == len(TOOLS) * len(KERNELS), "failures": [], "rows": rows}
     path.write_text(json.dumps(record, indent=1) + "\n")
 
@@ -445,7 +441,7 @@ def main(arguments=None):
             rows.append(done.result())
             if given.json:
                 write(given.json, rows)
-    print("\n" + table(rows, tools, kernels))
+    print("\n" + helpers.module("tables").sanitizers(in_order(rows)))
     return 0 if all(row["result"] == "clean" for row in rows) else 1
 
 

@@ -129,7 +129,7 @@ template <typename T, int kN, int kMajorA, int kMajorB>
 void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
   auto now = [=]() __attribute__((optimize("O3"))) {
     const float* const wide = wide_numbers<T>();
-    const unsigned char* const memory = at_address(shared_address(current->block->memory)) - memory_begin;
+    const unsigned char* const memory = current->block->memory - memory_begin;
     auto element = [&](uint64_t operand, int major, int line, int k) {
       uint32_t at = static_cast<uint32_t>(operand) & ((1 << kRankShift) - 1);
       at += major ? line / 64 * 8192 + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2 : line / 8 * 1024 + line % 8 * 128 + k * 2;

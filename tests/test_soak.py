@@ -177,9 +177,9 @@ def test_rows_of_another_file_or_device_are_dropped(tmp_path):
     described = {"solution_sha256": "a", "device": "here"}
     rows = [{"section": "mixed", **described}, {"section": "large", **described, "device": "there"}]
     path = tmp_path / "soak.json"
-    assert soak.earlier_rows(path, described) == []
+    assert soak.benchmark.earlier_rows(path, described) == []
     path.write_text(json.dumps({"rows": [*rows, {"section": "graphs", "solution_sha256": "b", "device": "here"}]}))
-    assert soak.earlier_rows(path, described) == rows[:1]
+    assert soak.benchmark.earlier_rows(path, described) == rows[:1]
 
 
 @pytest.mark.parametrize(
