@@ -185,7 +185,7 @@ _CUDA_SCHEDULE = r"""
 constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of an operand tile, of a k-block
 
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
-__host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+__host__ __device__ inline int ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }   // signs would take more instructions
 
 // The largest r with triangle(r) <= q, and with r * r <= q. Rounding may put the root one off, either way.
 __device__ inline int triangle_root(int q) {
@@ -201,14 +201,13 @@ __device__ inline int square_root(int q) {
 }
 
 // Where one product of the batch begins, in elements, by its number.
-__host__ __device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
+__device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
   if (p.batch_dims == 0) return 0;
   uint32_t rest = number;
   int64_t offset = 0;
   NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
     const uint32_t size = uint32_t(p.batch_size[d]);
-    offset += rest % size * strides[d];
-    rest /= size;
+    offset += rest % size * strides[d], rest /= size;
   }
   return offset + rest * strides[0];
 }
@@ -474,8 +473,8 @@ struct KRange {
   int begin, end;   // half-open, in k-blocks
   __device__ KRange split(int number, int splits) const {
     if (splits == 1) return *this;
-    const int length = end - begin;
-    return {begin + length * number / splits, begin + length * (number + 1) / splits};
+    const uint32_t length = end - begin, parts = splits;   // without a sign a division takes fewer instructions
+    return {begin + int(length * number / parts), begin + int(length * (number + 1) / parts)};
   }
 };
 
@@ -571,16 +570,17 @@ struct SplitTiles : Tiles {
   }
 
   __device__ ClusterTile at(uint32_t number) const {
-    const int batch = number % batches;
-    int rest = number / batches, first = 0, place = 0, group = 0, parts;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= int(tiles_of(group)) * parts; ++group) {
-      const int of_group = int(tiles_of(group));
+    const uint32_t batch = number % uint32_t(batches);
+    uint32_t rest = number / uint32_t(batches), first = 0, place = 0, group = 0, parts;   // first: tile of the group
+    for (; (parts = splits_of(group)) > 1 && rest >= uint32_t(tiles_of(group)) * parts; ++group) {
+      const uint32_t of_group = uint32_t(tiles_of(group));
       rest -= of_group * parts;
       first += of_group, place += of_group * (parts - 1);
     }
-    ClusterTile tile = Tiles::at((first + rest / parts) * batches + batch);
-    tile.split = rest % parts, tile.splits = parts;
-    tile.place = batch * places + place + rest / parts * (parts - 1);
+    const uint32_t in_group = rest / parts;
+    ClusterTile tile = Tiles::at((first + in_group) * batches + batch);
+    tile.split = rest - in_group * parts, tile.splits = parts;
+    tile.place = batch * places + place + in_group * (parts - 1);
     return tile;
   }
 
@@ -1159,21 +1159,21 @@ __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 
 
 __device__ inline bool is_normal(float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; }
 
-// Adds sums to the total with the powers of two of their blocks undone.
-__device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
-  const float first = of_x * of_first, second = of_x * of_second;
-  if (is_normal(first) && is_normal(second)) {
-    UNROLL for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
-    return;
-  }
-  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
-  // is no normal number, but what it scales may be one: then they are undone one by one, the larger one first. The other way round, sums of
-  // wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
-  const float first_step = is_normal(first) ? first : fmaxf(of_x, of_first), then_first = is_normal(first) ? 1.0f : fminf(of_x, of_first);
-  const float second_step = is_normal(second) ? second : fmaxf(of_x, of_second);
-  const float then_second = is_normal(second) ? 1.0f : fminf(of_x, of_second);
-  UNROLL for (int u = 0; u < 32; ++u) total[u] += of_first == 0.0f ? 0.0f : sums[u] * first_step * then_first;
-  UNROLL for (int u = 32; u < 64; ++u) total[u] += of_second == 0.0f ? 0.0f : sums[u] * second_step * then_second;
+// Adds sums to the total with the powers of two of their blocks undone. What is zero is the scale of a column block that does not exist:
+// what was multiplied in its place may be anything.
+__device__ inline void promote(float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
+  auto add = [&](int begin, float of_y) {
+    float scale = of_x * of_y;
+    if (!is_normal(scale)) {
+      // What it scales may be a normal number. So the powers are undone one by one, the larger one first: the other way round, sums of wide
+      // blocks of denormals would be rounded to multiples of 2^-149 before they grow
+      const float larger = fmaxf(of_x, of_y);
+      scale = fminf(of_x, of_y);
+      UNROLL for (int u = begin; u < begin + 32; ++u) sums[u] = of_y == 0.0f ? 0.0f : sums[u] * larger;
+    }
+    UNROLL for (int u = begin; u < begin + 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
+  };
+  add(0, of_first), add(32, of_second);
 }
 """
 
@@ -1474,17 +1474,23 @@ struct Launch {
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
 
-// Dynamic shared memory beyond the 48 KB that a kernel gets without asking. Allowed once on each device; once more is harmless. Templates
-// of the host are static: their own statics would else be shared with another build of this file in the same process.
-template <auto kKernel>
-static void allow_shared_memory(int bytes) {
-  if (bytes <= 48 * 1024) return;
-  static std::atomic<bool> ready[64] = {};
+// What `ask` says of a kernel on the current device: asked once on each, unless it is zero; once more is harmless. Templates of the host are
+// static: their own statics would else be shared with another build of this file in the same process.
+template <auto kKernel, typename F>
+static int on_this_device(const F& ask) {
+  static std::atomic<int> known[64] = {};
   int device = 0;
   check(cudaGetDevice(&device));
-  if (device < 64 && ready[device]) return;
-  check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  if (device < 64) ready[device] = true;
+  if (device >= 64) return ask();
+  if (known[device] == 0) known[device] = ask();
+  return known[device];
+}
+
+// Dynamic shared memory beyond the 48 KB that a kernel gets without asking.
+template <auto kKernel>
+static void allow_shared_memory(int bytes) {
+  auto allow = [&] { return check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)), 1; };
+  if (bytes > 48 * 1024) on_this_device<kKernel>(allow);
 }
 
 template <auto kKernel, typename... Arguments>
@@ -1779,21 +1785,18 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   using Acc = AccumulatorOf<T>;
   Acc sum[Lanes::kCount];
   sum_exactly<XCopier, ExactCopier<T, kYKMajor>, Lanes>(x, y, tile.k_begin, tile.k_end, memory, sum);
-  // Row by row, the groups' sums are added in their order
-  auto& of_group = *reinterpret_cast<AlignedArray<Acc, Lanes::kNear>(*)[Lanes::kGroups][Lanes::kGroupThreads]>(memory.stage);
-  static_assert(sizeof(of_group) <= sizeof(memory.stage), "a row's sums must fit the stages");
+  // Each group adds the sums of all, in their order, for one of the rows that a thread has
+  auto& sums = *reinterpret_cast<AlignedArray<Acc, Lanes::kNear>(*)[Lanes::kRows][Lanes::kGroups][Lanes::kGroupThreads]>(memory.stage);
+  static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = Lanes::group(warp), thread = threadIdx.x % Lanes::kGroupThreads;
-  UNROLL for (int row = 0; row < Lanes::kRows; ++row) {
-    UNROLL for (int c = 0; c < Lanes::kNear; ++c) of_group[group][thread].v[c] = sum[row * Lanes::kNear + c];
-    meet_exactly<kExactThreads>();
-    const int m = x.first_line + Lanes::row(warp, lane, row * Lanes::kNear);
-    UNROLL for (int c = 0; c < Lanes::kNear; ++c) {
-      const int n = y.first_line + Lanes::col(warp, lane, c);
-      Acc total = of_group[0][thread].v[c];
-      UNROLL for (int from = 1; from < Lanes::kGroups; ++from) total += of_group[from][thread].v[c];
-      if (group == row && m < p.m && n < p.n) narrow(p.c_lower && n > m ? 0 : total, work.c[m * p.c_row + n * p.c_col]);
-    }
-    meet_exactly<kExactThreads>();   // they have been read
+  UNROLL for (int e = 0; e < Lanes::kCount; ++e) sums[e / Lanes::kNear][group][thread].v[e % Lanes::kNear] = sum[e];
+  meet_exactly<kExactThreads>();
+  const int m = x.first_line + Lanes::row(warp, lane, group * Lanes::kNear);
+  UNROLL for (int c = 0; c < Lanes::kNear; ++c) {
+    const int n = y.first_line + Lanes::col(warp, lane, c);
+    Acc total = sums[group][0][thread].v[c];
+    UNROLL for (int from = 1; from < Lanes::kGroups; ++from) total += sums[group][from][thread].v[c];
+    if (m < p.m && n < p.n) narrow(p.c_lower && n > m ? 0 : total, work.c[m * p.c_row + n * p.c_col]);
   }
 }
 
@@ -1893,12 +1896,12 @@ constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc>][32];   // all splits of the first unit, of the second
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: at once. kWhole: so, and all exist, none above the diagonal.
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: at once. kWhole: so, and all exist.
 template <int kNear, bool kWhole, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
   AlignedArray<T, kNear> vector;
-  UNROLL for (int e = 0; e < kNear; ++e) narrow(!kWhole && p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
+  UNROLL for (int e = 0; e < kNear; ++e) narrow(p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
   T* const to = c + uint32_t(row) * p.c_row + uint32_t(col) * p.c_col;   // so the products take half as many instructions
   if (kWhole || (vectorized && col + kNear <= p.n)) {
     *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
@@ -1908,9 +1911,10 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   }
 }
 
-// Writes a tile: from registers if `alone`; else what this CTA adds of its splits, in their order. Instructions that nobody has read yet
-// take as long as shared memory: so the mma kernel goes that way with one split, too, if others of the cluster do. With more all threads of
-// the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts what comes.
+// Writes a tile: from registers if `alone`, and all of it exists; else what this CTA adds of its splits, in their order. Instructions that
+// nobody has read yet take as long as shared memory: so the mma kernel goes that way with one split, too, if others of the cluster do. With
+// more all threads of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts
+// what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
@@ -1932,24 +1936,18 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock, false>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
-  if (alone) {
-    auto write_all = [&](auto whole) {
-      UNROLL for (int u = 0; u < kUnits; ++u) write(whole, warp, u, unit(u));
-    };
-    if (vectorized && row + kBlock <= p.m && col + kBlock <= p.n && !(p.c_lower && row == col))
-      write_all(std::true_type());
-    else
-      write_all(std::false_type());
+  if (alone && vectorized && row + kBlock <= p.m && col + kBlock <= p.n) {
+    UNROLL for (int u = 0; u < kUnits; ++u) write(std::true_type(), warp, u, unit(u));
     return write_zeros_above(0, kBlock);
   }
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kInTile = kUnitsInTile<Acc>;
   const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split, end = first + units;
-  const uint32_t first_rank = block_rank_in_cluster() - work.split;
   if (splits == 1) {
     __syncthreads();   // the stages have been read
     UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit(u);
   } else {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const uint32_t first_rank = block_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
     cluster_wait();
     // Each lane finds out where one of its warp's units goes
@@ -1963,9 +1961,11 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
       const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
       store_async(there, words[0], words[1], words[2], words[3], barrier_there);
     }
+#endif
   }
   write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
-  splits == 1 ? __syncthreads() : barrier_wait(&here, 0);
+  if (splits == 1) __syncthreads();
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (if (splits > 1) barrier_wait(&here, 0);))
   NO_UNROLL for (uint32_t at = first + warp; at < end; at += kTileThreads / 32) {
     SumUnit<Acc> total = sums[(at - first) * splits][lane];
 #pragma unroll 4
@@ -1975,24 +1975,20 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     }
     write(std::false_type(), at / kUnits, at % kUnits, total);
   }
-#endif
 }
 
 // ---- Tiles of 64 x 64: launching.
 
-// How many clusters of SplitPlan's size the current device runs at once. Asked for once on each.
+// How many clusters of SplitPlan's size the current device runs at once.
 template <auto kKernel>
 static int clusters_at_once(int bytes) {
-  static std::atomic<int> known[64] = {};
-  int device = 0;
-  check(cudaGetDevice(&device));
-  int clusters = device < 64 ? known[device].load() : 0;
-  if (clusters) return clusters;
-  allow_shared_memory<kKernel>(bytes);
-  const Launch launch(SplitPlan::kMostSplits, kTileThreads, bytes, SplitPlan::kMostSplits, false, nullptr);
-  check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
-  if (device < 64) known[device] = clusters;
-  return clusters;
+  return on_this_device<kKernel>([&] {
+    allow_shared_memory<kKernel>(bytes);
+    const Launch launch(SplitPlan::kMostSplits, kTileThreads, bytes, SplitPlan::kMostSplits, false, nullptr);
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
+    return clusters;
+  });
 }
 
 // Launches a kernel by its plan. product_behind, given more, begins early; where its CTAs share nothing a GPU full of them takes all tiles.
@@ -2489,22 +2485,21 @@ struct Behind {
   Packed x, y;
 };
 
-// Calls f(k, line, value) for each outlier in kBlock lines from `first` on, in a fixed order. transposed: the k of a matrix are its rows.
+// Calls f(k, line, value) for each outlier in a line of blocks, in a fixed order. transposed: the k of a matrix are its rows.
 template <typename F>
-__device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int first, const F& f) {
-  const int line_blocks = blocks_in(transposed ? packed.cols : packed.rows);
+__device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int line, const F& f) {
+  const uint32_t* const wide = wide_in_line(packed, matrix, transposed, line);
   const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols)) - 1;
-  for (int line = first / kBlock; line * kBlock < first + kBlock && line < line_blocks; ++line)
-    for (int word = 0; word < words && has_outliers(packed, matrix, transposed, line); ++word)
-      for (uint32_t bits = wide_in_line(packed, matrix, transposed, line)[word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
-        const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
-        for (int e = 0; e < metadata.head.outliers; ++e) {
-          const Outlier outlier = metadata.outlier[e];
-          const int at = line * kBlock + (transposed ? outlier.col : outlier.row);
-          if (at >= first && at < first + kBlock) f(k_block * kBlock + (transposed ? outlier.row : outlier.col), at, outlier.value);
-        }
+  if (wide[words] == 0) return;
+  NO_UNROLL for (int word = 0; word < words; ++word)
+    NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
+      const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
+      const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
+      NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
+        const Outlier outlier = metadata.outlier[e];
+        f(k_block * kBlock + (transposed ? outlier.row : outlier.col), line * kBlock + (transposed ? outlier.col : outlier.row), outlier.value);
       }
+    }
 }
 
 using Corrections = double[kBlock][kBlock + 1];   // of a tile
@@ -2514,33 +2509,34 @@ using Corrections = double[kBlock][kBlock + 1];   // of a tile
 // Of one place always the same thread adds, in a fixed order.
 __device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
                                           Corrections& corrections) {
-  const float *const x = x_of<float>(p, batch), *const y = y_of<float>(p, batch);
+  const int x_matrix = matrix_of(packed_x, batch), first_row = tile.i * kBlock, first_col = tile.j * kBlock;
+  constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand whose outliers are met
+  const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
+  NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
+  __syncthreads();
+  NO_UNROLL for (int u = 0; u < 2; ++u) {   // the outliers of X, and of Y; a thread has a line of the other operand
+    const bool of_x = u == 0;
+    const Packed& packed = of_x ? packed_x : packed_y;
+    const float* const other = of_x ? y_of<float>(p, batch) : x_of<float>(p, batch);
+    const int64_t line_stride = of_x ? p.y_col : p.x_row, k_stride = of_x ? p.y_row : p.x_col;
+    const int line = (of_x ? first_col : first_row) + thread, lines = of_x ? p.n : p.m;
+    const Side side = side_of(of_x ? kY : kX, p);
+    const bool transposed = k_is_row(of_x ? kX : kY, p.contraction), x_transposed = k_is_row(kX, p.contraction);
+    for_each_outlier(packed, matrix_of(packed, batch), transposed, of_x ? tile.i : tile.j, [&](int k, int at, float value) {
+      if (at % kSets != set || line >= lines || !on_side(side, line, k)) return;
+      const float met = other[line * line_stride + k * k_stride];
+      if (!of_x) {   // those of X have met all of Y
+        const int64_t block = block_index(packed_x, (x_transposed ? k : line) / kBlock, (x_transposed ? line : k) / kBlock);
+        if (is_outlier(met, 1.0f / packed_x.metadata[x_matrix * packed_x.blocks_each + block].head.unscale)) return;
+      }
+      const int m = of_x ? at : line, n = of_x ? line : at;
+      double& to = corrections[m - first_row][n - first_col];
+      if (!p.c_lower || n <= m) to = fma(double(value), double(met), to);
+    });
+    __syncthreads();
+  }
   float* const c = c_of<float>(p, batch);
-  const int x_matrix = matrix_of(packed_x, batch), y_matrix = matrix_of(packed_y, batch);
-  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
-  const int first_row = tile.i * kBlock, first_col = tile.j * kBlock;
-  constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th row or column
-  const int set = threadIdx.x / kBlock, row = first_row + threadIdx.x % kBlock, col = first_col + threadIdx.x % kBlock;
-  for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
-  __syncthreads();
-  auto add = [&](int m, int n, double a, double b) {
-    double& at = corrections[m - first_row][n - first_col];
-    if (!p.c_lower || n <= m) at = fma(a, b, at);
-  };
-  for_each_outlier(packed_x, x_matrix, p.contraction == kTN, first_row, [&](int k, int m, float value) {
-    if (m % kSets == set && col < p.n && on_side(y_side, col, k)) add(m, col, value, y[k * p.y_row + col * p.y_col]);
-  });
-  __syncthreads();
-  for_each_outlier(packed_y, y_matrix, p.contraction != kNT, first_col, [&](int k, int n, float value) {
-    if (n % kSets != set || row >= p.m || !on_side(x_side, row, k)) return;
-    const float a = x[row * p.x_row + k * p.x_col];
-    const bool transposed = p.contraction == kTN;
-    const int64_t block =
-        x_matrix * packed_x.blocks_each + block_index(packed_x, (transposed ? k : row) / kBlock, (transposed ? row : k) / kBlock);
-    if (!is_outlier(a, 1.0f / packed_x.metadata[block].head.unscale)) add(row, n, a, value);
-  });
-  __syncthreads();
-  for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
+  NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
     if (const double sum = corrections[e / kBlock][e % kBlock]; sum != 0.0) {
       float& at = c[(first_row + e / kBlock) * p.c_row + (first_col + e % kBlock) * p.c_col];
       at = float(at + sum);
@@ -2551,14 +2547,13 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
 // Corrects the tiles that meet outliers. Each thread looks at one of a CTA's tiles: most meet none.
 __device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections& corrections) {
   __shared__ uint32_t met[kTileThreads / 32];   // which of the tiles that a warp has looked at
-  const int batches = int(p.batches);
-  const int64_t numbers = tile_count(p, kBlock) * batches, step = gridDim.x;
-  for (int64_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
+  const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(tile_count(p, kBlock)) * batches, step = gridDim.x;
+  auto tile_of_number = [&](uint32_t number) { return tile_at(p, kBlock, int(number / batches)); };
+  NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
     bool meets = false;
-    const int64_t number = first + step * threadIdx.x;
-    if (number < numbers) {
+    if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
       const int batch = int(number % batches);
-      const Tile tile = tile_at(p, kBlock, int(number / batches));
+      const Tile tile = tile_of_number(number);
       meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i) |
                has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j)) &
               !behind.controls[batch].fallback;
@@ -2566,10 +2561,10 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
     const uint32_t of_warp = __ballot_sync(0xFFFFFFFFu, meets);
     if (threadIdx.x % 32 == 0) met[threadIdx.x / 32] = of_warp;
     __syncthreads();
-    for (int warp = 0; warp < kTileThreads / 32; ++warp)
-      for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
-        const int64_t one = first + step * (warp * 32 + __ffs(bits) - 1);
-        correct_tile(p, int(one % batches), tile_at(p, kBlock, int(one / batches)), behind.x, behind.y, corrections);
+    NO_UNROLL for (int warp = 0; warp < kTileThreads / 32; ++warp)
+      NO_UNROLL for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
+        const uint32_t one = first + step * (warp * 32 + __ffs(bits) - 1);
+        correct_tile(p, int(one % batches), tile_of_number(one), behind.x, behind.y, corrections);
       }
     __syncthreads();
   }
@@ -3109,7 +3104,7 @@ struct Half {
     auto store = [&](int place, int u, float* sum) {
       if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
     };
-    if (kWide || h.tiles.splits == 1) {
+    if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
       UNROLL for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
