@@ -1159,21 +1159,21 @@ __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 
 
 __device__ inline bool is_normal(float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; }
 
-// Adds sums to the total with the powers of two of their blocks undone. What is zero is the scale of a column block that does not exist:
-// what was multiplied in its place may be anything.
-__device__ inline void promote(float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
-  auto add = [&](int begin, float of_y) {
-    float scale = of_x * of_y;
-    if (!is_normal(scale)) {
-      // What it scales may be a normal number. So the powers are undone one by one, the larger one first: the other way round, sums of wide
-      // blocks of denormals would be rounded to multiples of 2^-149 before they grow
-      const float larger = fmaxf(of_x, of_y);
-      scale = fminf(of_x, of_y);
-      UNROLL for (int u = begin; u < begin + 32; ++u) sums[u] = of_y == 0.0f ? 0.0f : sums[u] * larger;
-    }
-    UNROLL for (int u = begin; u < begin + 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
+// Adds sums to the total with the powers of two of their blocks undone.
+__device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
+  const float first = of_x * of_first, second = of_x * of_second;
+  if (is_normal(first) && is_normal(second)) {
+    UNROLL for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
+    return;
+  }
+  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
+  // is no normal number, but what it scales may be one: then they are undone one by one, the larger one first. The other way round, sums of
+  // wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
+  auto add = [&](int begin, float of_y, float both) {
+    const float larger = is_normal(both) ? both : fmaxf(of_x, of_y), then = is_normal(both) ? 1.0f : fminf(of_x, of_y);
+    UNROLL for (int u = begin; u < begin + 32; ++u) total[u] = fmaf(of_y == 0.0f ? 0.0f : sums[u] * larger, then, total[u]);
   };
-  add(0, of_first), add(32, of_second);
+  add(0, of_first, first), add(32, of_second, second);
 }
 """
 
