@@ -1474,8 +1474,8 @@ struct Launch {
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
 
-// What `ask` says of a kernel on the current device: asked once on each, unless it is zero; once more is harmless. Templates of the host are
-// static: their own statics would else be shared with another build of this file in the same process.
+// What `ask` says of a kernel on the current device: asked once on each, unless it is zero; once more is harmless. Templates of the host
+// are static: their own statics would else be shared with another build of this file in the same process.
 template <auto kKernel, typename F>
 static int on_this_device(const F& ask) {
   static std::atomic<int> known[64] = {};
@@ -1913,8 +1913,8 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
 
 // Writes a tile: from registers if `alone`, and all of it exists; else what this CTA adds of its splits, in their order. Instructions that
 // nobody has read yet take as long as shared memory: so the mma kernel goes that way with one split, too, if others of the cluster do. With
-// more all threads of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts
-// what comes.
+// more all threads of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival,
+// counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
@@ -2496,8 +2496,8 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
       const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
       const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
       NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
-        const Outlier outlier = metadata.outlier[e];
-        f(k_block * kBlock + (transposed ? outlier.row : outlier.col), line * kBlock + (transposed ? outlier.col : outlier.row), outlier.value);
+        const Outlier it = metadata.outlier[e];
+        f(k_block * kBlock + (transposed ? it.row : it.col), line * kBlock + (transposed ? it.col : it.row), it.value);
       }
     }
 }
