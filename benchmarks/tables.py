@@ -281,22 +281,24 @@ def slower(*records):
     """What is slower than the reference, and who is faster than ours."""
     *measured, compared, cpu = records
 
-    def told(row):
-        problem, *gradients = row["problem"].split(", ", 1)
-        special = [row["dtype"]] * (row["dtype"] != "float32") + [problem] * (problem != "lower")
-        why = "; dense: there is no work to leave out" if row["problem"] == "transposed_a" else ""
-        return f"{', '.join([*special, shape(row) + ' with gradients' * len(gradients)])} ({ratio(row['ratio'])}{why})"
+    def listed(rows):
+        """By problem and dtype, each once: two suites may have it."""
+        groups = {}
+        for row in (row for row in rows if row["ratio"] < 1):
+            problem, *gradients = (row["what"] if "what" in row else row["problem"]).split(", ", 1)
+            head = ", ".join([problem] * (problem != "lower") + [row["dtype"]] * (row["dtype"] != "float32"))
+            why = "; dense: there is no work to leave out" if problem == "transposed_a" else ""
+            groups.setdefault(head, {})[f"{shape(row)}{' with gradients' * len(gradients)} ({ratio(row['ratio'])}{why})"] = None
+        return "; ".join(f"{head} {', '.join(each)}".strip() for head, each in groups.items()) or "nothing"
 
-    on_gpu, on_cpu = (dict.fromkeys(told(row) for row in rows if row["ratio"] < 1) for rows in (chain(*measured), cpu))
     ahead = []
     for row in compared:
         faster = [side for side in PEER_NAMES if side in row and row[side]["median_us"] < row["ours"]["median_us"] and side != "reference"]
         times = ", ".join(f"{PEER_NAMES[side]} {median(row[side])}" for side in faster)
         ahead += [f"{with_dtype(row)}: {times} (ours {median(row['ours'])} µs)"] * bool(faster)
-    small = "on the CPU, where Python's checks and masks cost more than they save in so small a product"
-    slow = "; ".join(f"{where}: {', '.join(rows) or 'nothing'}" for where, rows in (("on the GPU", on_gpu), (small, on_cpu)))
+    small = "On the CPU, where Python's checks and masks cost more than they save in so small a product"
     by_whom = "; ".join(ahead) + " ([where ours goes](docs/limits.md#half-precision))" if ahead else "nobody in the table above"
-    return f"Slower than the reference {slow}.\nFaster than ours: {by_whom}."
+    return f"Slower than the reference on the GPU: {listed(chain(*measured))}. {small}: {listed(cpu)}.\nFaster than ours: {by_whom}."
 
 
 # A suite, and what a label says of it.
@@ -379,7 +381,7 @@ SENTENCES = {  # name -> records, renderer of their rows
     "proof": (("check",), proof),
     "parts": ((), parts),
     "wanted": (("wanted", *WANTED_SUITES), wanted),
-    "slower": (("forward", "problems", "backward", "batch", "peers", "cpu"), slower),
+    "slower": (("forward", "problems", "backward", "batch", "family", "peers", "cpu"), slower),
 }
 
 

@@ -1,6 +1,8 @@
 """float32's kernel on Hopper, and TF32's, without a GPU; see emulation.py: the skeleton's barriers and queue, bulk copies of packed blocks,
 tiles in splits, wide blocks, blocks of different scales, and two products in one launch, in the launchers' own workspace."""
 
+import functools
+
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, sizes_for
@@ -57,7 +59,7 @@ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
 # the kernel may not read is NaN. For TF32 the operands are rounded to 11 bits beforehand, so that the same bounds hold.
 #
 # Arguments behind run_product's: clusters, tf32, whether some blocks are wide, how many scales blocks have, whether another product is
-# computed in the same launch, and whether the last product of the batch needs the fallback.
+# computed in the same launch, whether the last product of the batch needs the fallback, and how many k-blocks are a chain.
 MAIN = r"""
 struct Packer {
   const Product& p;
@@ -140,6 +142,7 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
 int main(int, char** arguments) {
   const int clusters = std::atoi(arguments[13]), tf32 = std::atoi(arguments[14]), wide = std::atoi(arguments[15]);
   const int scales = std::atoi(arguments[16]), two = std::atoi(arguments[17]), fallback = std::atoi(arguments[18]);
+  kTileChain = std::atoi(arguments[19]);
   return run_product<float>(arguments, [&](const Product& of) {
     Product p = of, q = of;
     p.tf32 = tf32;
@@ -174,8 +177,14 @@ int main(int, char** arguments) {
 """
 
 
-def build(model, folder, types):
-    launch, packing = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING
+CHAIN = constant("_CUDA_PAIRS_TYPES", "kTileChain")
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
+    launch, packing, constant_chain = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING, f"constexpr int kTileChain = {CHAIN};"
+    assert constant_chain in model._CUDA_PAIRS_TYPES
     parts = [
         emulation.PRELUDE,
         model._CUDA_TYPES,
@@ -187,7 +196,7 @@ def build(model, folder, types):
         CUDA,
         BULK,
         skeleton(model),
-        types,
+        model._CUDA_PAIRS_TYPES.replace(constant_chain, "int kTileChain;"),
         model._CUDA_PAIRS,
         cut(launch, "// The matrices that are to be packed", "constexpr int64_t kMostPackedBytes"),
         cut(launch, "// ---- Hopper kernel, launching: the workspace.", "// ---- Hopper kernel, launching: one kernel each."),
@@ -195,40 +204,32 @@ def build(model, folder, types):
         emulation.PRODUCT,
         MAIN,
     ]
-    return host_program(folder, "pairs_kernel", parts, optimise="-O3")
-
-
-def caller(program):
-    """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
+    program = host_program(tmp_path_factory.mktemp("pairs"), "pairs_kernel", parts, optimise="-O3")
 
     def run(contraction, structure, sizes, *, batches=1, late=0, rows=(1, 1), pad=0, kind=0, **options):
-        numbers = {"clusters": 1, "tf32": 0, "wide": 0, "scales": 1, "two": 0, "fallback": 0} | options
+        numbers = {"clusters": 1, "tf32": 0, "wide": 0, "scales": 1, "two": 0, "fallback": 0, "chain": CHAIN} | options
         return program(contraction, structure, *sizes, batches, late, *rows, pad, pad, kind, *numbers.values())
 
     return run
 
 
 @pytest.fixture(scope="module")
-def run(model, tmp_path_factory):
-    return caller(build(model, tmp_path_factory.mktemp("pairs"), model._CUDA_PAIRS_TYPES))
-
-
-@pytest.fixture(scope="module")
-def run_with_short_chains(model, tmp_path_factory):
+def run_with_short_chains(run):
     """Chains of two k-blocks, so that small products have several."""
-    long = "constexpr int kTileChain = 32;"
-    assert long in model._CUDA_PAIRS_TYPES
-    return caller(build(model, tmp_path_factory.mktemp("pairs"), model._CUDA_PAIRS_TYPES.replace(long, "constexpr int kTileChain = 2;")))
+    return functools.partial(run, chain=2)
 
 
 LATE = pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
 TF32 = pytest.mark.parametrize("tf32", [0, 1], ids=["float32", "TF32"])
+# TF32 has float32's copies and waits, of fewer bytes.
+TF32_AND_LATE = pytest.mark.parametrize(
+    ("tf32", "late"), [(0, 0), (0, 1), (1, 1)], ids=["float32, copies at once", "float32, copies late", "TF32, copies late"]
+)
 EVERY_MEMBER = pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 GRADIENTS = pytest.mark.parametrize("contraction", [NT, TN], ids=["NT", "TN"])
 
 
-@TF32
-@LATE
+@TF32_AND_LATE
 @EVERY_MEMBER
 def test_every_member(run, contraction, structure, tf32, late):
     """An edge that no block divides; places in the queue that are used again; zeros; rows of C that are aligned, and not."""
@@ -236,8 +237,7 @@ def test_every_member(run, contraction, structure, tf32, late):
     run(contraction, structure, (256,) * 3, late=late, tf32=tf32, clusters=2, pad=1)
 
 
-@TF32
-@LATE
+@TF32_AND_LATE
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_splits(run, contraction, tf32, late):
     """Tiles whose k is summed in two or three parts, of a triangle and of a dense batch."""
@@ -291,8 +291,7 @@ def test_tf32_with_blocks_of_several_scales(run, contraction, structure):
     run(contraction, structure, (330,) * 3, tf32=1, scales=3)
 
 
-@TF32
-@LATE
+@TF32_AND_LATE
 @GRADIENTS
 def test_two_products_in_a_launch(run, contraction, tf32, late):
     run(contraction, LOWER, (400,) * 3, late=late, tf32=tf32, clusters=3, two=1, wide=1 - tf32)
