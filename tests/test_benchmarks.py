@@ -450,6 +450,15 @@ def test_what_was_wanted_is_met_or_has_its_reason(tables):
     assert len(tables.wanted(asked, [{**row, "reference": NOISY}], [], [], []).splitlines()) == 2  # the head alone
 
 
+def test_all_that_is_slower_is_named_once(tables):
+    row = {"problem": "lower", "shape": "64", "dtype": "float32", "ratio": 0.5}
+    family = [{"what": "X X^T", "shape": f"{N} x {N}", "dtype": "bfloat16", "ratio": value} for N, value in ((512, 0.9), (2048, 1.1))]
+    said = tables.slower([{**row, "dtype": "float16"}, {**row, "ratio": 2.0}], [{**row, "dtype": "float16"}], family, [], [row])
+    on_gpu, _, on_cpu = said.splitlines()[0].partition(". ")
+    assert on_gpu == "Slower than the reference on the GPU: float16 64 (0.50x); X X^T, bfloat16 512×512 (0.90x)"
+    assert on_cpu.startswith("On the CPU") and on_cpu.endswith(": 64 (0.50x).")
+
+
 def test_each_line_of_the_file_is_in_one_part(tables):
     text = (tables.ROOT / "model_new.py").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in tables.parts().splitlines()[2:]]
