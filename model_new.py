@@ -2232,8 +2232,13 @@ template <typename T>
 constexpr bool kSplitOperands = sizeof(T) == 4;   // into large and small parts
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+constexpr int kMostMmaCtas = 2;   // an SM has 100 KB of shared memory there, and a CTA wants 49
+#else
+constexpr int kMostMmaCtas = 3;
+#endif
 template <typename T>
-constexpr int kMmaCtasPerSm = kSplitOperands<T> ? 2 : 3;
+constexpr int kMmaCtasPerSm = kSplitOperands<T> ? 2 : kMostMmaCtas;
 template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 
