@@ -2501,8 +2501,9 @@ __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool t
       const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
       const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
       NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
-        const Outlier it = metadata.outlier[e];
-        f(k_block * kBlock + (transposed ? it.row : it.col), line * kBlock + (transposed ? it.col : it.row), it.value);
+        const Outlier outlier = metadata.outlier[e];
+        const int k = transposed ? outlier.row : outlier.col, at = transposed ? outlier.col : outlier.row;   // in the block
+        f(k_block * kBlock + k, line * kBlock + at, outlier.value);
       }
     }
 }
@@ -2559,8 +2560,8 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
     if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
       const int batch = int(number % batches);
       const Tile tile = tile_of_number(number);
-      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), p.contraction == kTN, tile.i) |
-               has_outliers(behind.y, matrix_of(behind.y, batch), p.contraction != kNT, tile.j)) &
+      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), k_is_row(kX, p.contraction), tile.i) |
+               has_outliers(behind.y, matrix_of(behind.y, batch), k_is_row(kY, p.contraction), tile.j)) &
               !behind.controls[batch].fallback;
     }
     const uint32_t of_warp = __ballot_sync(0xFFFFFFFFu, meets);

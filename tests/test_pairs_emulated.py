@@ -221,15 +221,12 @@ def run_with_short_chains(run):
 
 LATE = pytest.mark.parametrize("late", [0, 1], ids=["copies at once", "copies late"])
 TF32 = pytest.mark.parametrize("tf32", [0, 1], ids=["float32", "TF32"])
-# TF32 has float32's copies and waits, of fewer bytes.
-TF32_AND_LATE = pytest.mark.parametrize(
-    ("tf32", "late"), [(0, 0), (0, 1), (1, 1)], ids=["float32, copies at once", "float32, copies late", "TF32, copies late"]
-)
 EVERY_MEMBER = pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 GRADIENTS = pytest.mark.parametrize("contraction", [NT, TN], ids=["NT", "TN"])
 
 
-@TF32_AND_LATE
+@TF32
+@LATE
 @EVERY_MEMBER
 def test_every_member(run, contraction, structure, tf32, late):
     """An edge that no block divides; places in the queue that are used again; zeros; rows of C that are aligned, and not."""
@@ -237,7 +234,8 @@ def test_every_member(run, contraction, structure, tf32, late):
     run(contraction, structure, (256,) * 3, late=late, tf32=tf32, clusters=2, pad=1)
 
 
-@TF32_AND_LATE
+@TF32
+@LATE
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_splits(run, contraction, tf32, late):
     """Tiles whose k is summed in two or three parts, of a triangle and of a dense batch."""
@@ -291,7 +289,8 @@ def test_tf32_with_blocks_of_several_scales(run, contraction, structure):
     run(contraction, structure, (330,) * 3, tf32=1, scales=3)
 
 
-@TF32_AND_LATE
+@TF32
+@LATE
 @GRADIENTS
 def test_two_products_in_a_launch(run, contraction, tf32, late):
     run(contraction, LOWER, (400,) * 3, late=late, tf32=tf32, clusters=3, two=1, wide=1 - tf32)
