@@ -34,13 +34,13 @@ import itertools
 import json
 import math
 import os
-import queue
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import timeit
 import traceback
@@ -76,11 +76,6 @@ WARM_IMPORTS = 3
 # ---- Inputs and errors -----------------------------------------------------------------------------------------------
 
 
-def classes(problem):
-    """The names of a problem's classes in the reference and in the solution."""
-    return tuple(check.PROBLEMS[problem].prefix + name for name in ("Model", "ModelNew"))
-
-
 def make_inputs(bench, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
     """A and B of a problem, as check.py draws them. The triangular ones hold zeros outside their triangle, because the reference reads
     those."""
@@ -88,30 +83,30 @@ def make_inputs(bench, problem, a_shape, b_shape, dtype=torch.float32, inputs="u
     return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
 
 
-def errors_of(results, truth, rest, bound):
-    """Normwise and worst componentwise errors. Where the bound is zero, anything but the truth counts as infinite; a NaN stays one."""
-    norm, errors = truth.norm().item(), []
-    for C in results:
-        off = (C.double() - truth - rest).abs_()  # rest: what the float64 truth still misses
-        worst = torch.where(off == 0, 0.0, off / bound).max().item() if C.numel() else 0.0
-        errors.append((off.norm().item() / norm if norm else float(off.any()), worst))
-    return errors
-
-
 @torch.no_grad()
 def product_errors(X, Y, results, keep=None):
-    """The errors of several results for the product X @ Y, or for the part of it that `keep` leaves, and over what they were taken.
+    """The normwise and worst componentwise errors of several results for the product X @ Y, or for the part of it that `keep` leaves, and
+    over what they were taken. Where the bound is zero, anything but the truth counts as infinite; a NaN stays one.
 
-    X (..., M, K), Y (..., K, N): float32, float16, bfloat16 or, without leading dimensions, float64.
+    X (..., M, K), Y (..., K, N): float32, float16, bfloat16 or, without leading dimensions, float64. Without Y: of the inverse of X, which
+    is lower triangular.
     """
     compared = "all elements, against exact sums" if X.dtype == torch.float64 else "all elements"
-    if keep is None and max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
+    if keep is None and Y is not None and max(X.shape[-2], Y.shape[-1]) > FULL_ERROR_EDGE:
         i, j = (torch.randperm(lines, device=X.device)[:SAMPLED_LINES] for lines in (X.shape[-2], Y.shape[-1]))
         X, Y, results = X[..., i, :], Y[..., j], [C[..., i, :][..., j] for C in results]
         compared = f"{SAMPLED_LINES} random rows and columns"
-    keep = keep or (lambda V: V)
-    bound = keep(X.double().abs() @ Y.double().abs())
-    return errors_of(map(keep, results), *check.exact_product(X, Y, keep), bound), compared
+    keep = keep or torch.as_tensor  # which leaves a tensor as it is
+    if Y is None:
+        truth, rest, bound = check.inverse_of(X, None, torch.tril)
+    else:
+        (truth, rest), bound = check.exact_product(X, Y, keep), keep(X.double().abs() @ Y.double().abs())
+    norm, errors = truth.norm().item(), []
+    for C in results:
+        off = (keep(C).double() - truth - rest).abs_()  # rest: what the float64 truth still misses
+        worst = torch.where(off == 0, 0.0, off / bound).max().item() if C.numel() else 0.0
+        errors.append((off.norm().item() / norm if norm else float(off.any()), worst))
+    return errors, compared
 
 
 def error_limit(dtype, terms, reference_worst, tf32=False):
@@ -146,42 +141,40 @@ class Bench:
 
     def sides(self, *operands, problem="lower"):
         """The reference and ours, as calls for these operands."""
-        modules = {"reference": self.reference, "ours": self.solution}
-        named = zip(modules.items(), classes(problem), strict=True)
-        return {side: functools.partial(getattr(module, name)(), *operands) for (side, module), name in named}
+        prefix = check.PROBLEMS[problem].prefix
+        models = {"reference": getattr(self.reference, prefix + "Model"), "ours": getattr(self.solution, prefix + "ModelNew")}
+        return {side: functools.partial(model(), *operands) for side, model in models.items()}
 
     def path_of(self, A, B, problem="lower"):
         """Which path computes this product, as the solution itself says."""
         return self.solution.explain(A, B, problem=problem) if A.is_cuda else {"path": "cpu"}
 
-    def alternate(self, *calls):
-        """Times the calls in turn. Returns their spreads, and the number of trials."""
-        for call in calls:
-            call()  # loads kernels, chooses cuBLAS's algorithm, fills the allocator's cache
-        self.synchronize()
-        start = time.perf_counter()
-        for call in calls:
-            call()
-            self.synchronize()
-        estimate = time.perf_counter() - start
-        trials = max(MIN_TRIALS, min(self.trials, int(self.row_seconds / estimate)))
-        until = time.perf_counter() + (WARM_SECONDS - estimate if self.on_gpu else 0)
-        while time.perf_counter() < until:
-            for call in calls:
+    def alternate(self, calls):
+        """Times the calls, each of which has a name, in turn. Returns their spreads by these names, and the number of trials."""
+
+        def one_round():
+            for call in calls.values():
                 self._flushed.fill_(1)
                 call()
             self.synchronize()
+
+        one_round()  # loads kernels, chooses cuBLAS's algorithm, fills the allocator's cache
+        start = time.perf_counter()
+        one_round()
+        trials = max(MIN_TRIALS, min(self.trials, int(self.row_seconds / (time.perf_counter() - start))))
+        while self.on_gpu and time.perf_counter() < start + WARM_SECONDS:
+            one_round()
         moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else check.Moment
-        marks = [(moment(), moment()) for _ in range(trials * len(calls))]
-        marks[0][0].record()  # the first event of a process takes longer
-        for number, (start, end) in enumerate(marks):
+        marks = [(name, moment(), moment()) for _ in range(trials) for name in calls]
+        marks[0][1].record()  # the first event of a process takes longer
+        for name, start, end in marks:
             self._flushed.fill_(1)  # so that the L2 holds none of the input
             start.record()
-            calls[number % len(calls)]()
+            calls[name]()
             end.record()
         self.synchronize()
-        times = [start.elapsed_time(end) * 1e3 for start, end in marks]
-        return [check.spread(times[c :: len(calls)]) for c in range(len(calls))], trials
+        times = {name: [start.elapsed_time(end) * 1e3 for of, start, end in marks if of == name] for name in calls}
+        return {name: check.spread(each) for name, each in times.items()} | {"trials": trials}
 
     def extra_bytes(self, call):
         """Device memory that a call takes at its peak beyond its result; None on the CPU, where torch does not count it."""
@@ -237,9 +230,9 @@ class Record:
 
     @contextlib.contextmanager
     def row(self, label):
-        """Measures one row; an exception costs this row alone."""
+        """Measures one row; an exception costs this row alone. Gives what says of it that something else failed."""
         try:
-            yield
+            yield lambda message: self.fail(f"{label}: {message}")
         except Exception as error:
             traceback.print_exc(limit=-4)  # the calls nearest to it
             self.fail(f"{label}: {type(error).__name__}: {error}")
@@ -279,21 +272,17 @@ def printed(value):
     return " ".join(map(printed, value)) if isinstance(value, list) else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def time_sides(bench, calls, errors):
-    """What a row says of its sides, which are timed in turn: times and errors of each, ratio and number of trials."""
-    spreads, trials = bench.alternate(*calls.values())
-    pairs = [{"norm_error": norm, "worst_error": worst} for norm, worst in errors]
-    sides = {name: spread | pair for name, spread, pair in zip(calls, spreads, pairs, strict=True)}
-    return {**sides, "ratio": sides["reference"]["median_us"] / sides["ours"]["median_us"], "trials": trials}
-
-
-def add_timed(bench, record, label, row, calls, errors, limit):
-    """Times the sides of a row and adds it. Its worst error may be `limit`."""
-    row |= time_sides(bench, calls, errors)
-    worst = row["ours"]["worst_error"]
-    record.add({**row, "within_contract": worst <= limit})
-    if not worst <= limit:  # a NaN is not
-        record.fail(f"{label}: worst error {worst:.2e}, but at most {limit:.2e} may be")
+def add_timed(bench, record, row, calls, errors=(), limit=None, fail=None):
+    """Times the sides of a row in turn and adds it: times and errors of each, what its call tells of itself, and the ratio. With a limit on
+    our worst error, the row fails beyond it."""
+    row |= bench.alternate(calls)
+    for side, (norm, worst) in itertools.zip_longest(calls, errors, fillvalue=(None, None)):
+        row[side] |= {"norm_error": norm, "worst_error": worst} | getattr(calls[side], "told", {})
+    row["ratio"], worst = row["reference"]["median_us"] / row["ours"]["median_us"], row["ours"]["worst_error"]
+    row |= {} if limit is None else {"within_contract": worst <= limit}
+    record.add(row)
+    if not row.get("within_contract", True):  # nor is a NaN
+        fail(f"worst error {worst:.2e}, but at most {limit:.2e} may be")
 
 
 # ---- Suites ----------------------------------------------------------------------------------------------------------
@@ -309,7 +298,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
     row |= {"K": K, "M": M, "N": N, "batch": batch, "dtype": dtype, "inputs": inputs}
     label, dtype = f"{problem} {row['shape']} {dtype} {inputs}", check.DTYPES[dtype]
     rounding = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # for both sides
-    with record.row(label), torch.set_grad_enabled(bool(gradients)), rounding:
+    with record.row(label) as fail, torch.set_grad_enabled(bool(gradients)), rounding:
         A, B = make_inputs(bench, kind, *shapes, dtype, inputs)
         calls = bench.sides(A, B, problem=kind)
         row["extra_bytes"] = None if gradients else bench.extra_bytes(calls["ours"])  # before anything left it a workspace
@@ -330,7 +319,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
             del dA, dB, low
         else:
             errors, row["compared"] = product_errors(*check.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
-        add_timed(bench, record, label, row, calls, errors, error_limit(dtype, K, errors[0][1], row["tf32"]))
+        add_timed(bench, record, row, calls, errors, error_limit(dtype, K, errors[0][1], row["tf32"]), fail)
 
 
 def measure_products(suite, bench, record):
@@ -365,7 +354,6 @@ def measure_products(suite, bench, record):
                 measure(bench, record, group, problem, dims, dtype, inputs, FORCED if suite == FORCED else None)
 
 
-@torch.no_grad()
 def suite_peers(bench, record):
     """What a user could pick instead: everybody's time, in turn, and errors. Nothing is timed whose result is wrong."""
     peers = bench.peers
@@ -373,8 +361,8 @@ def suite_peers(bench, record):
         record.content["versions"]["triton"] = peers.triton.__version__
     cases = [(N, "float32") for N in bench.sizes or (512, 1024, 2048, 4096, 8192, 16384)]
     for N, dtype in cases + [(bench.special, dtype) for dtype in ("float16", "bfloat16", "float64")]:
-        row = {"N": N, "dtype": dtype, "inputs": "uniform", "skipped": {}}
-        with record.row(f"peers {N} {dtype}"):
+        row = {"N": N, "dtype": dtype, "inputs": "uniform", "skipped": {}, "useful_flop": N * (N + 1) * (N + 2) // 3}
+        with record.row(f"peers {N} {dtype}") as fail:
             dtype = check.DTYPES[dtype]
             A, B = make_inputs(bench, "lower", (N, N), (N, N), dtype)
             row["path"], calls = bench.path_of(A, B).get("path"), bench.sides(A, B)
@@ -391,67 +379,52 @@ def suite_peers(bench, record):
             told = {side: f"{side}: worst error {worst[side]:.2e}, above {limits[side]:.2e}" for side in calls}
             if wrong := [told[side] for side in calls if not worst[side] <= limits[side]]:
                 raise RuntimeError(f"nothing is timed, because of {'; '.join(wrong)}")
-            row |= time_sides(bench, calls, errors)
-            if "triton" in calls:
-                row["triton"]["tile"] = calls["triton"].configuration
-            record.add({**row, "within_contract": True, "useful_flop": N * (N + 1) * (N + 2) // 3})
+            add_timed(bench, record, row, calls, errors, limits["ours"], fail)
 
 
-def family_calls(what, ours, peers, A, B=None):
-    """X and Y of the product as it is multiplied, our call, what is written today, and what makes calls of further sides."""
-    L = A.tril()
-    if what == "X X^T":
-        return A, A.mT, lambda: ours.gram(A), lambda: A @ A.mT, {"cublas": lambda: peers.ssyrk(A)}
-    if what == "L X":
-        more = {"cublas": lambda: peers.strmm(L, B)} if B.dim() == 2 else {"copy": lambda: B.clone}
-        return L, B, lambda: ours.triangular_matmul(A, B), lambda: L @ B, more
-    if what == "L L^T":
-        return L, L.mT, lambda: ours.gram(A, structure="lower"), lambda: L @ L.mT, {}
-    if what == "L U":
-        U = B.triu()
-        return L, U, lambda: ours.lu_matmul(A, B), lambda: L @ U, {}
-    one = torch.eye(A.shape[-1], device=A.device).expand(A.shape)
-    L = L / A.shape[-1] + one
-    return L, None, lambda: ours.triangular_inverse(L), lambda: torch.linalg.solve_triangular(L, one, upper=False), {}
-
-
-@torch.no_grad()
 def suite_family(bench, record):
     """The other products of triangular and symmetric matrices, and the inverse, beside what is written today."""
     draw, half, alone = check.Draw(bench.seed, "uniform", torch.device(bench.device)), ["float32", "float16"], bench.sizes is None
     squares, special = [(N, N) for N in bench.sizes or (512, 1024, 2048, 4096)], [(bench.special,) * 2]
     small = [(4096, 64, 64), (1024, 128, 128), (256, 256, 256)] if alone else [(16, 40, 40)]
-    for what, operands, shapes, dtypes in (
-        ("X X^T", 1, squares + [(4096, 1024), (1024, 4096)] * alone, ["float32", "bfloat16"]),
-        ("L X", 2, squares, half),
-        ("L X", 2, small[:2] * alone, half[:1]),
-        ("L L^T", 1, special, half),
-        ("L U", 2, special, half),
-        ("L^-1", 1, small, half[:1]),
+    ours, cublas = bench.solution, bench.peers
+    family = {  # what -> number of drawn matrices, X and Y that are multiplied (without Y, X is inverted), our function
+        "X X^T": (1, lambda A: (A, A.mT), ours.gram),
+        "L X": (2, lambda A, B: (A.tril(), B), ours.triangular_matmul),
+        "L L^T": (1, lambda A: ((L := A.tril()), L.mT), functools.partial(ours.gram, structure="lower")),
+        "L U": (2, lambda A, B: (A.tril(), B.triu()), ours.lu_matmul),
+        "L^-1": (1, lambda A: (A.tril() / A.shape[-1] + torch.eye(A.shape[-1], device=A.device), None), ours.triangular_inverse),
+    }
+    for what, shapes, dtypes, further in (  # a further side: what makes its call, of X and Y
+        ("X X^T", squares + [(4096, 1024), (1024, 4096)] * alone, ["float32", "bfloat16"], {"cublas": lambda X, Y: cublas.ssyrk(X)}),
+        ("L X", squares, half, {"cublas": cublas.strmm}),
+        ("L X", small[:2] * alone, half[:1], {"copy": lambda X, Y: Y.clone}),
+        ("L L^T", special, half, {}),
+        ("L U", special, half, {}),
+        ("L^-1", small, half[:1], {}),
     ):
+        number, factors, function = family[what]
         for dtype, shape in itertools.product(dtypes, shapes):
             row = {"what": what, "shape": " x ".join(map(str, shape)), "dtype": dtype}
-            label, dtype = " ".join(row.values()), check.DTYPES[dtype]
-            with record.row(label):
-                tensors = [draw.uniform(*shape).to(dtype) for _ in range(operands)]
-                X, Y, ours, today, more = family_calls(what, bench.solution, bench.peers, *tensors)
-                calls = {"reference": today, "ours": ours}
-                for side, prepare in more.items():
+            with record.row(" ".join(row.values())) as fail:
+                drawn = [draw.uniform(*shape).to(check.DTYPES[dtype]) for _ in range(number)]
+                X, Y = factors(*drawn)
+                today = functools.partial(torch.matmul, X, Y)
+                if Y is None:
+                    one = torch.eye(shape[-1], device=bench.device).expand(shape)
+                    today, drawn = functools.partial(torch.linalg.solve_triangular, X, one, upper=False), [X]
+                calls = {"reference": today, "ours": functools.partial(function, *drawn)}
+                for side, prepare in further.items():
                     with contextlib.suppress(bench.peers.Unavailable):
-                        calls[side] = prepare()
+                        calls[side] = prepare(X, Y)
                 results = {side: call() for side, call in calls.items() if side != "copy"}
                 if what == "X X^T" and "cublas" in results:  # which writes one half
                     results["cublas"] += results["cublas"].tril(-1).mT
-                if Y is None:
-                    errors, row["compared"] = errors_of(results.values(), *check.inverse_of(X, None, torch.tril)), "all elements"
-                else:
-                    errors, row["compared"] = product_errors(X, Y, results.values())
-                limit = error_limit(dtype, 1 if Y is None else X.shape[-1], errors[0][1])
-                errors += [(None, None)] * (len(calls) - len(errors))
-                add_timed(bench, record, label, row, calls, errors, limit)
+                errors, row["compared"] = product_errors(X, Y, results.values())
+                limit = error_limit(X.dtype, 1 if Y is None else X.shape[-1], errors[0][1])
+                add_timed(bench, record, row, calls, errors, limit, fail)
 
 
-@torch.no_grad()
 def suite_limits(bench, record):
     """The parts of a product beside the whole, in turn.
 
@@ -468,11 +441,9 @@ def suite_limits(bench, record):
                 halves = make_inputs(bench, "transposed_a", (N, N // 2), (N // 2, N), torch.float16, inputs)
                 parts[f"float16_product_{inputs}"] = product = functools.partial(torch.matmul, *halves)
                 parts[f"copy_then_product_{inputs}"] = lambda copy=parts["copy"], product=product: (copy(), product())
-            spreads, trials = bench.alternate(*parts.values())
-            record.add({"N": N, "trials": trials, **dict(zip(parts, spreads, strict=True))})
+            record.add({"N": N, **bench.alternate(parts)})
 
 
-@torch.no_grad()
 def suite_infinite(bench, record):
     """What one Inf costs, by where it stands, and what nothing but NaN, in turn with the reference and with finite operands."""
     N, one = bench.special, torch.ones(bench.special, bench.special, device=bench.device).tril()
@@ -490,7 +461,7 @@ def suite_infinite(bench, record):
             calls = bench.sides(A, B) | {"finite": bench.sides(*finite)["ours"]}
             if not torch.equal(calls["ours"]().isfinite(), a @ one + one @ b == 0):
                 raise RuntimeError("nothing is timed: NaN or Inf stand where the sum has none, or are missing where it has one")
-            record.add({"N": N, "dtype": dtype, "where": where, **time_sides(bench, calls, [(None, None)] * 3)})
+            add_timed(bench, record, {"N": N, "dtype": dtype, "where": where}, calls)
 
 
 def suite_host(bench, record):
@@ -507,27 +478,25 @@ def suite_host(bench, record):
             for _ in range(bench.trials + 2):
                 for name, function in functions.items():
                     names = {"function": function, "grad": torch.autograd.grad, "A": A, "B": B, "G": G}
-                    bench.synchronize()
-                    times[name].append(timeit.timeit(code, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
+                    times[name].append(timeit.timeit(code, bench.synchronize, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
             bench.synchronize()
             row = {"mode": mode, "N": 64, "calls": HOST_CALLS, "trials": bench.trials}
             row |= {name: check.spread(mine[2:]) for name, mine in times.items()}  # the first two warm up
             record.add({**row, "ours_minus_matmul_us": row["tril_matmul"]["median_us"] - row["torch.matmul"]["median_us"]})
 
 
-@torch.no_grad()
 def suite_determinism(bench, record):
     """Counts runs whose result is not bitwise that of the first run."""
     model = bench.solution.ModelNew()
     for N, runs in [(N, 200) for N in bench.sizes or ()] or ((1000, 1000), (4096, 1000)):
         for inputs in ("uniform", "normal", "lognormal, sigma 3"):
-            with record.row(f"determinism {N} {inputs}"):
+            with record.row(f"determinism {N} {inputs}") as fail:
                 A, B = make_inputs(bench, "lower", (N, N), (N, N), inputs=inputs)
                 path, first = bench.path_of(A, B).get("path"), model(A, B).view(torch.int32)
                 different = int(sum((model(A, B).view(torch.int32) != first).any() for _ in range(runs)))
                 record.add({"N": N, "dtype": "float32", "inputs": inputs, "path": path, "runs": runs, "different": different})
                 if different:
-                    record.fail(f"determinism {N} {inputs}: {different} of {runs} runs differ from the first")
+                    fail(f"{different} of {runs} runs differ from the first")
 
 
 # In a process of its own, because an import happens once. What CUDA takes to start is in `import_s`, as a user has it.
@@ -561,30 +530,24 @@ def suite_build(bench, record):
 
 def suite_check(bench, record):
     """What check.py says, each time in processes of its own; where there are several GPUs, on all of them at once."""
-    free = queue.SimpleQueue()
-    for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(max(1, torch.cuda.device_count()))))).split(","):
-        free.put(gpu)
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(max(1, torch.cuda.device_count()))))).split(",")
+    free, own = iter(gpus), threading.local()
 
     def judge(problem, dtype, path, *more):
         command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
         command += ["--solution", str(bench.solution_file), "--batches", *more]
         command += ["--size", str(max(bench.sizes))] if bench.sizes else []
-        gpu = free.get()
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                run(*command, "--json", f"{folder}/x", seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path, CUDA_VISIBLE_DEVICES=gpu)
-                return json.loads(Path(folder, "x").read_text())
-        finally:
-            free.put(gpu)
+        with tempfile.TemporaryDirectory() as folder:
+            run(*command, "--json", f"{folder}/x", seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path, CUDA_VISIBLE_DEVICES=own.gpu)
+            return json.loads(Path(folder, "x").read_text())
 
-    with concurrent.futures.ThreadPoolExecutor(free.qsize()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(gpus), initializer=lambda: setattr(own, "gpu", next(free))) as pool:
         for asked, judged in [(asked, pool.submit(judge, *asked)) for asked in CHECKS]:
-            name = " ".join(["check", *asked])
-            with record.row(name):
+            with record.row(" ".join(["check", *asked])) as fail:
                 found = judged.result()
                 record.add({"path": asked[2], "dtype": asked[1], **found}, found["sentence"])
                 if found["verdict"] != "ok":
-                    record.fail(f"{name}: {found['sentence']}")
+                    fail(found["sentence"])
 
 
 def suite_devices(bench, record):
@@ -641,14 +604,14 @@ def suite_registers(bench, record):
     """Registers, stack and spills of every kernel, the mma kernel among them, by ptxas. Needs nvcc, and no GPU."""
     record.content["versions"]["nvcc"] = nvcc_version()
     for architecture in ARCHITECTURES:
-        with record.row(f"registers on {architecture}"):
+        with record.row(f"registers on {architecture}") as fail:
             report = ptxas_report(bench.solution._CUDA_SOURCES, bench.solution._NVCC_FLAGS, architecture)
             for line in serialized(report):
-                record.fail(f"registers on {architecture}: {line}")
+                fail(line)
             for row in kernels_of(report):
                 record.add({"architecture": architecture, **row})
                 if row["spilled_bytes"]:
-                    record.fail(f"registers on {architecture}: {row['kernel']} spills {row['spilled_bytes']} bytes")
+                    fail(f"{row['kernel']} spills {row['spilled_bytes']} bytes")
 
 
 PROFILED_METRICS = {  # ncu's name -> ours
@@ -699,7 +662,7 @@ def run_suite(name, bench, folder, commit=None):
     versions = ", ".join(f"{key} {value}" for key, value in described["versions"].items() if value)
     print(f"\n== {name}: {described['device']}, {versions}, commit {described['commit']}, {described['date']}", flush=True)
     record, start = Record(name, described, folder), time.perf_counter()
-    with record.row(name):
+    with record.row(name), torch.no_grad():
         SUITES[name](bench, record)
         record.content["complete"] = True
     record.content["seconds"] = round(time.perf_counter() - start, 1)

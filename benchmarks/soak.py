@@ -86,7 +86,7 @@ class Problem(NamedTuple):
 
     def call(self, solution, *operands):
         if self.function in KERNELBENCH:
-            return getattr(solution, benchmark.classes(self.function)[1])()(*operands)
+            return getattr(solution, check.PROBLEMS[self.function].prefix + "ModelNew")()(*operands)
         return getattr(solution, self.function)(*operands, **self.options)
 
     def read(self, operands):
