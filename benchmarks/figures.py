@@ -25,32 +25,30 @@ INK = "#7d8793"  # text and axes; contrast 3.7 to 1 on white, 5 to 1 on GitHub's
 STYLE = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
 STYLE |= {"font.size": 10, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False}
 STYLE |= {"svg.hashsalt": "tril_matmul"}  # else names of clip paths are random
-SIDES = {  # of a row of peers.json, the slowest first -> its name here, colour and width
-    "reference": ("tril(matmul)", "#d65a5a", 1.8),
-    "strmm": ("cuBLAS TRMM", "#9a70d6", 1.8),
-    "triton": ("Triton, tf32x3", "#2f9e74", 1.8),
-    "tf32": ("TF32 (not float32)", "#d8802b", 1.8),
-    "ours": ("ours", "#2f81f7", 3.0),
+MARKED = {"linewidth": 1.8, "marker": "o", "markersize": 4, "zorder": 3.8}
+SIDES = {  # of a row of peers.json, the slowest first -> its curve
+    "reference": {"label": "tril(matmul)", "color": "#d65a5a", **MARKED},
+    "strmm": {"label": "cuBLAS TRMM", "color": "#9a70d6", **MARKED},
+    "triton": {"label": "Triton, tf32x3", "color": "#2f9e74", **MARKED},
+    "tf32": {"label": "TF32 (not float32)", "color": "#d8802b", **MARKED},
+    "ours": {"label": "ours", "color": "#2f81f7", **MARKED, "linewidth": 3.0, "zorder": 5.0},
 }
-LIMITS = {"float16_product_uniform": ("limit: tensor cores", (5, 2)), "copy": ("limit: memory", (1, 2))}  # of limits.json: name, dashes
+LIMITS = {  # of limits.json
+    "float16_product_uniform": {"label": "limit: tensor cores", "color": INK, "linewidth": 1.4, "dashes": (5, 2)},
+    "copy": {"label": "limit: memory", "color": INK, "linewidth": 1.4, "dashes": (1, 2)},
+}
 MULTIPLIES, MOVES, OTHER = "#2f81f7", "#2f9e74", "#d8802b"  # what a part of a product does, whoever does it
 PART_COLOURS = dict.fromkeys(("hopper_product", "tile_product", "cuBLAS, as many float16 products"), MULTIPLIES)
 PART_COLOURS |= {"pack_blocks": MOVES, "copy": MOVES, "": INK}
 
 
-def curve(axes, rows, side, value, **style):
-    rows = [row for row in rows if side in row]
-    axes.loglog([row["N"] for row in rows], [row[side][value] for row in rows], **style)
-
-
-def draw_curves(axes, rows, value, limits=()):
-    rows = [row for row in rows if row["dtype"] == "float32"]
-    for side, (name, colour, width) in SIDES.items():
-        curve(axes, rows, side, value, label=name, color=colour, linewidth=width, marker="o", markersize=4, zorder=2 + width)
-    for part, (name, dashes) in LIMITS.items():
-        if limits:
-            curve(axes, limits["rows"], part, value, label=name, color=INK, linewidth=1.4, dashes=dashes)
-    sizes = [row["N"] for row in rows]
+def draw_curves(axes, value, peers, limits=()):
+    peers = [row for row in peers if row["dtype"] == "float32"]
+    for rows, styles in ((peers, SIDES), (limits, LIMITS if limits else {})):
+        for side, style in styles.items():
+            measured = [row for row in rows if side in row]
+            axes.loglog([row["N"] for row in measured], [row[side][value] for row in measured], **style)
+    sizes = [row["N"] for row in peers]
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor="linecolor")
     axes.set(xlim=(sizes[0] * 0.9, sizes[-1] * 1.08), xlabel="N")
     axes.set_xticks(sizes, [str(N) for N in sizes])
@@ -59,7 +57,7 @@ def draw_curves(axes, rows, value, limits=()):
 
 
 def draw_time(axes, peers, limits):
-    draw_curves(axes, tables.quiet(peers["rows"]), "median_us", limits)
+    draw_curves(axes, "median_us", tables.quiet(peers["rows"]), limits["rows"])
     axes.set_title("C = tril(A) tril(B), float32: µs, lower is better")
     for row in peers["rows"]:
         if row["N"] == 4096 and row["dtype"] == "float32":  # where the ratio is said
@@ -70,7 +68,7 @@ def draw_time(axes, peers, limits):
 
 
 def draw_error(axes, peers):
-    draw_curves(axes, peers["rows"], "norm_error")  # which nobody disturbs
+    draw_curves(axes, "norm_error", peers["rows"])  # which nobody disturbs
     axes.set_title("Error against float64, |C − exact| / |exact| (Frobenius), float32")
 
 
@@ -79,9 +77,7 @@ def draw_where(axes, profile, limits):
     row = next((row for row in limits["rows"] if row["N"] == 4096), limits["rows"][-1])
     parts = {"copy": row["copy"], "cuBLAS, as many float16 products": row["float16_product_uniform"]}
     bars = {
-        "its kernels, each alone": [
-            (kernel["kernel"], kernel["duration"][0] / 1e3) for kernel in profile["rows"]
-        ],  # ncu counts nanoseconds
+        "its kernels, each alone": [(kernel["kernel"], kernel["duration"][0] / 1e3) for kernel in profile["rows"]],  # from nanoseconds
         "a call: they overlap": [("", row["ours"]["median_us"])],
         "its limits": [(part, side["median_us"]) for part, side in parts.items()],
     }
@@ -135,17 +131,14 @@ def main(arguments=None):
     if not given.check and importlib.util.find_spec("matplotlib") is None:
         parser.error("drawing needs matplotlib, which is not installed (pip install -r requirements-dev.txt)")
 
-    def made(name, path):
-        _, digest = content_of(name, given.results)
+    def made(path):
+        _, digest = content_of(path.stem, given.results)
         current = path.exists() and f"benchmarks/figures.py, from {digest}<" in path.read_text(encoding="utf-8")
-        return current, lambda: draw(name, given.results, path)
+        return None if current else lambda: draw(path.stem, given.results, path)
 
     if not given.check:
         given.out.mkdir(parents=True, exist_ok=True)
-    paths = {name: given.out / f"{name}.svg" for name in FIGURES}
-    return tables.bring_up_to_date(
-        {path: lambda given=(name, path): made(*given) for name, path in paths.items()}, "figures.py", given.check
-    )
+    return tables.bring_up_to_date([given.out / f"{name}.svg" for name in FIGURES], made, "figures.py", given.check)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import json
 import re
 import statistics
 import sys
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,11 +92,7 @@ def with_dtype(row):
     return shape(row) + (f", {row['dtype']}" if row["dtype"] != "float32" else "")
 
 
-def with_size(name):
-    return lambda row: f"{row[name]} (N = {row['N']})"
-
-
-# ---- Tables: a column is its head, and the name of its value or what makes its cell from a row -------------------------
+# ---- Tables: a column is its head, and what makes its cell from a row: a format string or a function ------------------
 
 
 def markdown(head, rows):
@@ -109,10 +106,15 @@ def columns(cells, group=None):
 
     def render(rows):
         rows = [row for row in rows if group is None or row["group"] == group]
-        made = [[cell(row) if callable(cell) else row[cell] for cell in cells.values()] for row in rows]
+        made = [[cell(row) if callable(cell) else cell.format_map(row) for cell in cells.values()] for row in rows]
         return markdown(cells, made) if rows else None
 
     return render
+
+
+def grouped(rows, key):
+    """[(value, its rows)], in the order of the rows, of which those of one value stand together."""
+    return [(value, list(each)) for value, each in groupby(rows, itemgetter(key))]
 
 
 def of_side(told, *names, absent="–"):
@@ -125,6 +127,7 @@ SPEED = {
     "ours, µs (10 % to 90 %)": lambda row: time_of(row["ours"]),
     "ratio": lambda row: quiet_ratio(row["ratio"], row["reference"], row["ours"]),
 }
+RATIO = of_side(ratio, ("ratio", "ratio"))  # whoever was disturbed
 ERRORS = {
     "reference error: norm / worst": lambda row: errors(row["reference"]),
     "our error: norm / worst": lambda row: errors(row["ours"]) + " (not within the contract)" * (not row["within_contract"]),
@@ -139,7 +142,7 @@ PEER_NAMES = {
     "triton": "Triton kernel",
     "ours": "**ours**",
 }
-FAMILY = {"what": "what", "size": with_dtype, **TIMES}
+FAMILY = {"what": "{what}", "size": with_dtype, **TIMES}
 FAMILY |= of_side(median, ("cuBLAS TRMM or SYRK, µs", "cublas"), ("a copy of X, µs", "copy"))
 PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
 
@@ -151,8 +154,7 @@ def peers(rows):
         inexact = side in ("tf32", "ours")
         told = (lambda side: f"{median(side)} ({error(side['norm_error'])})") if inexact else median
         cells |= of_side(told, (name + " (error)" * inexact, side))
-    cells["ratio"] = lambda row: ratio(row["ratio"])
-    return columns(cells)([row for row in quiet(rows) if row["N"] != PEERS_LEFT_OUT])
+    return columns(cells | RATIO)([row for row in quiet(rows) if row["N"] != PEERS_LEFT_OUT])
 
 
 def peers_errors(rows):
@@ -197,15 +199,12 @@ def kernel_of(mangled):
 
 def registers(rows):
     """Registers of a thread, the least and the most of a kernel's instances that have a body (more than 4); a dash where there is none."""
-    found, spilled = {}, dict.fromkeys((row["architecture"] for row in rows), 0)
-    for row in rows:
-        spilled[row["architecture"]] += row["spilled_bytes"]
-        found.setdefault(kernel_of(row["kernel"]), []).append((row["architecture"], row["registers"]))
-    cells = []
-    for architecture in spilled:
-        of = [{count for where, count in found[kernel] if where == architecture and count > 4} for kernel in sorted(found)]
-        cells.append([architecture, *(" to ".join(map(str, sorted({min(o), max(o)}))) if o else "–" for o in of), spilled[architecture]])
-    return markdown(["architecture", *sorted(found), "bytes spilled"], cells)
+    kernels, cells = sorted({kernel_of(row["kernel"]) for row in rows}), []
+    for architecture, found in grouped(rows, "architecture"):
+        of = [{row["registers"] for row in found if kernel_of(row["kernel"]) == kernel and row["registers"] > 4} for kernel in kernels]
+        told = [" to ".join(map(str, sorted({min(o), max(o)}))) if o else "–" for o in of]
+        cells.append([architecture, *told, sum(row["spilled_bytes"] for row in found)])
+    return markdown(["architecture", *kernels, "bytes spilled"], cells)
 
 
 SCALES = {"ns": (1e3, "µs"), "byte/s": (1e12, "TB/s"), "byte/second": (1e12, "TB/s"), "byte": (1e6, "MB")}  # of ncu's base units
@@ -217,14 +216,13 @@ def profile(rows):
         return f"{measured[0] / scale:.3g} {unit}"
 
     heads = [(name.replace("_", " "), name) for name in rows[0] if name != "kernel"]
-    return columns({"kernel": "kernel", **of_side(told, *heads, absent="n/a")})(rows)
+    return columns({"kernel": "{kernel}", **of_side(told, *heads, absent="n/a")})(rows)
 
 
 def infinite(rows):
     """Of each dtype: finite operands, one Inf where it costs most, nothing but NaN, and the reference, which takes as long for all."""
     head, made = ["N, dtype", "finite, µs", "one Inf, where it costs most, µs", "nothing but NaN, µs", "reference, µs"], []
-    for dtype in dict.fromkeys(row["dtype"] for row in rows):
-        *places, nan = (row for row in rows if row["dtype"] == dtype)
+    for dtype, (*places, nan) in grouped(rows, "dtype"):
         worst = max(places, key=lambda row: row["ours"]["median_us"])
         inf = f"{time_of(worst['ours'])}, {worst['where']}"
         made.append([f"{shape(nan)}, {dtype}", median(nan["finite"]), inf, time_of(nan["ours"]), median(nan["reference"])])
@@ -242,7 +240,7 @@ def sanitizers(rows):
 def limits(rows):
     """The parts of a product, and what the ratio would be if packing cost a copy, the products what they cost cuBLAS, and nothing more."""
     heads = [("copy, µs", "copy"), ("float16 product, uniform, µs", "float16_product_uniform"), ("normal, µs", "float16_product_normal")]
-    cells = {"N": "N", **of_side(median, *heads, ("write, µs", "write"), ("launch, µs", "launch"))}
+    cells = {"N": "{N}", **of_side(median, *heads, ("write, µs", "write"), ("launch, µs", "launch"))}
     wholes = {"ours, uniform": "ours", "copy, then product, uniform": "copy_then_product_uniform", "normal": "copy_then_product_normal"}
 
     def whole(row, part):
@@ -327,43 +325,32 @@ def parts():
     return markdown(["part", "lines"], [*zip(heads.values(), counts, strict=True), ["all", f"{len(lines):,}"]])
 
 
-HOST = [("torch.matmul", "torch.matmul"), ("tril(matmul)", "tril(matmul)"), ("ours", "tril_matmul")]
-HISTORY = {"version": "version", "predicted, µs": "prediction", "measured, µs": "measured", "what the profiler or the trace said": "said"}
+HOST = {"host time a call, µs": "{mode} (N = {N})", **of_side(median, ("torch.matmul", "torch.matmul"), ("tril(matmul)", "tril(matmul)"))}
+HOST |= of_side(median, ("ours", "tril_matmul")) | {"ours − torch.matmul": "{ours_minus_matmul_us:.1f}"}
+HISTORY = {"version": "{version}", "predicted, µs": "{prediction}", "measured, µs": "{measured}"}
+HISTORY |= {"what the profiler or the trace said": "{said}"}
 PROBLEM = {"inputs, or another problem": lambda row: row["inputs"] if row["problem"] == "lower" else row["problem"]}
 NUMBERED = {"KernelBench level 1, problem": lambda row: with_dtype({**row, "shape": PROBLEM_NAMES[row["problem"]]}), "size": shape}
-SURPLUS = {"ours − torch.matmul": lambda row: f"{row['ours_minus_matmul_us']:.1f}"}
 CPU = {"size": lambda row: shape(row) + ", forward and backward" * row.get("problem", "").endswith("dB")}
-RUNS = {"N": "N", "inputs": "inputs", "path": path_of, "runs": "runs", "runs that differ": "different"}
-DEVICES = {
-    "what": lambda row: f"{row['what']}, {row['mode']}",
-    "one GPU, ms": lambda row: f"{row['one_ms']:.2f}",
-    "two, ms": lambda row: f"{row['together_ms']:.2f}",
-    "ratio": lambda row: ratio(row["ratio"]),
-    "of which the all-reduce of dA, ms": lambda row: f"{row['all_reduce_ms']:.2f}" if "all_reduce_ms" in row else "–",
-    "error: norm": lambda row: error(row["norm_error"]),
-}
-SOAK = {
-    "benchmarks/soak.py": lambda row: f"{row['section']}: {row['what']}",
-    "calls": lambda row: f"{row['calls']:,} of {row['planned']:,}",
-    "results": lambda row: f"{row['comparisons']:,}",
-    "wrong": "wrong",
-    "worst, of its bound": lambda row: f"{row['worst_error_of_bound']:.3f}",
-    "s": lambda row: f"{row['seconds']:.0f}",
-}
+RUNS = {"N": "{N}", "inputs": "{inputs}", "path": path_of, "runs": "{runs}", "runs that differ": "{different}"}
+DEVICES = {"what": "{what}, {mode}", "one GPU, ms": "{one_ms:.2f}", "two, ms": "{together_ms:.2f}", **RATIO}
+DEVICES |= of_side("{:.2f}".format, ("of which the all-reduce of dA, ms", "all_reduce_ms")) | of_side(error, ("error: norm", "norm_error"))
+SOAK = {"benchmarks/soak.py": "{section}: {what}", "calls": "{calls:,} of {planned:,}", "results": "{comparisons:,}", "wrong": "{wrong}"}
+SOAK |= {"worst, of its bound": "{worst_error_of_bound:.3f}", "s": "{seconds:.0f}"}
 TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
     "peers": ("peers", peers),
     "peers-errors": ("peers", peers_errors),
-    "forward": ("forward", columns({"N": "N", "inputs": "inputs", **SPEED, "TFLOP/s": rate, **ERRORS}, "sizes")),
-    "hard": ("forward", columns({"inputs": with_size("inputs"), "path": path_of, **TIMES}, "hard")),
-    "dtypes": ("forward", columns({"dtype": with_size("dtype"), **TIMES}, "dtypes")),
-    "tf32": ("forward", columns({"N, TF32 allowed": "N", **TIMES}, "tf32")),
-    "mma": ("mma", columns({"N": shape, "dtype": "dtype", **PROBLEM, **TIMES})),
+    "forward": ("forward", columns({"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": rate, **ERRORS}, "sizes")),
+    "hard": ("forward", columns({"inputs": "{inputs} (N = {N})", "path": path_of, **TIMES}, "hard")),
+    "dtypes": ("forward", columns({"dtype": "{dtype} (N = {N})", **TIMES}, "dtypes")),
+    "tf32": ("forward", columns({"N, TF32 allowed": "{N}", **TIMES}, "tf32")),
+    "mma": ("mma", columns({"N": shape, "dtype": "{dtype}", **PROBLEM, **TIMES})),
     "batch": ("batch", columns({"batch": with_dtype, **TIMES})),
     "backward": ("backward", columns({"N, forward and backward": with_dtype, **TIMES})),
     "problems": ("problems", columns({**NUMBERED, **TIMES})),
     "family": ("family", columns(FAMILY)),
     "check": ("check", check),
-    "host": ("host", columns({"host time a call, µs": with_size("mode"), **of_side(median, *HOST), **SURPLUS})),
+    "host": ("host", columns(HOST)),
     "build": ("build", build),
     "determinism": ("determinism", columns(RUNS)),
     "registers": ("registers", registers),
@@ -435,10 +422,8 @@ def fill(text, results):
             lines += [] if name else [line]
             continue
         kind, marked = marker.groups()
-        if kind == "begin" and name:
-            raise TableError(f"line {number} begins the table '{marked}' before <!-- end: {name} -->")
-        if kind == "end" and marked != name:
-            raise TableError(f"line {number} ends the table '{marked}', but " + (f"'{name}' is open" if name else "none is open"))
+        if name != (None if kind == "begin" else marked):
+            raise TableError(f"line {number} {kind}s the table '{marked}', but " + (f"'{name}' is open" if name else "none is open"))
         name = marked if kind == "begin" else None
         lines += [line, table(name, results)] if name else [line]
     if name:
@@ -446,18 +431,18 @@ def fill(text, results):
     return "\n".join(lines)
 
 
-def bring_up_to_date(files, script, check):
-    """Makes files what they should be, or with `check` only says whether they are. A file's function says whether it is, and returns what
-    writes it. Returns 1 if something is wrong."""
+def bring_up_to_date(paths, made, script, check):
+    """Makes files what they should be, or with `check` only says whether they are. `made` gives what writes a path, or None where it is as
+    it should be. Returns 1 if something is wrong."""
     wrong = 0
-    for path, made in files.items():
+    for path in paths:
         try:
-            current, write = made()
-            if check and not current:
+            write = made(path)
+            if write and check:
                 raise TableError(f"not up to date; run: python benchmarks/{script}")
-            if not current:
+            if write:
                 write()
-            print(f"{path}: {'up to date' if current else 'written'}")
+            print(f"{path}: {'written' if write else 'up to date'}")
         except (TableError, FileNotFoundError) as problem:
             print(f"{path}: {problem}", file=sys.stderr)
             wrong = 1
@@ -478,9 +463,9 @@ def main(arguments=None):
     def made(path):
         text = path.read_text(encoding="utf-8")
         filled = fill(text, given.results)
-        return filled == text, lambda: path.write_text(filled, encoding="utf-8")
+        return None if filled == text else lambda: path.write_text(filled, encoding="utf-8")
 
-    return bring_up_to_date({path: lambda path=path: made(path) for path in given.files}, "tables.py", given.check)
+    return bring_up_to_date(given.files, made, "tables.py", given.check)
 
 
 if __name__ == "__main__":

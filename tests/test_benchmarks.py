@@ -540,7 +540,7 @@ def test_a_broken_contract_shows_in_the_table(tables, page):
         ("<!-- begin: cpu -->\n", "the table 'cpu' has no <!-- end: cpu -->"),
         ("<!-- end: cpu -->\n", "line 1 ends the table 'cpu', but none is open"),
         ("<!-- begin: cpu -->\n<!-- end: host -->\n", "line 2 ends the table 'host', but 'cpu' is open"),
-        ("<!-- begin: cpu -->\n<!-- begin: host -->\n", "line 2 begins the table 'host' before <!-- end: cpu -->"),
+        ("<!-- begin: cpu -->\n<!-- begin: host -->\n", "line 2 begins the table 'host', but 'cpu' is open"),
     ],
 )
 def test_bad_markers(tables, page, capsys, text, message):
