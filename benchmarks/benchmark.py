@@ -3,15 +3,9 @@
     python benchmarks/benchmark.py                       every suite that this machine is for
     python benchmarks/benchmark.py --suite forward host  some of them; then tables.py and figures.py write documents and figures
 
-Suites, for a CUDA GPU: `forward` (N = 64 .. 16384 float32; hard inputs at 4096; other dtypes, and TF32), `problems` (lower, upper and
-A.T @ B), `family` (one triangle, X X^T, L L^T, L U, the inverse), `backward` (forward and both gradients), `batch`, `mma` (the kernel that
-every GPU from Ampere on has, in a process with TRIL_MATMUL_PATH=mma), `host` (what the host spends on a call), `determinism`, `build`
-(seconds that an import takes, cold and warm).
-
-Seven run only if asked for: `check`, check.py's own judgements, `peers`, what a user could pick instead (peers.py), `limits`, what parts of
-a product take by themselves, `infinite`, what one Inf costs, `profile`, what ncu (Nsight Compute) says of the kernels of one product at
-N = 4096, `registers`, what ptxas says of every kernel (it needs nvcc, and no GPU), and `cpu`, for the CPU, which is the default where there
-is no GPU.
+Suites, for a CUDA GPU: `forward`, `problems`, `backward`, `batch` and `mma`, whose cases are rows of measure_products (`mma` is the kernel
+that every GPU from Ampere on has, in a process with TRIL_MATMUL_PATH=mma), `family`, `host`, `determinism`, `build`. The others run only if
+asked for, and of these `registers` needs no GPU; `cpu` is for the CPU, the default where there is no GPU. Each says at its head what it is.
 
 GPU time is measured by events around one call, after 256 MB were written so that the L2 holds none of the input; all sides take turns, so
 that they see the same clocks (torch.utils.benchmark and triton.testing time one function after the other); the median is what the ratio is
@@ -475,10 +469,9 @@ def suite_host(bench, record):
         code += "; grad(C, (A, B), G)" * mode.endswith("backward")
         A.requires_grad_(grad), B.requires_grad_(grad)
         with record.row(f"host {mode}"), torch.set_grad_enabled(grad):
-            for _ in range(bench.trials + 2):
-                for name, function in functions.items():
-                    names = {"function": function, "grad": torch.autograd.grad, "A": A, "B": B, "G": G}
-                    times[name].append(timeit.timeit(code, bench.synchronize, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
+            for name in [*functions] * (bench.trials + 2):  # in turns
+                names = {"function": functions[name], "grad": torch.autograd.grad, "A": A, "B": B, "G": G}
+                times[name].append(timeit.timeit(code, bench.synchronize, globals=names, number=HOST_CALLS) / HOST_CALLS * 1e6)
             bench.synchronize()
             row = {"mode": mode, "N": 64, "calls": HOST_CALLS, "trials": bench.trials}
             row |= {name: check.spread(mine[2:]) for name, mine in times.items()}  # the first two warm up
@@ -518,6 +511,7 @@ def run(*command, seconds=300, accepted=(0,), **environment):
 
 
 def suite_build(bench, record):
+    """Seconds that an import and a first call take, cold (the kernels are compiled) and warm."""
     file = bench.solution_file.resolve()
     steps = {"torch_s": "import torch", "import_s": f"sys.path.insert(0, {str(file.parent)!r}); module = __import__({file.stem!r})"}
     steps["first_call_s"] = f"A = torch.ones(128, 128, device={bench.device!r}).tril(); module.tril_matmul(A, A).sum().item()"
@@ -678,7 +672,7 @@ positive = check.number(int, 1, 10**9)
 
 
 def parse_arguments(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="See the head of the file for what each suite measures.")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="What a suite measures is said in this file.")
     add, has_gpu = parser.add_argument, torch.cuda.is_available()
     add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
     add("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")

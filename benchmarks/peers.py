@@ -41,12 +41,10 @@ def _require(there, why):
 @contextlib.contextmanager
 def tf32_allowed():
     """While torch's setting allows TF32 for float32 products."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
+    with contextlib.ExitStack() as afterwards:
+        afterwards.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("high")
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def tf32(A, B):

@@ -179,12 +179,10 @@ def check(rows):
 
 
 def build(rows):
-    def seconds(column, state):
-        value = statistics.median(row[column] for row in rows if row["state"] == state)
-        return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
-
-    names = {"cold": "cold: the kernels are compiled", "warm": "warm: they are there"}
-    cells = [[names[state], *(seconds(column, state) for column in ("import_s", "first_call_s", "torch_s"))] for state in names]
+    names, cells = {"cold": "cold: the kernels are compiled", "warm": "warm: they are there"}, []
+    for state, found in grouped(rows, "state"):
+        medians = (statistics.median(row[column] for row in found) for column in ("import_s", "first_call_s", "torch_s"))
+        cells.append([names[state], *(f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" for value in medians)])
     return markdown(["import", "model_new beyond torch, s", "first call after it, s", "torch itself, s"], cells)
 
 
