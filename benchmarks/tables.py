@@ -101,15 +101,11 @@ def markdown(head, rows):
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
-def columns(cells, group=None):
-    """The renderer of all rows, or of a group; of none, it makes None."""
-
-    def render(rows):
-        rows = [row for row in rows if group is None or row["group"] == group]
-        made = [[cell(row) if callable(cell) else cell.format_map(row) for cell in cells.values()] for row in rows]
-        return markdown(cells, made) if rows else None
-
-    return render
+def columns(rows, cells, group=None):
+    """The table of all rows, or of a group; of none there is none."""
+    rows = [row for row in rows if group is None or row["group"] == group]
+    made = [[cell(row) if callable(cell) else cell.format_map(row) for cell in cells.values()] for row in rows]
+    return markdown(cells, made) if rows else None
 
 
 def grouped(rows, key):
@@ -154,14 +150,14 @@ def peers(rows):
         inexact = side in ("tf32", "ours")
         told = (lambda side: f"{median(side)} ({error(side['norm_error'])})") if inexact else median
         cells |= of_side(told, (name + " (error)" * inexact, side))
-    return columns(cells | RATIO)([row for row in quiet(rows) if row["N"] != PEERS_LEFT_OUT])
+    return columns([row for row in quiet(rows) if row["N"] != PEERS_LEFT_OUT], cells | RATIO)
 
 
 def peers_errors(rows):
     """All of the record: times with their spread, errors, and why somebody is not in it."""
     heads = [(f"{name}, µs; error", side) for side, name in PEER_NAMES.items()]
     reasons = dict.fromkeys(chain.from_iterable(row["skipped"].values() for row in rows))
-    made = columns({"N": with_dtype, **of_side(lambda side: f"{time_of(side)}; {errors(side)}", *heads)})(rows)
+    made = columns(rows, {"N": with_dtype, **of_side(lambda side: f"{time_of(side)}; {errors(side)}", *heads)})
     return f"{made}\n\n–: {'; '.join(reasons)}." if reasons else made
 
 
@@ -214,7 +210,7 @@ def profile(rows):
         return f"{measured[0] / scale:.3g} {unit}"
 
     heads = [(name.replace("_", " "), name) for name in rows[0] if name != "kernel"]
-    return columns({"kernel": "{kernel}", **of_side(told, *heads, absent="n/a")})(rows)
+    return columns(rows, {"kernel": "{kernel}", **of_side(told, *heads, absent="n/a")})
 
 
 def infinite(rows):
@@ -245,7 +241,7 @@ def limits(rows):
         value = row["reference"]["median_us"] / row[part]["median_us"]
         return f"{median(row[part])} ({quiet_ratio(value, row['reference'], row[part])})"
 
-    return columns(cells | {f"{head}, µs (ratio)": lambda row, part=part: whole(row, part) for head, part in wholes.items()})(rows)
+    return columns(rows, cells | {f"{head}, µs (ratio)": lambda row, part=part: whole(row, part) for head, part in wholes.items()})
 
 
 # ---- Sentences -------------------------------------------------------------------------------------------------------
@@ -335,31 +331,31 @@ DEVICES = {"what": "{what}, {mode}", "one GPU, ms": "{one_ms:.2f}", "two, ms": "
 DEVICES |= of_side("{:.2f}".format, ("of which the all-reduce of dA, ms", "all_reduce_ms")) | of_side(error, ("error: norm", "norm_error"))
 SOAK = {"benchmarks/soak.py": "{section}: {what}", "calls": "{calls:,} of {planned:,}", "results": "{comparisons:,}", "wrong": "{wrong}"}
 SOAK |= {"worst, of its bound": "{worst_error_of_bound:.3f}", "s": "{seconds:.0f}"}
-TABLES = {  # name -> record, renderer of its rows (None: the record has none for it)
+TABLES = {  # name -> record, columns of it and the group that its rows are of, or what renders them
     "peers": ("peers", peers),
     "peers-errors": ("peers", peers_errors),
-    "forward": ("forward", columns({"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": rate, **ERRORS}, "sizes")),
-    "hard": ("forward", columns({"inputs": "{inputs} (N = {N})", "path": path_of, **TIMES}, "hard")),
-    "dtypes": ("forward", columns({"dtype": "{dtype} (N = {N})", **TIMES}, "dtypes")),
-    "tf32": ("forward", columns({"N, TF32 allowed": "{N}", **TIMES}, "tf32")),
-    "mma": ("mma", columns({"N": shape, "dtype": "{dtype}", **PROBLEM, **TIMES})),
-    "batch": ("batch", columns({"batch": with_dtype, **TIMES})),
-    "backward": ("backward", columns({"N, forward and backward": with_dtype, **TIMES})),
-    "problems": ("problems", columns({**NUMBERED, **TIMES})),
-    "family": ("family", columns(FAMILY)),
+    "forward": ("forward", {"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": rate, **ERRORS}, "sizes"),
+    "hard": ("forward", {"inputs": "{inputs} (N = {N})", "path": path_of, **TIMES}, "hard"),
+    "dtypes": ("forward", {"dtype": "{dtype} (N = {N})", **TIMES}, "dtypes"),
+    "tf32": ("forward", {"N, TF32 allowed": "{N}", **TIMES}, "tf32"),
+    "mma": ("mma", {"N": shape, "dtype": "{dtype}", **PROBLEM, **TIMES}),
+    "batch": ("batch", {"batch": with_dtype, **TIMES}),
+    "backward": ("backward", {"N, forward and backward": with_dtype, **TIMES}),
+    "problems": ("problems", {**NUMBERED, **TIMES}),
+    "family": ("family", FAMILY),
     "check": ("check", check),
-    "host": ("host", columns(HOST)),
+    "host": ("host", HOST),
     "build": ("build", build),
-    "determinism": ("determinism", columns(RUNS)),
+    "determinism": ("determinism", RUNS),
     "registers": ("registers", registers),
     "limits": ("limits", limits),
     "infinite": ("infinite", infinite),
     "sanitizers": ("sanitizers", sanitizers),
-    "soak": ("soak", columns(SOAK)),
+    "soak": ("soak", SOAK),
     "profile": ("profile", profile),
-    "history": ("history", columns(HISTORY)),
-    "devices": ("devices", columns(DEVICES)),
-    "cpu": ("cpu", columns({**CPU, **TIMES})),
+    "history": ("history", HISTORY),
+    "devices": ("devices", DEVICES),
+    "cpu": ("cpu", {**CPU, **TIMES}),
 }
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers", "devices"), factor),
@@ -392,10 +388,11 @@ def table(name, results):
     """The text between two markers. Raises TableError."""
     if name not in TABLES and name not in SENTENCES:
         raise TableError(f"there is no table '{name}'; accepted: {', '.join([*TABLES, *SENTENCES])}")
-    suites, render = SENTENCES[name] if name in SENTENCES else ([TABLES[name][0]], TABLES[name][1])
+    suites, render, *group = SENTENCES[name] if name in SENTENCES else ((TABLES[name][0],), *TABLES[name][1:])
     records = [read_record(results, suite) for suite in suites]
     rows = [record["rows"] for record in records]
-    if not all(rows) or not (rendered := render(*rows)):
+    rendered = all(rows) and (render(*rows) if callable(render) else columns(*rows, render, *group))
+    if not rendered:
         suite = suites[0]
         raise TableError(f"{results / suite}.json has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {suite}")
     if name in SENTENCES:
