@@ -668,7 +668,7 @@ positive = check.number(int, 1, 10**9)
 
 
 def parse_arguments(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="What a suite measures is said in this file.")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="Each suite says in this file what it measures.")
     add, has_gpu = parser.add_argument, torch.cuda.is_available()
     add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
     add("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
