@@ -159,7 +159,7 @@ def describe(error):
 class Child:
     """Answers the judge's requests: each is a method with its arguments, each answer a dict."""
 
-    def __init__(self, device, size, place):
+    def start(self, device, size, place):
         self.device, self.cuda = torch.device(device), device.startswith("cuda")
         if self.cuda:
             torch.cuda.set_device(self.device)
@@ -171,18 +171,15 @@ class Child:
         self.slab = Slab(self.device, size, place)
         self.at = self.slab.bytes.data_ptr()
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
-
-    def start(self):
         return {"guard": GUARD}
 
     def load(self, path, text, classes, arguments, tf32):
         """The file as KernelBench has it: no __file__, no __name__. Its name is for tracebacks and inspect.getsource (Triton needs it)."""
-        if arguments is None:  # the reference
-            LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the judge has opened its memory, nobody else shall
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         names = {}
         exec(compile(text, path, "exec"), names)
-        if arguments is None:
+        if arguments is None:  # the reference
+            LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the judge has opened its memory, nobody else shall
             arguments = list(names.get("get_init_inputs", list)())
         if found := next((name for name in classes if name in names), None):
             self.model = names[found](*arguments).to(self.device)
@@ -227,8 +224,7 @@ class Child:
                 end.record()
                 self.answers.append(answer)
         yield {"calls": [self.locate(answer, shapes) for answer, shapes in zip(self.answers, self.shapes, strict=True)]}
-        if self.cuda:
-            torch.cuda.synchronize(self.device)
+        torch.get_device_module(self.device).synchronize()
 
     def times(self):
         """Microseconds from each mark to the next."""
@@ -266,14 +262,13 @@ class Child:
         return {"results": results}
 
 
-def serve(channel, device, size, place, **_):
+def serve(channel, **_):
     """A child's main function: answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
-    child = None
+    child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
         for line in todo:
             request = json.loads(line)
             try:
-                child = child or Child(device, size, place)
                 said = getattr(child, request.pop("do"))(**request)
                 for answer in [said] if isinstance(said, dict) else said:
                     print(json.dumps(answer), file=done, flush=True)
@@ -294,11 +289,6 @@ STOPPING = 5.0  # seconds that a signal may take, on a machine with more to do
 DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
 
 
-def send(number, group):
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left there
-        os.killpg(group, number)
-
-
 def printable(text, most=400):
     """Without what could draw on a terminal."""
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
@@ -315,16 +305,19 @@ class Contender(contextlib.ExitStack):
         self.heard = dict.fromkeys(self.files, 0)  # bytes
         self.channel, other = map(self.enter_context, socket.socketpair())
         spec = {"judge": os.getpid(), "others": others, "channel": other.fileno()}
-        spec |= {"device": str(slab.device), "size": slab.size, "place": slab.place}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **self.files, pass_fds=passed, start_new_session=True)
         self.callback(self.wait, LOADING)  # a driver may hold it
-        self.callback(send, signal.SIGKILL, self.process.pid)
+        self.callback(self.send, signal.SIGKILL)
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
         other.close()
+
+    def send(self, number):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left there
+            os.killpg(self.process.pid, number)
 
     def wait(self, seconds):
         """How the child has ended, if it does so in time."""
@@ -334,7 +327,7 @@ class Contender(contextlib.ExitStack):
     def stop(self):
         """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
         deadline = time.perf_counter() + STOPPING
-        send(signal.SIGSTOP, self.process.pid)
+        self.send(signal.SIGSTOP)
         while self.process.poll() is None and not os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
             time.sleep(5e-5)
             if time.perf_counter() > deadline:
@@ -350,7 +343,7 @@ class Contender(contextlib.ExitStack):
         if select.select([self.channel], [], [], 0)[0] and self.process.poll() is None:
             raise self.fault("'s process answers what it has not been asked")
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
-        send(signal.SIGCONT, self.process.pid)
+        self.send(signal.SIGCONT)
         try:
             self.channel.settimeout(limit)
             with contextlib.suppress(OSError):  # who does not read will not answer
@@ -374,7 +367,7 @@ class Contender(contextlib.ExitStack):
         except (ValueError, TypeError, RecursionError):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
-            send(signal.SIGSTOP, self.process.pid)
+            self.send(signal.SIGSTOP)
         if do != "calls":
             self.stop()
             self.printed("stderr")
@@ -422,7 +415,7 @@ class Contender(contextlib.ExitStack):
 
 # ==== 4. The judgement: values ====
 
-MODES = {"forward": "", "gradients": ", gradients"}  # and how the table calls them
+MODES = {"forward": ("", "forward"), "gradients": (", gradients", "forward + backward")}  # and how the table and the times call them
 EXAMPLES = 3  # of one finding
 
 
@@ -433,13 +426,11 @@ def show(details):
 
 
 class Call:
-    """A call with fresh inputs, of which each matrix has a random sign; or with those of another."""
+    """A call with fresh inputs, of which each matrix has a random sign. Made again, it has the same inputs."""
 
-    def __init__(self, run, name, dims, mode="forward", copy_of=None):
-        run.drawn += copy_of is None
-        self.run, self.name, self.dims, self.mode, self.copy_of, self.row = run, name, dims, mode, copy_of, {}  # row: of the record
-        self.number = copy_of.number if copy_of else run.drawn
-        self.signs = copy_of.signs if copy_of else run.random.choices((1, -1), k=len(run.problem.names))
+    def __init__(self, run, name, dims, mode="forward"):
+        self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
+        self.signs = run.random.choices((1, -1), k=len(run.problem.names))
         *self.operands, self.result = run.problem.shapes(dims)
         self.gradient = [self.result] * (mode == "gradients")
         self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
@@ -465,7 +456,7 @@ class Run:
         self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
         self.seed = random.SystemRandom().getrandbits(48) if options.seed is None else options.seed
-        self.random, self.drawn, self.gradients = random.Random(self.seed), 0, False
+        self.random, self.numbers, self.gradients = random.Random(self.seed), itertools.count(1), False
         self.call = functools.partial(Call, self)
         self.dims = self.problem.headline(options.size)  # of timed calls
         if self.problem.inverse:  # in batches of up to 2^24 elements, on a CPU 2^18
@@ -473,7 +464,7 @@ class Run:
         self.most = options.size * (2 if self.problem.square else 1)  # rows or columns that are judged
         self.slab = self.new_slab()
         self.hard = [name for name in HARD if suits(name, self.dtype, self.problem)]
-        self.wait = torch.cuda.synchronize if self.cuda else lambda: None
+        self.wait = torch.get_device_module(self.device).synchronize
         self.quiet = self.probe()  # seconds, before any line of the solution has run
         self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
         if self.cuda:
@@ -514,7 +505,7 @@ class Run:
         """The rows so far, a line for each kind of input."""
         line = "{:<36} {:>5}  {:>14}  {:>9}  {:>9}  {:>9}  {}".format
         say("\n" + line("input", "calls", "largest", "reference", "solution", "allowed", "verdict"))
-        for name in (n + suffix for suffix in MODES.values() for n in DISTRIBUTIONS):
+        for name in (n + suffix for suffix, _ in MODES.values() for n in DISTRIBUTIONS):
             if rows := [row for row in self.rows if row["input"] == name]:
                 largest = max((row["size"] for row in rows), key=lambda size: math.prod(map(int, size.split("x"))))
                 worst = max(rows, key=lambda row: row.get("of_bound", -1.0))
@@ -589,13 +580,12 @@ class Run:
     def examine(self, call, results, reference=None):
         """Says what is wrong with a call's results, if anything is; notes the errors in call.row. Asks for the reference's results where
         they could loosen the bound."""
+        call.row = row = {}
         if isinstance(results, str):
             return results
-        for i, (name, keep, X, Y) in enumerate(self.problem.products(*call.inputs)):
-            exact = call.name == "integers" and call.mode != "gradients" and not self.problem.inverse
-            roundings = self.problem.roundings * (name != "C")
-            C, truth = results[i], Truth(X, Y, keep, exact, self.tf32, self.problem.inverse, roundings)
-            errors = truth.errors(C)
+        exact = call.name == "integers" and call.mode != "gradients" and not self.problem.inverse
+        for i, (name, truth) in enumerate(self.problem.truths(call.inputs, exact, self.tf32)):
+            C, errors = results[i], truth.errors(results[i])
             error, at = worst_of(errors)
             if reference is None and not error <= truth.bound(0.0):
                 reference = self.request(self.reference, [call])[0][0]
@@ -606,9 +596,9 @@ class Run:
                 raise self.reference.fault(f"{off}; {does}")
             bound = truth.bound(reference_error)
             of_bound = error / max(bound, 1e-300)
-            if not call.row or not of_bound <= call.row["of_bound"]:
-                call.row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
-            call.row["unjudged"] = call.row.get("unjudged", 0) + int((~truth.judged).sum())
+            if not row or not of_bound <= row["of_bound"]:
+                row |= {"error": error, "reference_error": reference_error, "bound": bound, "of_bound": of_bound}
+            row["unjudged"] = row.get("unjudged", 0) + int(truth.magnitude.isinf().sum())
             if not error <= bound:
                 return (
                     f"worst element {name}{located(C, at)}, exact {float(truth.high[at]):.9g}, reference {float(reference[i][at]):.9g};"
@@ -650,7 +640,7 @@ class Run:
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
-        calls += [self.call(call.name, call.dims, call.mode, copy_of=call) for call in again]
+        calls += again
         self.random.shuffle(calls)
         return calls
 
@@ -668,21 +658,20 @@ class Run:
 
 def judge_values(run):
     calls = run.calls_to_judge()
-    twice = {id(call.copy_of) for call in calls if call.copy_of}
-    kept, made, differ = {}, 0, []
+    kept, made, differ = {}, 0, []  # kept: the first results of calls that are made twice
     run.progress(f"judging {len(calls)} calls on fresh inputs")
     try:
         for group in run.groups(calls):
             references, took = run.request(run.reference, group)
             answers, _ = run.request(run.solution, group, took)
             for call, results, reference in zip(group, answers, references, strict=True):
-                name, size, wrong = call.name + MODES[call.mode], label(call.dims), run.examine(call, results, reference)
+                name, size, wrong = call.name + MODES[call.mode][0], label(call.dims), run.examine(call, results, reference)
                 run.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
                 if wrong:
                     run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
-                del call.inputs  # memory
-                if (key := id(call.copy_of or call)) in twice and isinstance(results, list):
-                    first = kept.setdefault(key, results)
+                vars(call).pop("inputs", None)  # memory; where the call is made twice, they are made again
+                if calls.count(call) > 1 and isinstance(results, list):
+                    first = kept.setdefault(call, results)
                     made += first is not results
                     for name, *both in zip(run.problem.results, results, first, strict=False):
                         if at := first_difference(*both):
@@ -810,7 +799,7 @@ class Stopwatch:
 
     def judge(self):
         """Times the solution in turns with the reference, and says what was found."""
-        run, what = self.run, {"forward": "forward", "gradients": "forward + backward"}[self.mode]
+        run, what = self.run, MODES[self.mode][1]
         run.progress(f"timing, {what}")
         try:
             times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
@@ -900,7 +889,8 @@ def begin(run, stack, who, text, arguments=None, **others):
     contender = stack.enter_context(Contender(who, getattr(run.options, who), run.slab, **others))
     setattr(run, who, contender)
     classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
-    guarded = dict(contender.ask("start", STARTING).get("guard") or {})
+    slab = {"device": str(run.device), "size": run.slab.size, "place": run.slab.place}
+    guarded = dict(contender.ask("start", STARTING, **slab).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
         contender.callback(os.close, contender.memory)

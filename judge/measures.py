@@ -53,11 +53,11 @@ class Problem:
         """The inputs, and G where it is given, with zeros where nothing is to be read."""
         return [keep(X) for X, keep in zip(inputs, self.keeps, strict=False)]
 
-    def products(self, *inputs):
-        """(name, keep, X, Y) of each result: of C alone, unless G is given."""
+    def truths(self, inputs, exact=False, tf32=False):
+        """The name and the Truth of each result: of C alone, unless G is given."""
         factors, read = self.factors[: None if len(inputs) > len(self.names) else 1], self.read(inputs)
-        made = zip(self.results, (self.keep, *self.keeps), factors, strict=False)
-        return [(name, keep, *factors_of(*read)) for name, keep, factors_of in made]
+        for name, keep, factors_of in zip(self.results, (self.keep, *self.keeps), factors, strict=False):
+            yield name, Truth(*factors_of(*read), keep, exact, tf32, self.inverse, self.roundings * (name != "C"))
 
 
 _PRODUCT = (lambda A, B, *_: (A, B), lambda A, B, G: (G, B.mT), lambda A, B, G: (A.mT, G))
@@ -347,7 +347,7 @@ class Truth:
             self.high, self.low = exact_product(X, Y, keep)
             one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
             self.magnitude = self.high.abs() if one_sign else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
-        self.judged = self.magnitude <= info.max  # elsewhere a partial sum may overflow
+        self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
         self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
         if exact:  # what is left is one rounding to the result's dtype
             self.high = self.high.to(X.dtype).double()
@@ -362,8 +362,7 @@ class Truth:
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
         off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
-        relative = off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right
-        return torch.where(self.judged, self.keep(relative), 0.0)
+        return self.keep(off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf))  # 0 / 0 is right, and so is all that is not judged
 
     def bound(self, reference_worst):
         """What the worst componentwise error may be."""
