@@ -677,8 +677,7 @@ def judge_values(run):
                         if at := first_difference(*both):
                             differ.append(f"{size}: two calls with the same inputs differ at {name}{at}")
             del answers, references, results, reference
-            if run.cuda:
-                torch.cuda.empty_cache()  # sizes differ: the contenders want what the judge's cache keeps of the last ones
+            torch.cuda.empty_cache()  # of a GPU: sizes differ, and the contenders want what the judge's cache keeps of the last ones
     finally:
         run.table()
     if not made and not run.findings:
@@ -744,7 +743,7 @@ class Stopwatch:
 
     def request(self, contender, warms_up=False, decoy=False):
         """One timed request: (number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy is of all
-        kinds of inputs, and nobody looks at the clock."""
+        kinds of inputs, and its times are not among those that are told."""
         run, own = self.run, self.each[contender]  # the least seconds of a call so far
         # The solution gets as many calls as the reference, whatever its first of them take.
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
@@ -753,16 +752,14 @@ class Stopwatch:
         names = [run.random.choice([*ORDINARY, *run.hard] if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
         calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
         answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
-        inside = [] if decoy else contender.ask("times", run.options.timeout).get("us")
+        inside = contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
             inside = []
+        self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
         if contender is run.solution:
             for wrong in filter(None, map(run.examine, calls, answers)):
                 raise Wrong(wrong)
-        if not decoy:
-            self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
-            if contender is run.solution:
-                self.compare_with_memory(number, min(took, sum(inside) * 1e-6 if inside else took))
+            self.compare_with_memory(number, min(took, sum(inside) * 1e-6 if inside else took))
         return number, took, inside
 
     def compare_with_memory(self, number, seconds):

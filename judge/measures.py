@@ -261,18 +261,16 @@ def slices(X, along, bits):
 
 
 def float64_product(X, Y, keep):
-    """keep(X @ Y) in float64. A large product is made of blocks of rows, each without the columns of X that are zero there and without
-    those of the result that are not kept: a third to a sixth of the work."""
+    """keep(X @ Y) in float64. A large one is a sum over blocks of k, each without the rows of X and the columns of Y that are zero there: a
+    fourth to two fifths of a triangular product's work."""
     X, Y = X.double(), Y.double()
-    rows, columns = X.shape[-2], Y.shape[-1]
-    if rows < 512:
+    if X.shape[-1] < 512:
         return keep(X @ Y)
-    kept = keep(torch.ones(rows, columns, dtype=torch.bool, device=X.device))
-    C = X.new_zeros(*X.shape[:-1], columns)
-    for part in (slice(first, first + rows // 8 + 1) for first in range(0, rows, rows // 8 + 1)):
-        there = (Z.any(0).nonzero()[:, 0].tolist() or [0] for Z in (X[..., part, :].flatten(0, -2), kept[part]))
-        k, j = (slice(found[0], found[-1] + 1) for found in there)
-        C[..., part, j] = X[..., part, k] @ Y[..., k, j]
+    C = X.new_zeros(*X.shape[:-1], Y.shape[-1])
+    for x, y in zip(X.tensor_split(8, -1), Y.tensor_split(8, -2), strict=True):
+        there = (Z.any(-1).nonzero()[:, -1].tolist() or [0] for Z in (x, y.mT))
+        i, j = (slice(min(found), max(found) + 1) for found in there)
+        C[..., i, j] += x[..., i, :] @ y[..., j]
     return keep(C)
 
 
@@ -310,8 +308,6 @@ def inverse_of(L, G, keep):
 def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
     hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
-    if X.numel() and math.prod(float(torch.where(Z != 0, Z.abs(), math.inf).min()) for Z in (X, Y)) >= 2.0**-124:
-        return hits  # the least of all, so of most inputs no more has to be looked at
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
     x, y = (torch.where(Z != 0, torch.frexp(Z.double())[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
     for e in torch.unique(x[x < -124 - y.min()]).tolist():
