@@ -224,7 +224,7 @@ class Child:
                 end.record()
                 self.answers.append(answer)
         yield {"calls": [self.locate(answer, shapes) for answer, shapes in zip(self.answers, self.shapes, strict=True)]}
-        torch.get_device_module(self.device).synchronize()
+        torch.get_device_module(self.device).synchronize(self.device)
 
     def times(self):
         """Microseconds from each mark to the next."""
