@@ -159,8 +159,9 @@ def describe(error):
 class Child:
     """Answers the judge's requests: each is a method with its arguments, each answer a dict."""
 
-    def start(self, device, size, place):
-        self.device, self.cuda = torch.device(device), device.startswith("cuda")
+    def start(self, device, size, place, dtype, names):
+        """What holds for all requests: the slab, and the dtype and the names of the results."""
+        self.device, self.cuda, self.dtype, self.names = torch.device(device), device.startswith("cuda"), DTYPES[dtype], names
         if self.cuda:
             torch.cuda.set_device(self.device)
             torch.empty(1, device=self.device)  # the context, without which nothing can be opened
@@ -186,10 +187,10 @@ class Child:
         sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
-    def prepare(self, mode, dtype, names, shapes, inputs, timed):
+    def prepare(self, mode, shapes, inputs, timed):
         """For calls whose inputs will stand at these places, with results of these shapes. Fills free memory with NaN, so that what is not
         written shows."""
-        self.mode, self.dtype, self.names, self.shapes, self.answers = mode, DTYPES[dtype], names, shapes, []
+        self.mode, self.shapes, self.answers = mode, shapes, []
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         for X in itertools.chain(*(each[:-1] for each in self.operands if mode == "gradients")):
             X.requires_grad_()
@@ -532,8 +533,7 @@ class Run:
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
-        asked = {"names": self.problem.results, "shapes": shapes, "inputs": inputs, "timed": timed}
-        contender.ask("prepare", limit, mode=calls[0].mode, dtype=self.options.dtype, **asked)
+        contender.ask("prepare", limit, mode=calls[0].mode, shapes=shapes, inputs=inputs, timed=timed)
         views = [self.slab.view(self.dtype, *place) for place in places]
         for X, view in zip(operands, views, strict=True):  # while the child stands still
             view.copy_(X)
@@ -886,8 +886,8 @@ def begin(run, stack, who, text, arguments=None, **others):
     contender = stack.enter_context(Contender(who, getattr(run.options, who), run.slab, **others))
     setattr(run, who, contender)
     classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
-    slab = {"device": str(run.device), "size": run.slab.size, "place": run.slab.place}
-    guarded = dict(contender.ask("start", STARTING, **slab).get("guard") or {})
+    always = {"device": str(run.device), "size": run.slab.size, "place": run.slab.place, "dtype": run.options.dtype}
+    guarded = dict(contender.ask("start", STARTING, names=run.problem.results, **always).get("guard") or {})
     if not run.cuda and contender.memory is None:
         contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
         contender.callback(os.close, contender.memory)
