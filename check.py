@@ -908,7 +908,6 @@ def begin(run, stack, who, text, arguments=None, **others):
 
 def judge(run, texts):
     """All of it, with processes that have ended when it returns."""
-    options = run.options
     with contextlib.ExitStack() as stack:
         stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
@@ -916,14 +915,14 @@ def judge(run, texts):
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
         arguments = begin(run, stack, "reference", texts["reference"], warden=warden.stdin.fileno())
         try:
-            if not options.forward_only:
-                run.request(run.reference, [run.call("normal", run.problem.headline(min(16, options.size)), "gradients")])
+            if not run.options.forward_only:
+                run.request(run.reference, [run.call("normal", run.problem.headline(min(16, run.options.size)), "gradients")])
                 run.gradients = True
         except CannotRun as reason:
             run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
             # Before any line of the solution has run: nothing that it does can slow this down.
-            stopwatches = [Stopwatch(run, mode) for mode in MODES if not options.no_timing and (run.gradients or mode == "forward")]
+            stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
             older = [warden.pid, run.reference.process.pid]
             begin(run, stack, "solution", texts["solution"], arguments, others=older, warden=warden.stdin.fileno())
             judge_values(run)
