@@ -268,8 +268,8 @@ def float64_product(X, Y, keep):
         return keep(X @ Y)
     C = X.new_zeros(*X.shape[:-1], Y.shape[-1])
     for x, y in zip(X.tensor_split(8, -1), Y.tensor_split(8, -2), strict=True):
-        there = (Z.any(-1).nonzero()[:, -1].tolist() or [0] for Z in (x, y.mT))
-        i, j = (slice(min(found), max(found) + 1) for found in there)
+        there = (Z.any(-1).reshape(-1, Z.shape[-2]).any(0).nonzero()[:, 0].tolist() or [0] for Z in (x, y.mT))
+        i, j = (slice(found[0], found[-1] + 1) for found in there)
         C[..., i, j] += x[..., i, :] @ y[..., j]
     return keep(C)
 
