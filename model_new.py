@@ -619,10 +619,14 @@ struct HalfPlan {
     tiles.splits = splits, ctas = wide ? 2 : splits;
     int64_t halved = 0;
     if (splits == 1 && is_masked(p)) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
-      const int64_t work = p.batches * tiles.work(), at_once = sms / ctas;
+      int64_t work = p.batches * tiles.work();
+      const int64_t at_once = sms / ctas;
       const bool uneven = wide || 2 * sms * tiles.length(0) > 5 * work;   // halves of small tiles want more of the L2
-      for (int group = 0; uneven && group < tiles.groups() && 5 * at_once * tiles.length(group) > 6 * work; ++group)
-        halved += p.batches * tiles.tiles_of(group);
+      for (int group = 0; uneven && group < tiles.groups() && 5 * at_once * tiles.length(group) > 6 * work; ++group) {
+        const int64_t found = p.batches * tiles.tiles_of(group);
+        halved += found;
+        if (wide) work += found * tiles.length(group) / 2;   // two halves take half as long again
+      }
     } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
       apart = int(left);
     } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
