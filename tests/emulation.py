@@ -617,21 +617,21 @@ int run_product(char** arguments, const Compute& compute) {
 
   std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // y by rows of k; the sums of a row of c
   for (int batch = 0; batch < batches; ++batch) {
-    auto y_place = [&](int i, int col) { return contraction == kNT ? std::pair(col, i) : std::pair(i, col); };
     for (int i = 0; i < k; ++i)
-      for (int col = 0; col < n; ++col) {
-        const auto [y_row, y_col] = y_place(i, col);
-        y_wide[static_cast<size_t>(i) * n + col] = widen(y.at(batch, y_row, y_col));
-      }
+      for (int col = 0; col < n; ++col)
+        y_wide[static_cast<size_t>(i) * n + col] = widen(contraction == kNT ? y.at(batch, col, i) : y.at(batch, i, col));
     for (int row = 0; row < m; ++row) {
       std::fill(exact.begin(), exact.end(), 0.0), std::fill(magnitude.begin(), magnitude.end(), 0.0);
       for (int i = 0; i < k; ++i) {
         const int x_row = contraction == kTN ? i : row, x_col = contraction == kTN ? row : i;
         if (!has(x_mask, x_row, x_col)) continue;
         const double x_wide = widen(x.at(batch, x_row, x_col));
-        for (int col = 0; col < n; ++col) {
-          const auto [y_row, y_col] = y_place(i, col);
-          if (!has(y_mask, y_row, y_col) || !has(c_mask, row, col)) continue;
+        int from = 0, to = n;   // the columns that have this term
+        auto clip = [&](int mask, bool up_to, int at) {
+          if (mask == kLower || mask == kUpper) up_to == (mask == kLower) ? to = min(to, at + 1) : from = max(from, at);
+        };
+        clip(y_mask, contraction != kNT, i), clip(c_mask, true, row);
+        for (int col = from; col < to; ++col) {
           const double term = x_wide * y_wide[static_cast<size_t>(i) * n + col];
           exact[col] += term, magnitude[col] += std::fabs(term);
         }

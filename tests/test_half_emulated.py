@@ -124,27 +124,58 @@ const float* wide_numbers() {
   return all.data();
 }
 
+// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side. What a thread has found, the
+// others of a warpgroup find again, as long as the bytes are the same: else all time would go by in looking numbers up.
+template <typename T, int kLines, int kMajor>
+__attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
+  constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // bytes that lie together; for 64 lines, for one
+  struct Found {
+    const unsigned char* from = nullptr;
+    uint64_t bytes[kSpans][kSpan / 8];
+    double numbers[16][4][kLines / 4];   // by k, by thread % 4
+  };
+  static std::vector<Found> all(61);
+  const unsigned char* const from = memory + operand;
+  Found& found = all[reinterpret_cast<uintptr_t>(from) / 32 % all.size()];
+  const bool known = std::exchange(found.from, from) == from;
+  for (int span = 0; span < kSpans; ++span) {
+    const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), at = kMajor ? begin : begin ^ (begin >> 7 & 6) << 4;
+    const auto* const bytes = reinterpret_cast<const uint64_t*>(memory + at);
+    uint64_t other = !known;
+    for (int u = 0; u < kSpan / 8; ++u) other |= bytes[u] ^ found.bytes[span][u];
+    if (!other) continue;
+    std::memcpy(found.bytes[span], bytes, kSpan);
+    for (int u = 0; u < kSpan; u += 2) {
+      const uint32_t place = (at + u ^ (at + u >> 7 & 7) << 4) - begin;   // without the swizzle
+      const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
+      found.numbers[k][line % 8 / 2][line / 8 * 2 + line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
+    }
+  }
+  return found.numbers;
+}
+
 // sums += A B of 64 x kN and 16 k, both in shared memory. Late, they are read when the products are waited for.
 template <typename T, int kN, int kMajorA, int kMajorB>
 void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
   auto now = [=]() __attribute__((optimize("O3"))) {
-    const float* const wide = wide_numbers<T>();
+    constexpr uint32_t kPlace = (1 << kRankShift) - 1;
     const unsigned char* const memory = current->block->memory - memory_begin;
-    auto element = [&](uint64_t operand, int major, int line, int k) {
-      uint32_t at = static_cast<uint32_t>(operand) & ((1 << kRankShift) - 1);
-      at += major ? line / 64 * 8192 + k / 8 * 1024 + k % 8 * 128 + line % 64 * 2 : line / 8 * 1024 + line % 8 * 128 + k * 2;
-      return wide[*reinterpret_cast<const uint16_t*>(memory + (at ^ (at >> 7 & 7) << 4))];
-    };
     const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
-    double all[2][kN / 4];   // of rows g and g + 8 of the warp's, and the columns that are this thread's
+    const float* const wide = wide_numbers<T>();
+    const auto* const columns = numbers_of<T, kN, kMajorB>(memory, b & kPlace);
+    double row[2][16];   // rows g and g + 8 of the warp's
+    for (int r = 0; r < 2; ++r)
+      for (int k = 0; k < 16; ++k) {
+        const int line = warp * 16 + r * 8 + g;
+        const uint32_t at = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
+        row[r][k] = wide[*reinterpret_cast<const uint16_t*>(memory + (at ^ (at >> 7 & 7) << 4))];
+      }
+    double all[2][kN / 4];   // of these rows, and the columns that are this thread's
     for (int u = 0; u < kN / 2; ++u) all[u / 2 % 2][u / 4 * 2 + u % 2] = add ? sum[u] : 0.0;
-    for (int k = 0; k < 16; ++k) {
-      const double row[2] = {element(a, kMajorA, warp * 16 + g, k), element(a, kMajorA, warp * 16 + g + 8, k)};
-      double col[kN / 4];
-      for (int c = 0; c < kN / 4; ++c) col[c] = element(b, kMajorB, c / 2 * 8 + 2 * q + c % 2, k);
-      for (int r = 0; r < 2; ++r)
-        for (int c = 0; c < kN / 4; ++c) all[r][c] += row[r] * col[c];
-    }
+    for (int c = 0; c < kN / 4; c += 4)   // as many as registers hold
+      for (int k = 0; k < 16; ++k)
+        for (int r = 0; r < 2; ++r)
+          for (int e = 0; e < 4; ++e) all[r][c + e] += row[r][k] * columns[k][q][c + e];
     for (int u = 0; u < kN / 2; ++u) sum[u] = static_cast<float>(all[u / 2 % 2][u / 4 * 2 + u % 2]);
   };
   if (late)
