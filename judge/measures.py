@@ -367,8 +367,8 @@ class Truth:
 
 def worst_of(errors):
     """The largest error and its coordinates."""
-    at = errors.argmax()
-    return float(errors.flatten()[at]), tuple(int(i) for i in torch.unravel_index(at, errors.shape))
+    worst = errors.max()
+    return float(worst), tuple((errors == worst).nonzero()[0].tolist())
 
 
 def located(X, at):

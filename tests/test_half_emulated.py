@@ -124,8 +124,8 @@ const float* wide_numbers() {
   return all.data();
 }
 
-// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side. What a thread has found, the
-// others of a warpgroup find again, as long as the bytes are the same: else all time would go by in looking numbers up.
+// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side. What a thread has found,
+// the others of a warpgroup find again, as long as the bytes are the same: else all time would go by in looking numbers up.
 template <typename T, int kLines, int kMajor>
 __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
   constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // bytes that lie together; for 64 lines, for one
