@@ -367,8 +367,8 @@ class Truth:
 
 def worst_of(errors):
     """The largest error and its coordinates."""
-    worst = errors.max()
-    return float(worst), tuple((errors == worst).nonzero()[0].tolist())
+    at = int(errors.argmax())
+    return float(errors.flatten()[at]), tuple(at // math.prod(errors.shape[d + 1 :]) % size for d, size in enumerate(errors.shape))
 
 
 def located(X, at):
