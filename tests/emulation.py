@@ -425,6 +425,7 @@ void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 
 // sums (+)= A B of 64 x 64 and eight k: truncated operands, as the tensor cores read them, B in rows of 128 bytes with their swizzle. Late,
 // they read B when the products are waited for.
+inline uint32_t swizzled_address(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }   // and the other way round
 inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
   if (at % 1024 || stride != 1024) fail("an operand that is not swizzled as the kernel says");
   return at;
@@ -449,8 +450,7 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
       double all = add ? sum[u] : 0.0;
       for (int k = 0; k < 8; ++k) {
         uint32_t bits, at = static_cast<uint32_t>(b) + col * 128 + k * 4;
-        at ^= (at >> 7 & 7) << 4;
-        std::memcpy(&bits, at_address(at), 4);
+        std::memcpy(&bits, at_address(swizzled_address(at)), 4);
         all += rows[r][k] * number(bits);
       }
       sum[u] = static_cast<float>(all);

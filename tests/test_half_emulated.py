@@ -139,14 +139,14 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
   Found& found = all[reinterpret_cast<uintptr_t>(from) / 32 % all.size()];
   const bool known = std::exchange(found.from, from) == from;
   for (int span = 0; span < kSpans; ++span) {
-    const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), at = kMajor ? begin : begin ^ (begin >> 7 & 6) << 4;
+    const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), at = swizzled_address(begin) & ~31u;
     const auto* const bytes = reinterpret_cast<const uint64_t*>(memory + at);
     uint64_t other = !known;
     for (int u = 0; u < kSpan / 8; ++u) other |= bytes[u] ^ found.bytes[span][u];
     if (!other) continue;
     std::memcpy(found.bytes[span], bytes, kSpan);
     for (int u = 0; u < kSpan; u += 2) {
-      const uint32_t place = (at + u ^ (at + u >> 7 & 7) << 4) - begin;   // without the swizzle
+      const uint32_t place = swizzled_address(at + u) - begin;   // without the swizzle
       const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
       found.numbers[k][line % 8 / 2][line / 8 * 2 + line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
     }
@@ -168,7 +168,7 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
       for (int k = 0; k < 16; ++k) {
         const int line = warp * 16 + r * 8 + g;
         const uint32_t at = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
-        row[r][k] = wide[*reinterpret_cast<const uint16_t*>(memory + (at ^ (at >> 7 & 7) << 4))];
+        row[r][k] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(at))];
       }
     double all[2][kN / 4];   // of these rows, and the columns that are this thread's
     for (int u = 0; u < kN / 2; ++u) all[u / 2 % 2][u / 4 * 2 + u % 2] = add ? sum[u] : 0.0;
