@@ -463,7 +463,7 @@ constexpr int kBandBlocks = 16;   // of Tiles::band
 
 // A tile of C, as a cluster computes it. row = -1: there are no more.
 struct alignas(16) ClusterTile {
-  int row, col, rows;   // its first block, and how many rows of blocks; its columns are Tiles::edge
+  int row, col, cols;   // its first block, and how many columns of blocks; its rows are Tiles::edge
   int batch;            // which product of the batch
   int split, splits;    // of SplitTiles: which split of its k-blocks, and of how many
   int place;            // of the partial sums of its first split
@@ -483,7 +483,7 @@ struct Tiles : TileOrder {
   int edge, band;        // of a tile; rows of tiles that those of a dense product go through together
   int m_blocks, k_blocks;
   int batches;
-  int halved;            // so many tiles, the first ones, have two numbers: for the upper half of their rows and the lower one
+  int halved;            // so many tiles, the first ones, have two numbers: for the left half of their columns and the right one
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
@@ -501,14 +501,13 @@ struct Tiles : TileOrder {
     uint32_t tile = half ? number / 2 : number - halved, batch = 0;
     if (batches > 1) batch = tile % batches, tile /= batches;
     const Place place = TileOrder::at(tile, band);
-    return {place.i * edge + (half && number % 2 ? edge / 2 : 0), place.j * edge, half ? edge / 2 : edge, int(batch)};
+    return {place.i * edge, place.j * edge + (half && number % 2 ? edge / 2 : 0), half ? edge / 2 : edge, int(batch)};
   }
 
-  // The k-blocks that a CTA sums of a tile. No tile has none: of a lower half that lies below the last row it is one.
+  // The k-blocks that a CTA sums of a tile. No tile has none, nor has a right half that lies beyond the last column.
   __device__ KRange k_range(const ClusterTile& tile, int rank) const {
     const int begin = min(first_k(x, y, tile.row, tile.col), k_blocks - 1);
-    const int end = tile.row < m_blocks ? end_of_k(x, y, tile.row + tile.rows, tile.col + edge, k_blocks) : begin + 1;
-    return KRange{begin, end}.split(rank, splits);
+    return KRange{begin, end_of_k(x, y, tile.row + edge, tile.col + tile.cols, k_blocks)}.split(rank, splits);
   }
 
   // The k-block at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
@@ -519,7 +518,7 @@ struct Tiles : TileOrder {
 
   // Whether a block on a diagonal is among a k-block's.
   __device__ bool is_masked(const ClusterTile& tile, int k) const {
-    return on_diagonal(x, tile.row, tile.rows, k) || on_diagonal(y, tile.col, edge, k);
+    return on_diagonal(x, tile.row, edge, k) || on_diagonal(y, tile.col, tile.cols, k);
   }
 };
 
@@ -609,31 +608,30 @@ struct HalfPlan {
 
   HalfPlan(const Product& p, const Gpu& gpu) {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
-    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), left = large % pairs;
-    const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 8 ? 2 : 1;
+    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256);
+    const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
     // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 22 where all SMs want the L2
-    const int64_t time_of_large = 20 * (large / pairs) + (left == 0 ? 0 : 2 * left <= pairs ? 12 : 20);
+    const int64_t time_of_large = 20 * (large / pairs) + (large % pairs == 0 ? 0 : 2 * (large % pairs) <= pairs ? 12 : 20);
     const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 22 * small / sms);
     const bool wide = splits == 1 && (is_masked(p) ? 4 * small > 7 * sms : time_of_large < time_of_small);
     tiles = Tiles::of(p, wide ? 4 : 2);
     tiles.splits = splits, ctas = wide ? 2 : splits;
+    const int64_t all = wide ? large : small, at_once = sms / ctas, left = all % at_once;
     int64_t halved = 0;
-    if (splits == 1 && is_masked(p)) {   // tiles of more than 1.2 times the k-blocks that a cluster has on average
-      int64_t work = p.batches * tiles.work();
-      const int64_t at_once = sms / ctas;
-      const bool uneven = wide || 2 * sms * tiles.length(0) > 5 * work;   // halves of small tiles want more of the L2
-      for (int group = 0; uneven && group < tiles.groups() && 5 * at_once * tiles.length(group) > 6 * work; ++group) {
+    if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do; of small ones 1.4 times
+      const int64_t besides = wide ? 0 : 4, most = wide ? 6 : 7;   // besides: what a small tile takes besides its k-blocks, in such
+      int64_t work = p.batches * tiles.work() + all * besides;
+      for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > most * work; ++group) {
         const int64_t found = p.batches * tiles.tiles_of(group);
-        halved += found;
-        if (wide) work += found * tiles.length(group) / 2;   // two halves take half as long again
+        halved += found, work += found * (tiles.length(group) + besides) / 2;   // two halves take half as long again
       }
     } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
       apart = int(left);
-    } else if (wide && 2 * left <= pairs) {   // what would leave half of the clusters idle at the end
+    } else if (splits == 1 && 2 * left <= at_once) {   // what would leave half of the clusters idle at the end
       halved = left;
     }
-    count = (wide ? large : small) + halved - apart;
-    clusters = int(std::min(sms / ctas, count));
+    count = all + halved - apart;
+    clusters = int(std::min(at_once, count));
     tiles.halved = int(halved), tiles.count = int(count);
   }
 };
@@ -2694,7 +2692,7 @@ __device__ inline bool has_queue(const typename Policy::Product& h) { return Pol
 
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
 // place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
-// once in each tile of a triangle, but for a lower half that is empty.
+// once in each tile of a triangle, but for a right half that is empty.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -2826,12 +2824,13 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   static_assert(sizeof(shared) <= kMostShared, "a CTA of Hopper has no more");
   constexpr int kCount = kProductsOf<Policy, Second>;
   const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
-  // Fill the barriers
-  if (const int u = threadIdx.x; u < 32) {
+  // Fill the barriers: one thread, since of what several threads have of them the compiler makes a loop over threads (see elect_one)
+  if (threadIdx.x < 32 && elect_one()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    Policy::prepare(products.of[0], shared, u);
-    if (u < Policy::kStages) barrier_init(&shared.full[u], 1), barrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps);
-    if (u < kQueued) barrier_init(&shared.next_full[u], 1);
+    Policy::prepare(products.of[0], shared);
+    UNROLL for (int u = 0; u < Policy::kStages; ++u)
+      barrier_init(&shared.full[u], 1), barrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps);
+    UNROLL for (int u = 0; u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);
     barrier_init_fence();
   }
   __syncwarp();
@@ -3010,11 +3009,11 @@ struct Half {
     bool unfinished[2];                 // whether there may be something, as a consumer warpgroup knows
   };
 
-  static __device__ void prepare(const HalfProduct& h, Shared& shared, int lane) {
-    if (lane == 0) prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
-    if (lane < kStages) barrier_init(&shared.own.landed[lane], 1);
-    if (lane == 0) barrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
-    if (lane < 2) shared.own.unfinished[lane] = false;
+  static __device__ void prepare(const HalfProduct& h, Shared& shared) {
+    prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
+    UNROLL for (int u = 0; u < kStages; ++u) barrier_init(&shared.own.landed[u], 1);
+    barrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
+    UNROLL for (int u = 0; u < 2; ++u) shared.own.unfinished[u] = false;
   }
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
@@ -3027,22 +3026,22 @@ struct Half {
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
                               const KBlock& k_block, const OperandsAt& operands) {
     const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int k = k_block.k, rows = tile.rows / kCtas, row = tile.row + (kWide ? rank * rows : 0);
+    const int k = k_block.k, row = tile.row + (kWide ? rank * kBlocksM : 0);
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.own.landed : shared.full)[at.stage];
     barrier_wait(&shared.empty[at.stage], at.parity);
-    barrier_arrive_expect_tx(barrier, (rows + kBlocksN) * kOperandBytes);
-    UNROLL for (int u = 0; u < kBlocksM; ++u)
-      if (u < rows) {
-        const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
-        tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
-      }
-    UNROLL for (int u = 0; u < kBlocksN; u += kCtas) {
-      const int block = u + (kWide ? rank : 0);
-      const int line = (tile.col + block) * kBlock, depth = (on_side(y_side, tile.col + block, k) ? k : h.tiles.k_blocks) * kBlock;
-      auto* const copy = kWide ? tma_load_multicast : tma_load;
-      copy(stage[kBlocksM + block], h.y, kMajorY ? line : depth, kMajorY ? depth : line, operands.y, barrier);
+    barrier_arrive_expect_tx(barrier, (kBlocksM + tile.cols) * kOperandBytes);
+    UNROLL for (int u = 0; u < kBlocksM; ++u) {
+      const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
+      tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
     }
+    UNROLL for (int u = 0; u < kBlocksN; u += kCtas)
+      if (u < tile.cols) {
+        const int block = u + (kWide ? rank : 0);
+        const int line = (tile.col + block) * kBlock, depth = (on_side(y_side, tile.col + block, k) ? k : h.tiles.k_blocks) * kBlock;
+        auto* const copy = kWide ? tma_load_multicast : tma_load;
+        copy(stage[kBlocksM + block], h.y, kMajorY ? line : depth, kMajorY ? depth : line, operands.y, barrier);
+      }
     at.advance();
   }
 
@@ -3061,10 +3060,10 @@ struct Half {
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
         parities ^= 1u << at.stage;
         const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-        const int rows = tile.rows / kCtas, x = k - tile.row - (kWide ? rank * rows : 0), y = k - tile.col;
+        const int x = k - tile.row - (kWide ? rank * kBlocksM : 0), y = k - tile.col;
         auto& stage = shared.own.stage[at.stage];
-        if (on_diagonal(x_side, 0, rows, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
-        if (on_diagonal(y_side, 0, kBlocksN, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
+        if (on_diagonal(x_side, 0, kBlocksM, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
+        if (on_diagonal(y_side, 0, tile.cols, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
         fence_proxy_async_shared();   // the tensor cores read what was written here
         named_barrier_sync<kBlock>(kMaskTeam);
         if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
@@ -3072,18 +3071,15 @@ struct Half {
     }
   }
 
-  // A consumer warpgroup computes its part of a CTA's tile: 64 rows, or, of a tile that is halved, half of 64 rows' columns.
+  // A consumer warpgroup computes its part of a CTA's tile, 64 rows.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
-    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
-    if (tile.rows < kCtas * kBlocksM) return compute_part<kBlocksN / 2>(h, shared, tile, at, group, 0, group * (kBlocksN / 2));
-    compute_part<kBlocksN>(h, shared, tile, at, group, group, 0);
+    tile.cols < kBlocksN ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
   }
 
-  // x, y: the first of its blocks of X, and of Y, in a stage. kCols: how many of Y.
+  // kCols: blocks of them.
   template <int kCols>
-  static __device__ void compute_part(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at, int group,
-                                      int x, int y) {
-    const int lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+  static __device__ void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
+    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     const uint32_t base = shared_address(&shared);
     const KRange range = h.tiles.k_range(tile, rank);
     float sum[32 * kCols] = {};
@@ -3096,7 +3092,7 @@ struct Half {
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
     NO_UNROLL for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
-      const uint64_t of_x = block(x), of_y = block(kBlocksM + y);
+      const uint64_t of_x = block(group), of_y = block(kBlocksM);
       warpgroup_arrive();
       issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
       warpgroup_commit_batch();
@@ -3107,7 +3103,7 @@ struct Half {
     warpgroup_wait<0>();
     if (reading >= 0) release(reading);
 
-    const int row = tile.row + (kWide ? rank * (tile.rows / kCtas) : 0) + x, col = tile.col + y;
+    const int row = tile.row + (kWide ? rank * kBlocksM : 0) + group, col = tile.col;
     uint16_t* const c = result(h, tile.batch);
     const uint64_t found = is_masked(h.p) ? *h.non_finite.found : 0;   // it comes while C is written
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
@@ -3592,7 +3588,7 @@ struct Pairs {
     return {};
   }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
-  static __device__ void prepare(const PairsProduct&, Shared&, int /* lane */) {}
+  static __device__ void prepare(const PairsProduct&, Shared&) {}
   static __device__ void finish(const PairsProduct&, Shared&) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 
@@ -3949,12 +3945,14 @@ static bool hopper_serves_batch(const Product& p) {
   return is_lower(p) ? p.n >= 1152 || (p.n >= 768 && all >= 1.25e10) : p.m >= 512 && p.n >= 512 && all >= 8e8;
 }
 
-// Whether the mma kernel is faster than the half-precision one; measured, on an H200.
+// Whether the mma kernel is faster than the half-precision one, which takes as long as its longest tile: where k is long beside what an SM
+// has to sum; measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
-  const int64_t tiles = order.count() * p.batches;
-  if (is_lower(p)) return p.k <= 256 || (p.k <= 1152 && tiles <= 4 * gpu.sms);
-  return tiles <= 2 * gpu.sms && order.work(p.k, kBlock) * p.batches <= 1100 * gpu.sms;
+  const int64_t sms = gpu.sms, work = order.work(p.k, kBlock) * p.batches / sms;   // of an SM
+  const bool few = order.count() * p.batches <= 2 * sms;
+  if (p.k <= 256) return is_lower(p) || few;
+  return few && work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 350 : 640);
 }
 
 // Whether float32 tiles are too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still.

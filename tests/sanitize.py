@@ -120,8 +120,8 @@ EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
 # Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
 HALF_SIZE = 136  # tiles of 128 x 128, of triangles in halves, a CTA each
-HALF_SHARED = (450, 500)  # N, and a free side: two CTAs share the k of each
-HALF_LONG = (4100, 100, 136)  # K, M, N: four share it
+HALF_SHARED = (2000, 100, 136)  # K, M, N: two CTAs share the k of each; so they do where K x K is a triangle
+HALF_LONG = (4100, 100, 136)  # four share it
 HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which CTAs compute two or three; their pipelines go round meanwhile
 HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
 HALF_BATCHES_FREE = 100  # a free side beside the latter
@@ -166,9 +166,9 @@ def finite(torch, module, X, Y, contraction, structure):
     return torch.isfinite(C).all()
 
 
-def others(torch, module, N, R, dtype, *batch):
+def others(torch, module, N, R, dtype, *batch, names=OTHERS):
     """Of each of OTHERS, whether it is finite. N: of what is triangular or symmetric; R: of a side that is free."""
-    for name in OTHERS:
+    for name in names:
         contraction, structure = MASKED[name]
         M, cols, K = sizes_for(structure, N, R)
         X = torch.randn(*batch, M, K, device="cuda").to(dtype)
@@ -250,15 +250,15 @@ def half(torch, module):
 
 
 def half_shared(torch, module):
-    """CTAs that share the k of a tile and add what each has: two, with every order of tiles, and a NaN that is summed again; and four."""
-    X, Y = (torch.randn(HALF_SHARED[0], HALF_SHARED[0], device="cuda").half() for _ in range(2))
-    assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
-    assert all(others(torch, module, *HALF_SHARED, torch.float16))
-    X[-1, -1] = float("inf")
-    assert not finite(torch, module, X, Y.mT, NN, LOWER)
-    K, M, N = HALF_LONG
-    X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
-    assert all(finite(torch, module, *given, DENSE) for given in ((X, Y, TN), (X.mT, Y, NN), (X.mT, Y.mT, NT)))
+    """CTAs that share the k of a tile and add what each has: two, also of a triangle, and a NaN that is summed again; and four."""
+    for K, M, N in (HALF_SHARED, HALF_LONG):
+        X, Y = torch.randn(K, M, device="cuda").half(), torch.randn(K, N, device="cuda").half()
+        assert all(finite(torch, module, *given, DENSE) for given in ((X, Y, TN), (X.mT, Y, NN), (X.mT, Y.mT, NT)))
+    K, R, _ = HALF_SHARED
+    assert all(others(torch, module, K, R, torch.float16, names=OTHERS[:2]))
+    L, X = torch.randn(K, K, device="cuda").half(), torch.randn(K, R, device="cuda").half()
+    L[-1, -1] = float("inf")
+    assert not finite(torch, module, L, X, *MASKED["L X"])
 
 
 def half_many(torch, module):

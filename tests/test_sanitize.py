@@ -64,7 +64,7 @@ def test_what_a_kernel_is_given(model, name, monkeypatch):
     monkeypatch.setattr(model, "_PATH", model._AUTOMATIC)
     monkeypatch.setattr(sanitize, "HALF_BATCHES", tuple((2, N) for _, N in sanitize.HALF_BATCHES))  # all would take ten seconds
     sanitize.KERNELS[name](OnCpu(), model)
-    if name not in ("half_many", "half_large", "family"):  # of which half and half_batches see the rest
+    if name not in ("half_many", "half_large", "half_shared", "family"):  # of which half and half_batches see the rest
         assert seen == {*FAMILY, *(MASKED[name] for name in sanitize.OTHERS)}
 
 

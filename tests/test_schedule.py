@@ -212,7 +212,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
     const KRange range = tiles.k_range(tile, 0);
     splits = max(splits, tile.splits);
     const int length = range.end - range.begin, i = tile.row / kEdge, j = tile.col / kEdge;
-    CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.rows == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
+    CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.cols == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
     CHECK(i >= 0 && i < rows && j >= 0 && j < cols, "tile %d: row %d, column %d", number, i, j);
     CHECK(!p.c_lower || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
     CHECK(range.begin >= 0 && range.end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, range.begin, range.end - 1);
@@ -308,10 +308,10 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
   int before = 1 << 30;
   for (int number = 0; number < tiles.count; ++number) {
     const ClusterTile tile = tiles.at(number);
-    const bool half = number < 2 * tiles.halved, below = tile.row >= m_blocks;   // below: nothing of it is stored
-    CHECK(tile.row >= 0 && tile.col >= 0 && tile.col < n_blocks && tile.batch >= 0 && tile.batch < batches,
+    const bool half = number < 2 * tiles.halved, beyond = tile.col >= n_blocks;   // beyond: nothing of it is stored
+    CHECK(tile.row >= 0 && tile.row < m_blocks && tile.col >= 0 && tile.batch >= 0 && tile.batch < batches,
           "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
-    CHECK(tile.rows == tiles.edge / (half ? 2 : 1), "tile %d has %d rows of blocks", number, tile.rows);
+    CHECK(tile.cols == tiles.edge / (half ? 2 : 1), "tile %d has %d columns of blocks", number, tile.cols);
     std::vector<char> all(k_blocks, 0);
     int length = 0;
     for (int rank = 0; rank < splits; ++rank) {
@@ -319,7 +319,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
       CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= k_blocks, "tile %d: k-blocks %d .. %d", number, range.begin,
             range.end - 1);
       CHECK(splits > 1 || range.begin < range.end, "tile %d has no k-block", number);
-      bool masked = !triangular || below || splits > 1;
+      bool masked = !triangular || beyond || splits > 1;
       for (int i = 0; i < range.end - range.begin; ++i, ++length) {
         const int k_block = tiles.k_block(range, i);
         CHECK(k_block >= range.begin && k_block < range.end && !all[k_block]++, "tile %d: k-block %d comes twice", number, k_block);
@@ -329,11 +329,11 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
       }
       CHECK(masked, "tile %d of a triangle has no k-block on a diagonal", number);
     }
-    if (below) continue;
+    if (beyond) continue;
     CHECK(length - (tiles.edge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
     before = min(before, length);
-    for (int i = tile.row; i < min(m_blocks, tile.row + tile.rows); ++i)
-      for (int j = tile.col; j < min(n_blocks, tile.col + tiles.edge); ++j) {
+    for (int i = tile.row; i < min(m_blocks, tile.row + tiles.edge); ++i)
+      for (int j = tile.col; j < min(n_blocks, tile.col + tile.cols); ++j) {
         CHECK(!summed.count({tile.batch, i, j}), "block %d, %d of product %d is computed twice", i, j, tile.batch);
         summed[{tile.batch, i, j}] = all;
         for (int k_block = 0; triangular && k_block < k_blocks; ++k_block) {   // a block on a diagonal has to be masked

@@ -123,7 +123,7 @@ def groups():
         found += [
             Group("mma", ("mma",), dtype, sizes(cut["mma, 16 bits"], 0) + sizes(cut["mma, 16 bits"], 512)),
             Group("mma, two CTAs a tile", ("mma",), dtype, sizes(cut["mma, 16 bits"], 960)),
-            Group("two CTAs share k, then small tiles", ("half",), dtype, sizes(cut["half, small tiles"], 1152)),
+            Group("small tiles, many of them halved", ("half",), dtype, sizes(cut["half, small tiles"], 1280)),
             Group("small tiles, more of them than SMs", ("half",), dtype, sizes(cut["half, small tiles"], 8 * tile)),
             Group("large tiles, many of them halved", ("half",), dtype, sizes(cut["half, large tiles"], 11 * tile)),
             Group("large tiles", ("half",), dtype, sizes(cut["half, large tiles"], 14 * tile) + sizes(cut["half, large tiles"], 21 * tile)),
@@ -135,7 +135,8 @@ def groups():
             Group("mma, dense", ("mma",), dtype, rectangles(cut["mma, 16 bits"], 192, 128, 256)),
             Group("mma, dense, eight CTAs a tile", ("mma",), dtype, rectangles(cut["mma, 16 bits"], 4096, 128, 64)),
             Group("four CTAs share k, dense", ("half",), dtype, rectangles(cut["half, small tiles"], 4096, 512, 512)),
-            Group("two CTAs share k, dense", ("half",), dtype, rectangles(cut["half, small tiles"], 1024, 768, 768)),
+            Group("two CTAs share k, dense", ("half",), dtype, rectangles(cut["half, small tiles"], 2048, 768, 768)),
+            Group("small tiles halved, dense", ("half",), dtype, rectangles(cut["half, small tiles"], 1024, 768, 768)),
             Group("small tiles, dense batches", ("half",), dtype, rectangles(cut["half, small tiles"], tile, 0, 0), (600,)),
             Group("large tiles, dense", ("half",), dtype, rectangles(cut["half, large tiles"], 2 * tile, 6 * tile, 8 * tile)),
             Group("some large tiles halved, dense", ("half",), dtype, rectangles(cut["half, large tiles"], 2 * tile, 8 * tile, 8 * tile)),
@@ -472,8 +473,8 @@ def test_every_plan_of_half_precision_is_among_the_sizes(plans):
     found = {True: set(), False: set()}  # of triangles, and of dense products
     for (_, shape), plan in zip(shapes, plans(numbers), strict=True):
         found[isinstance(shape, int)].add(plan)
-    both = {(2, SMALL, 0), (1, SMALL, 0), (1, LARGE, 0), (1, LARGE, 1)}
-    assert found == {True: both | {(1, SMALL, 1)}, False: both | {(4, SMALL, 0)}}
+    both = {(1, edge, halved) for edge in (SMALL, LARGE) for halved in (0, 1)}
+    assert found == {True: both, False: both | {(2, SMALL, 0), (4, SMALL, 0)}}
 
 
 @needs_compiler
@@ -490,12 +491,13 @@ def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
             shapes.append((K, M, cols, *(batch or [1]), sum(bool(mask) << at for at, mask in bits_of)))
         return {plan[:2] for plan in plans(shapes)}
 
-    single = [lower(N) for N in (sanitize.HALF_SIZE, sanitize.HALF_SHARED[0], sanitize.HALF_LARGE)]
+    single = [lower(N) for N in (sanitize.HALF_SIZE, sanitize.HALF_LARGE)]
     batches = [lower(N, batch) for batch, N in (sanitize.HALF_MANY, *sanitize.HALF_BATCHES)]
-    expected = [(1, SMALL, 1), (2, SMALL, 0), (1, LARGE, 1), (1, SMALL, 0), (1, LARGE, 0), (1, LARGE, 0), (4, SMALL, 0)]
-    assert plans([*single, *batches, (*sanitize.HALF_LONG, 1, 0)]) == expected
+    K, R, _ = sanitize.HALF_SHARED
+    shared = [(*sanitize.HALF_LONG, 1, 0), (*sanitize.HALF_SHARED, 1, 0), (K, K, R, 1, 1), (K, R, K, 1, 2)]
+    expected = [(1, SMALL, 1), (1, LARGE, 1), (1, SMALL, 0), (1, LARGE, 0), (1, LARGE, 0), (4, SMALL, 0), *[(2, SMALL, 0)] * 3]
+    assert plans([*single, *batches, *shared]) == expected
     batch, N = sanitize.HALF_MANY
     assert batch * math.comb(-(-N // SMALL) + 1, 2) > 132, "each CTA has one tile"
     batch, N = sanitize.HALF_BATCHES[-1]
-    assert others(200, 150) == {(1, SMALL)} and others(*sanitize.HALF_SHARED) == {(2, SMALL)}
-    assert others(N, sanitize.HALF_BATCHES_FREE, batch) == {(1, LARGE)}
+    assert others(200, 150) == {(1, SMALL)} and others(N, sanitize.HALF_BATCHES_FREE, batch) == {(1, LARGE)}
