@@ -3949,10 +3949,9 @@ static bool hopper_serves_batch(const Product& p) {
 // has to sum; measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
-  const int64_t sms = gpu.sms, work = order.work(p.k, kBlock) * p.batches / sms;   // of an SM
-  const bool few = order.count() * p.batches <= 2 * sms;
-  if (p.k <= 256) return is_lower(p) || few;
-  return few && work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 350 : 640);
+  if (p.k <= 256) return is_lower(p) || order.count() * p.batches <= 2 * gpu.sms;
+  const int64_t work = order.work(p.k, kBlock) * p.batches / gpu.sms;   // of an SM
+  return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 350 : 640);
 }
 
 // Whether float32 tiles are too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still.
