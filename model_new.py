@@ -200,16 +200,23 @@ __device__ inline int square_root(int q) {
   return r - (uint64_t(r) * r > uint32_t(q));
 }
 
-// Where one product of the batch begins, in elements, by its number.
-__device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
-  if (p.batch_dims == 0) return 0;
+// Calls f(d, at) for each dimension of the batch: where in it the product of this number is.
+template <typename F>
+__device__ inline void for_each_batch_dim(const Product& p, int number, const F& f) {
+  if (p.batch_dims == 0) return;
   uint32_t rest = number;
-  int64_t offset = 0;
   NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
     const uint32_t size = uint32_t(p.batch_size[d]);
-    offset += rest % size * strides[d], rest /= size;
+    f(d, rest % size), rest /= size;
   }
-  return offset + rest * strides[0];
+  f(0, rest);
+}
+
+// Where that product of the batch begins, in elements.
+__device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
+  int64_t offset = 0;
+  for_each_batch_dim(p, number, [&](int d, uint32_t at) { offset += at * strides[d]; });
+  return offset;
 }
 template <typename T>
 __device__ inline const T* x_of(const Product& p, int number) { return static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, number); }
@@ -323,8 +330,8 @@ struct TileOrder {
   }
   __device__ Place at(int place, int band) const {   // band: rows that the tiles of a dense product go through together
     if (c_lower && both_masked()) {
-      const int group = triangle_root(place);
-      return in_group(group, int(place - triangle(group)));
+      const uint32_t group = triangle_root(place);
+      return in_group(int(group), int(place - group * (group + 1) / 2));   // in 32 bits, which take half as many instructions
     }
     if (masked() || c_lower) return other_at(place);
     const uint32_t width = band * cols, first = uint32_t(place) / width * band, in_band = uint32_t(place) % width;
@@ -386,7 +393,8 @@ struct WorkTile {
   int splits, split;       // of the tile, a power of two: this CTA's
   int k_begin, k_blocks;   // of the split
   __device__ WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
-      : x(x_of<T>(p, batch)), y(y_of<T>(p, batch)), c(c_of<T>(p, batch)), tile(tile), splits(splits), split(split) {
+      : x(static_cast<const T*>(p.x)), y(static_cast<const T*>(p.y)), c(static_cast<T*>(p.c)), tile(tile), splits(splits), split(split) {
+    for_each_batch_dim(p, batch, [&](int d, uint32_t at) { x += at * p.x_batch[d], y += at * p.y_batch[d], c += at * p.c_batch[d]; });
     const int all = ceil_div(tile.k_end - tile.k_begin, block_k), log = __ffs(splits) - 1, first = all * split >> log;
     k_begin = tile.k_begin + first * block_k, k_blocks = (all * (split + 1) >> log) - first;
   }

@@ -96,9 +96,9 @@ COPIED = {  # for a tool: what becomes of what, besides
             "  while (!cuda::ptx::mbarrier_try_wait(&meeting, state)) {}\n}",
         ),
         (
-            "if (u < kQueued) barrier_init(&shared.next_full[u], 1);",
-            "if (u < kQueued) barrier_init(&shared.next_full[u], 1);\n"
-            "    if (u == 0 && !Policy::kTakesFirst) barrier_init(&meeting, kExactThreads);",
+            "u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);",
+            "u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);\n"
+            "    if (!Policy::kTakesFirst) barrier_init(&meeting, kExactThreads);",
         ),
     ),
     "initcheck": (
