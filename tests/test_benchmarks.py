@@ -452,8 +452,10 @@ def test_what_was_wanted_is_met_or_has_its_reason(tables):
 
 def test_all_that_is_slower_is_named_once(tables):
     row = {"problem": "lower", "shape": "64", "dtype": "float32", "ratio": 0.5, "reference": SIDE, "ours": SIDE}
-    family = [{**row, "what": "X X^T", "shape": f"{N} x {N}", "dtype": "bfloat16", "ratio": value} for N, value in ((512, 0.9), (2048, 1.1))]
-    family.append({**family[-1], "shape": "256 x 256", "reference": NOISY, "ours": NOISY | {"p10_us": 10.0}})  # whose quiet calls are slower
+    gram = {**row, "what": "X X^T", "dtype": "bfloat16"}
+    family = [{**gram, "shape": f"{N} x {N}", "ratio": value} for N, value in ((512, 0.9), (2048, 1.1))]
+    noisy = {"reference": NOISY, "ours": NOISY | {"p10_us": 10.0}}  # the quiet calls are slower
+    family.append({**family[-1], "shape": "256 x 256", **noisy})
     said = tables.slower([{**row, "dtype": "float16"}, {**row, "ratio": 2.0}], [{**row, "dtype": "float16"}], family, [], [row])
     on_gpu, _, on_cpu = said.splitlines()[0].partition(". ")
     assert on_gpu == "Slower than the reference on the GPU: float16 64 (0.50x); X X^T, bfloat16 512×512 (0.90x), 256×256 (0.74x)"
