@@ -442,6 +442,23 @@ def test_where_one_side_was_disturbed_no_ratio_is_given(tables):
         assert [cell(row | changed) for cell in tables.SPEED.values()] == said
 
 
+@pytest.mark.parametrize("disturbed", [0, 1, 9])
+def test_a_row_that_others_disturb_is_measured_again(suites, monkeypatch, disturbed):
+    """The spreads are those of the last attempt, and how many there were stands beside them."""
+    seen, quiet = [], {**SIDE, "best_us": 2715.0}
+
+    def spread(samples):
+        attempt, side = divmod(len(seen), 2)
+        seen.append(len(samples))
+        return {**NOISY, "best_us": 7.0} if attempt < disturbed and side == 0 else quiet
+
+    monkeypatch.setattr(suites.check, "spread", spread)
+    told = suites.Bench("cpu", trials=5).alternate({"reference": lambda: None, "ours": lambda: None})
+    attempts = min(disturbed, 2) + 1
+    assert (told["attempts"], told["trials"], seen) == (attempts, 5, [5] * 2 * attempts)
+    assert told["ours"] == quiet and (told["reference"] == quiet) == (disturbed < 3)
+
+
 def test_what_was_wanted_is_met_or_has_its_reason(tables):
     asked = [{"product": "4096", "ratio": 18, "why": "packing"}]
     row = {**record_of(4096)["rows"][0], "group": "sizes", "problem": "lower", "dtype": "float32", "inputs": "uniform"}
