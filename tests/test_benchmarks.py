@@ -64,6 +64,7 @@ def suites(monkeypatch):
     monkeypatch.setattr(loaded, "TRANSPOSED_A_SHAPES", ((50, 30, 40),))
     monkeypatch.setattr(loaded, "HOST_CALLS", 3)
     monkeypatch.setattr(loaded, "WARM_IMPORTS", 1)  # each takes torch's own seconds
+    monkeypatch.setattr(loaded, "MOST_ATTEMPTS", 2)  # other tests run beside these
     monkeypatch.setattr(loaded, "find_nvcc", lambda: sys.executable)
     monkeypatch.setattr(loaded, "ptxas_report", lambda sources, flags, architecture: PTXAS)
     # load() puts what it reads where `import` would find it; the other tests' model_new must not be this one
@@ -454,9 +455,9 @@ def test_a_row_that_others_disturb_is_measured_again(suites, monkeypatch, distur
 
     monkeypatch.setattr(suites.check, "spread", spread)
     told = suites.Bench("cpu", trials=5).alternate({"reference": lambda: None, "ours": lambda: None})
-    attempts = min(disturbed, 2) + 1
+    attempts = min(disturbed, suites.MOST_ATTEMPTS - 1) + 1
     assert (told["attempts"], told["trials"], seen) == (attempts, 5, [5] * 2 * attempts)
-    assert told["ours"] == quiet and (told["reference"] == quiet) == (disturbed < 3)
+    assert told["ours"] == quiet and (told["reference"] == quiet) == (disturbed < 2)
 
 
 def test_what_was_wanted_is_met_or_has_its_reason(tables):

@@ -2,16 +2,16 @@
 own load_inline and ninja; a few lines of C++ stand for the kernels, so that no GPU and no nvcc is needed."""
 
 import fcntl
+import multiprocessing
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from helpers import COMPILER, ROOT
+import torch
+from helpers import COMPILER, ROOT, SOURCE
 
 pytestmark = pytest.mark.skipif(COMPILER is None or shutil.which("ninja") is None, reason="a C++ compiler or ninja is not installed")
 
@@ -25,28 +25,36 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "small", nullptr, 0, methods
 PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
 """
 
-# Runs with torch as it is where an H200 is; says what the extension answers, where it lies, and whether torch's builder was needed.
-CHILD = r"""
-import sys, torch
-toolkit, small, answer = sys.argv[1:4]
-torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability = lambda: True, lambda: 1, lambda device=None: (9, 0)
+PROCESSES = multiprocessing.get_context("forkserver")  # of its own each, without the seconds that `import torch` takes
+PROCESSES.set_forkserver_preload(["torch", "pytest"])
 
-def patch(cpp_extension):
-    cpp_extension.CUDA_HOME = toolkit
-    if not hasattr(patch, "real"):
-        patch.real = cpp_extension.load_inline
-        replaced = dict(cpp_sources=[small], cuda_sources=[], extra_cuda_cflags=[], extra_cflags=[f"-DANSWER={answer}"])
-        cpp_extension.load_inline = lambda **load: patch.real(**{**load, **replaced})
 
-line = "    from torch.utils import cpp_extension\n"
-text = open("model_new.py").read()
-assert text.count(line) == 1
-text = text.replace(line, line + "    patch(cpp_extension)\n")
-for folder in sys.argv[4:]:
-    room = {"patch": patch}
-    exec(f"import os\nos.environ['TORCH_EXTENSIONS_DIR'] = {folder!r}\n" + text, room)
-    print(room["_EXTENSION"].answer(), room["_EXTENSION"].__file__, "torch.utils.cpp_extension" in sys.modules)
-"""
+def import_in(folders, toolkit, answer, environment, said):
+    """Imports the file with torch as it is where an H200 is, into one folder of builds after the other. Says what the extension answers,
+    where it lies, and whether torch's builder was needed."""
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    for number, path in enumerate(said, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability = lambda: True, lambda: 1, lambda device=None: (9, 0)
+
+    def patch(cpp_extension):
+        cpp_extension.CUDA_HOME = toolkit
+        if not hasattr(patch, "real"):
+            patch.real = cpp_extension.load_inline
+            replaced = {"cpp_sources": [SMALL], "cuda_sources": [], "extra_cuda_cflags": [], "extra_cflags": [f"-DANSWER={answer}"]}
+            cpp_extension.load_inline = lambda **load: patch.real(**{**load, **replaced})
+
+    line = "    from torch.utils import cpp_extension\n"
+    text = SOURCE.read_text()
+    assert text.count(line) == 1
+    text = text.replace(line, line + "    patch(cpp_extension)\n")
+    for folder in folders:
+        names = {"patch": patch}
+        os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
+        exec(text, names)
+        print(names["_EXTENSION"].answer(), names["_EXTENSION"].__file__, "torch.utils.cpp_extension" in sys.modules)
+
 
 # A compiler that writes down that it began, and compiles no sooner than HOLD is gone.
 WRAPPER = """#!/bin/sh
@@ -66,22 +74,22 @@ class Room:
         (folder / "c++").chmod(0o755)
 
     def start(self, *folders, held=False, answer="42"):
-        environment = {**os.environ, "CXX": str(self.folder / "c++"), "HOLD": str(self.hold) if held else "", "TRIL_MATMUL_PATH": "auto"}
+        environment = {"CXX": str(self.folder / "c++"), "HOLD": str(self.hold) if held else "", "TRIL_MATMUL_PATH": "auto"}
         if held:
             self.hold.touch()
-        said = self.folder / f"stderr {len(self.children)}"
-        command = [sys.executable, "-c", CHILD, self.folder / "toolkit", SMALL, answer, *(folders or [self.builds])]
-        with said.open("w") as errors:
-            child = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
-        child.said = said.read_text
+        files = [self.folder / f"{name} {len(self.children)}" for name in ("stdout", "stderr")]
+        arguments = (folders or [self.builds], str(self.folder / "toolkit"), answer, environment, files)
+        child = PROCESSES.Process(target=import_in, args=arguments, daemon=True)
+        child.start()
+        child.output, child.said = (lambda file=file: file.read_text() if file.exists() else "" for file in files)
         self.children.append(child)
         return child
 
     def end(self, child):
         """(answer, path, whether torch's builder was imported), for each folder."""
-        output, _ = child.communicate(timeout=120)
-        assert child.returncode == 0, child.said()
-        return [line.split() for line in output.splitlines()]
+        child.join(120)
+        assert child.exitcode == 0, child.said()
+        return [line.split() for line in child.output().splitlines()]
 
     def wait_for(self, what, why):
         for _ in range(1200):
@@ -92,8 +100,8 @@ class Room:
 
     def wait_for_the_compiler(self):
         child = self.children[-1]
-        self.wait_for(lambda: (self.folder / "started").exists() or child.poll(), "the compiler is not started")
-        assert child.poll() is None, child.said()
+        self.wait_for(lambda: (self.folder / "started").exists() or not child.is_alive(), "the compiler is not started")
+        assert child.is_alive(), child.said()
 
     def left(self):
         return sorted(path.name.rpartition(".")[2] if "." in path.name else "build" for path in self.builds.iterdir())
@@ -106,14 +114,14 @@ def room(tmp_path):
     room.hold.unlink(missing_ok=True)  # a compiler whose Python was killed goes on, and ends
     for child in room.children:
         child.kill()
-        child.communicate()
+        child.join()
 
 
 def test_a_build_that_was_killed_is_built_again(room):
     killed = room.start(held=True)
     room.wait_for_the_compiler()
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed.kill()
+    killed.join()
     compiler = int((room.folder / "started").read_text().split()[0])
     os.kill(compiler, 0)  # it outlives its Python
     after = room.start()
@@ -129,7 +137,7 @@ def test_two_imports_at_once_build_once(room):
     first = room.start(held=True)
     room.wait_for_the_compiler()
     second = room.start(answer="43")
-    room.wait_for(lambda: "waiting" in second.said() or second.poll() is not None, "the second import does not say that it waits")
+    room.wait_for(lambda: "waiting" in second.said() or not second.is_alive(), "the second import does not say that it waits")
     assert f"waiting for process {first.pid}, which is building" in second.said(), second.said()
     assert len(second.said().splitlines()) == 1
     room.hold.unlink()
@@ -143,7 +151,7 @@ def test_one_that_waits_builds_if_the_other_is_killed(room):
     room.wait_for_the_compiler()
     second = room.start(answer="43")
     room.wait_for(lambda: "waiting" in second.said(), "the second import does not say that it waits")
-    first.send_signal(signal.SIGKILL)
+    first.kill()
     assert room.end(second)[0][0] == "43"
 
 
@@ -161,8 +169,8 @@ def test_a_finished_build_waits_for_nobody(room):
 
 def test_a_build_that_fails_says_so_and_leaves_nothing(room):
     failing = room.start(answer="oops")
-    output, _ = failing.communicate(timeout=120)
-    assert failing.returncode != 0 and output == ""
+    failing.join(120)
+    assert failing.exitcode == 1 and failing.output() == ""
     assert "the build failed after" in failing.said() and "oops" in failing.said()
     assert room.left() == ["lock"]
     assert room.end(room.start())[0][0] == "42"
