@@ -81,6 +81,14 @@ def cuda_path(model, hopper="mma"):
     return hopper if HAS_HOPPER else "mma"
 
 
+def forked_processes():
+    """multiprocessing's context "forkserver", whose processes are forked by one that has imported, once, what takes them seconds: torch; an
+    optimiser's first step, or a DTensor, imports the others."""
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "torch.distributed.tensor", "pytest"])
+    return context
+
+
 def load():
     """The module model_new, imported once for all tests."""
     return importlib.import_module("model_new")

@@ -173,8 +173,7 @@ def what_is_refused(case):
 
 
 def test_two_processes(tmp_path):
-    # Both are forked by a process that has imported, once, what takes them seconds.
-    torch.multiprocessing.get_context("forkserver").set_forkserver_preload(["torch._dynamo", "torch.distributed.tensor"])
+    helpers.forked_processes()
     arguments = (2, str(tmp_path / "meet"))
     processes = torch.multiprocessing.start_processes(work_of_one_process, args=arguments, nprocs=2, join=False, start_method="forkserver")
     until = time.monotonic() + SECONDS

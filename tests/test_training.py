@@ -4,6 +4,7 @@ runs the file's cell more than once."""
 import gc
 import os
 
+import helpers
 import pytest
 import torch
 import torch.distributed
@@ -221,8 +222,7 @@ def work_of_one_process(rank, processes, init_file, results):
 @pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
 def test_distributed_data_parallel(model, tmp_path):
     arguments = (2, str(tmp_path / "meet"), str(tmp_path))
-    # Both are forked by a process that has imported, once, what takes them seconds: an optimiser's first step imports torch._dynamo.
-    torch.multiprocessing.get_context("forkserver").set_forkserver_preload(["torch._dynamo", "torch.distributed"])
+    helpers.forked_processes()
     torch.multiprocessing.start_processes(work_of_one_process, args=arguments, nprocs=2, start_method="forkserver")
     ended = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     single = Factors(model.tril_matmul, 30)
