@@ -204,7 +204,7 @@ def run(model, tmp_path_factory):
         emulation.PRODUCT,
         MAIN,
     ]
-    program = host_program(tmp_path_factory.mktemp("pairs"), "pairs_kernel", parts, optimise="-O3")
+    program = host_program(tmp_path_factory.mktemp("pairs"), "pairs_kernel", parts)
 
     def run(contraction, structure, sizes, *, batches=1, late=0, rows=(1, 1), pad=0, kind=0, **options):
         numbers = {"clusters": 1, "tf32": 0, "wide": 0, "scales": 1, "two": 0, "fallback": 0, "chain": CHAIN} | options
