@@ -155,7 +155,8 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // of named barriers
   std::vector<struct Thread*> threads;
-  int left = 0;   // of them, not done yet: with the last of them its shared memory goes
+  int left = 0;      // of them, not done yet: with the last of them its shared memory goes
+  int written = 0;   // of them, those that have written
 };
 struct Thread {
   Context context;
@@ -170,7 +171,7 @@ struct Thread {
   std::vector<std::function<void()>> products;   // asked for, and not yet waited for
   std::vector<size_t> batches;                   // how many products had been asked for at the end of each
   int met = 0;                                   // how often it has arrived at the cluster's barrier
-  bool written = false;                          // to shared memory, and no fence since
+  bool written = false;                          // to shared memory, and no fence since; the block counts such threads
 };
 struct Cluster {
   int number, size, came = 0;
@@ -309,9 +310,9 @@ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, u
   if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
   const uint32_t words[4] = {a, b, c, d};
   std::memcpy(at_address(at), words, 16);
-  current->written = true;
+  current->block->written += !std::exchange(current->written, true);
 }
-inline void fence_proxy_async_shared() { current->written = false; }
+inline void fence_proxy_async_shared() { current->block->written -= std::exchange(current->written, false); }
 inline void fence_proxy_async_global() {}
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
@@ -435,8 +436,7 @@ inline void warpgroup_arrive() {}
 inline void warpgroup_commit_batch() { current->batches.push_back(current->products.size()); }
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4, q = lane % 4;
-  for (const Thread* thread : current->block->threads)
-    if (thread->written) fail("multiplied what was written without a fence");
+  if (current->block->written) fail("multiplied what was written without a fence");
   auto& brought = warp().brought[warp().meeting.turn % 2];
   std::memcpy(brought[lane], a, sizeof(a));
   meet(warp().meeting, 32);
@@ -445,15 +445,16 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   for (int r = 0; r < 2; ++r)
     for (int k = 0; k < 8; ++k) rows[r][k] = number(brought[g * 4 + k % 4][r + k / 4 * 2]);
   auto now = [=, &sum] {
-    for (int u = 0; u < 32; ++u) {
-      const int r = u / 2 % 2, col = u / 4 * 8 + 2 * q + u % 2;
-      double all = add ? sum[u] : 0.0;
+    for (int u = 0; u < 32; u += u % 4 ? 3 : 1) {   // those of row g; two on stands that of row g + 8
+      const int col = u / 4 * 8 + 2 * q + u % 2;
+      double all[2] = {add ? sum[u] : 0.0, add ? sum[u + 2] : 0.0};
       for (int k = 0; k < 8; ++k) {
         uint32_t bits, at = static_cast<uint32_t>(b) + col * 128 + k * 4;
         std::memcpy(&bits, at_address(swizzled_address(at)), 4);
-        all += rows[r][k] * number(bits);
+        const double of_b = number(bits);
+        all[0] += rows[0][k] * of_b, all[1] += rows[1][k] * of_b;
       }
-      sum[u] = static_cast<float>(all);
+      sum[u] = static_cast<float>(all[0]), sum[u + 2] = static_cast<float>(all[1]);
     }
   };
   if (late)
