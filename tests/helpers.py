@@ -81,6 +81,9 @@ def cuda_path(model, hopper="mma"):
     return hopper if HAS_HOPPER else "mma"
 
 
+forks = pytest.mark.xdist_group("forked processes")  # of tests that call forked_processes: then one process forks for all of them
+
+
 def forked_processes():
     """multiprocessing's context "forkserver", whose processes are forked by one that has imported, once, what takes them seconds: torch; an
     optimiser's first step, or a DTensor, imports the others."""

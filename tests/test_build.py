@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import COMPILER, ROOT, SOURCE, forked_processes
+from helpers import COMPILER, ROOT, SOURCE, forked_processes, forks
 
-pytestmark = pytest.mark.skipif(COMPILER is None or shutil.which("ninja") is None, reason="a C++ compiler or ninja is not installed")
+pytestmark = [
+    forks,
+    pytest.mark.skipif(COMPILER is None or shutil.which("ninja") is None, reason="a C++ compiler or ninja is not installed"),
+]
 
 SMALL = r"""
 #include <Python.h>

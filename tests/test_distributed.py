@@ -172,6 +172,7 @@ def what_is_refused(case):
             case.module.column_parallel(*operands, case.mesh, folds)
 
 
+@helpers.forks
 def test_two_processes(tmp_path):
     helpers.forked_processes()
     arguments = (2, str(tmp_path / "meet"))

@@ -219,6 +219,7 @@ def work_of_one_process(rank, processes, init_file, results):
         torch.distributed.destroy_process_group()
 
 
+@helpers.forks
 @pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
 def test_distributed_data_parallel(model, tmp_path):
     arguments = (2, str(tmp_path / "meet"), str(tmp_path))
