@@ -144,7 +144,7 @@ class Bench:
 
     def alternate(self, calls):
         """Times the calls, each of which has a name, in turn; all once more, at most twice, if others disturbed one of them. Returns their
-        spreads by these names, the number of trials, and the times that it took."""
+        spreads by these names, and how many trials and attempts there were."""
 
         def one_round():
             for call in calls.values():

@@ -75,8 +75,7 @@ def quiet_ratio(value, *sides):
 
 def calm_ratio(row):
     """A row's ratio; where a side was disturbed, at most that of the calls that were not, the 10th percentiles: no noise hides a loss."""
-    calm = row["reference"]["p10_us"] / row["ours"]["p10_us"]
-    return min(row["ratio"], calm) if disturbed(row["reference"]) or disturbed(row["ours"]) else row["ratio"]
+    return row["ratio"] if quiet([row]) else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"])
 
 
 def rate(row):

@@ -154,8 +154,7 @@ struct Block {
   Rendezvous meeting;
   std::vector<Warp> warps;
   std::vector<Rendezvous> teams;   // of named barriers
-  std::vector<struct Thread*> threads;
-  int left = 0;      // of them, not done yet: with the last of them its shared memory goes
+  int left = 0;      // of its threads, not done yet: with the last of them its shared memory goes
   int written = 0;   // of them, those that have written
 };
 struct Thread {
@@ -518,7 +517,7 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
   for (int t = 0; t < size * block_threads; ++t) {
     Thread& thread = threads[t];
     thread.block = &here.blocks[t / block_threads], thread.x = t % block_threads;
-    thread.block->threads.push_back(&thread), ++thread.block->left;
+    ++thread.block->left;
     make_context(thread.context, &stacks[t * stack_size], stack_size, thread_main);
     thread.next = &threads[(late ? t + size * block_threads - 1 : t + 1) % (size * block_threads)];
   }

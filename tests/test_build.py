@@ -4,6 +4,7 @@ own load_inline and ninja; a few lines of C++ stand for the kernels, so that no 
 import fcntl
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -29,20 +30,23 @@ PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
 
 def import_in(folders, toolkit, answer, environment, said):
     """Imports the file with torch as it is where an H200 is, into one folder of builds after the other. Says what the extension answers,
-    where it lies, and how often torch's builder has been needed."""
+    where it lies, and whether torch's builder was imported."""
     os.environ.update(environment)
     os.chdir(ROOT)
     for number, path in enumerate(said, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     torch.cuda.is_available, torch.cuda.device_count, torch.cuda.get_device_capability = lambda: True, lambda: 1, lambda device=None: (9, 0)
 
-    real = []  # load_inline, each time that the file asks for it
+    builder = "torch.utils.cpp_extension"
+    if sys.modules.pop(builder, None):  # by what was imported before the fork
+        del torch.utils.cpp_extension
 
     def patch(cpp_extension):
         cpp_extension.CUDA_HOME = toolkit
-        real.append(real[0] if real else cpp_extension.load_inline)
-        replaced = {"cpp_sources": [SMALL], "cuda_sources": [], "extra_cuda_cflags": [], "extra_cflags": [f"-DANSWER={answer}"]}
-        cpp_extension.load_inline = lambda **load: real[0](**{**load, **replaced})
+        if not hasattr(patch, "real"):
+            patch.real = cpp_extension.load_inline
+            replaced = {"cpp_sources": [SMALL], "cuda_sources": [], "extra_cuda_cflags": [], "extra_cflags": [f"-DANSWER={answer}"]}
+            cpp_extension.load_inline = lambda **load: patch.real(**{**load, **replaced})
 
     line = "    from torch.utils import cpp_extension\n"
     text = SOURCE.read_text()
@@ -52,7 +56,7 @@ def import_in(folders, toolkit, answer, environment, said):
         names = {"patch": patch}
         os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
         exec(text, names)
-        print(names["_EXTENSION"].answer(), names["_EXTENSION"].__file__, len(real))
+        print(names["_EXTENSION"].answer(), names["_EXTENSION"].__file__, builder in sys.modules)
 
 
 # A compiler that writes down that it began, and compiles no sooner than HOLD is gone.
@@ -85,7 +89,7 @@ class Room:
         return child
 
     def end(self, child):
-        """(answer, path, how often torch's builder had been needed), for each folder."""
+        """(answer, path, whether torch's builder was imported), for each folder."""
         child.join(120)
         assert child.exitcode == 0, child.said()
         return [line.split() for line in child.output().splitlines()]
@@ -129,7 +133,7 @@ def test_a_build_that_was_killed_is_built_again(room):
     room.hold.unlink()
     room.wait_for(lambda: not Path(f"/proc/{compiler}").exists(), "the compiler of the killed build does not end")
     assert room.left() == ["build", "lock"]
-    assert room.end(room.start()) == [["42", path, "0"]]
+    assert room.end(room.start()) == [["42", path, "False"]]
 
 
 def test_two_imports_at_once_build_once(room):
@@ -156,13 +160,13 @@ def test_one_that_waits_builds_if_the_other_is_killed(room):
 
 def test_a_finished_build_waits_for_nobody(room):
     ((_, path, used),) = room.end(room.start())
-    assert used == "1"
+    assert used == "True"
     (Path(path).parent / "lock").touch()  # what torch leaves behind where it was killed
     (lock,) = room.builds.glob("*.lock")
     with lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         again = room.start(answer="43")
-        assert room.end(again) == [["42", path, "0"]]
+        assert room.end(again) == [["42", path, "False"]]
     assert again.said() == ""
 
 
@@ -182,7 +186,7 @@ def test_one_process_builds_in_two_folders(room):
     assert [answer for answer, *_ in built] == ["42", "42"]
     for folder, (_, path, _) in zip(folders, built, strict=True):
         assert Path(path).is_relative_to(folder)
-        assert room.end(room.start(folder, answer="43")) == [["42", path, "0"]]
+        assert room.end(room.start(folder, answer="43")) == [["42", path, "False"]]
 
 
 def test_a_file_system_without_locks(model, monkeypatch, tmp_path):

@@ -174,9 +174,8 @@ def what_is_refused(case):
 
 @helpers.forks
 def test_two_processes(tmp_path):
-    helpers.forked_processes()
-    arguments = (2, str(tmp_path / "meet"))
-    processes = torch.multiprocessing.start_processes(work_of_one_process, args=arguments, nprocs=2, join=False, start_method="forkserver")
+    arguments, method = (2, str(tmp_path / "meet")), helpers.forked_processes().get_start_method()
+    processes = torch.multiprocessing.start_processes(work_of_one_process, args=arguments, nprocs=2, join=False, start_method=method)
     until = time.monotonic() + SECONDS
     while not processes.join(timeout=1):  # raises what one of them raised
         if time.monotonic() > until:

@@ -222,9 +222,8 @@ def work_of_one_process(rank, processes, init_file, results):
 @helpers.forks
 @pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
 def test_distributed_data_parallel(model, tmp_path):
-    arguments = (2, str(tmp_path / "meet"), str(tmp_path))
-    helpers.forked_processes()
-    torch.multiprocessing.start_processes(work_of_one_process, args=arguments, nprocs=2, start_method="forkserver")
+    arguments, method = (2, str(tmp_path / "meet"), str(tmp_path)), helpers.forked_processes().get_start_method()
+    torch.multiprocessing.start_processes(work_of_one_process, args=arguments, nprocs=2, start_method=method)
     ended = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     single = Factors(model.tril_matmul, 30)
     steps = torch.optim.SGD(single.parameters(), lr=0.1)
