@@ -55,6 +55,7 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 
 import torch
 import torch.utils.flop_counter
@@ -4456,7 +4457,12 @@ def _private(path):
 _dispatch_keys = _private("_C._dispatch_keys")
 _dispatch_modes = _private("_C._len_torch_dispatch_stack")
 _func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad and jvp, around a call
-_JVP = _private("_C._functorch.TransformType.Jvp")
+_OneLevel = _private("autograd.function._SingleLevelFunction")  # an autograd.Function of the innermost of them
+_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
+_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
+_below_autograd = _private("_C._AutoDispatchBelowAutograd")
+_keys_below_autograd = _private("_C._after_autograd_keyset")
+_HAS_LEVELS = not any(part is None for part in (_OneLevel, _one_level, _forward_mode, _below_autograd, _keys_below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
 
@@ -4482,7 +4488,13 @@ _DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _
 _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
-def _prepared(function, A, B, contraction, structure, names=("A", "B")):
+def _check_flags(function, **flags):
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{function}: {name} must be True or False, but is {flag!r}")
+
+
+def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast=True):
     """The operands in the dtype that autocast wants, their leading dimensions broadcast. Whatever is wrong with them is said here: which
     argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
@@ -4514,7 +4526,7 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B")):
     if A.device != B.device:
         what = f"{first} is on {A.device} and {second} is on {B.device}"
         raise RuntimeError(f"{function}: {first} and {second} must be on the same device, but {what}")
-    cast = device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
+    cast = autocast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
     if A.dtype != B.dtype and not cast:
         what = f"{first} is {_DTYPES[A.dtype]} and {second} is {_DTYPES[B.dtype]}"
         raise RuntimeError(f"{function}: {first} and {second} must have the same dtype, but {what}")
@@ -4565,6 +4577,12 @@ _CACHED = 2**18  # elements of a batch of smaller ones that are multiplied toget
 _CUTS = (lambda T, out=None: T, torch.tril, torch.triu, lambda T, out=None: T.tril() + T.tril(-1).mT)  # by mask
 
 
+def _cut(T, mask):
+    """T with zeros outside of its mask; what a batch repeats is not copied for each of it."""
+    once = T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]
+    return _CUTS[mask](once).expand(T.shape)
+
+
 def _product_in_blocks(X, Y, contraction, structure):
     """The product of one lower or upper matrix and another, as they are multiplied. Their zeros say how the indices m, k and n of
     C[m, n] += X[m, k] Y[k, n] are ordered: a block of the middle one meets all that is lower, and all that is higher, and no more."""
@@ -4593,12 +4611,12 @@ def _product_by_torch(X, Y, contraction, structure):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
     x, y, _ = _masks(structure)
-    X, Y = _CUTS[x](X), _CUTS[y](Y)
+    X, Y = _cut(X, x), _cut(Y, y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
     C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
     # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms.
-    if (x or y) and not math.isfinite(C.sum().item()):
+    if (x or y) and not (math.isfinite(C.sum().item()) or C.isfinite().all()):  # a sum is read faster, but may overflow
         finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
         C = torch.matmul(X[..., finite], Y[..., finite, :])
         for k in finite.logical_not().nonzero().flatten().tolist():
@@ -4621,8 +4639,11 @@ def _inverse(L, unitriangular):
     if L.dtype in (torch.float16, torch.bfloat16):
         return _inverse(L.float(), unitriangular).to(L.dtype)
     if not _has_kernels(L):
-        one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand(L.shape)
-        return torch.linalg.solve_triangular(L.tril(), one, upper=False, unitriangular=unitriangular).contiguous()
+        one, solve = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand(L.shape), torch.linalg.solve_triangular
+        X = solve(L.tril(), one, upper=False, unitriangular=unitriangular).tril()
+        for j in range(L.shape[-1] if not X.isfinite().all() else 0):  # column j needs only what L has from j on, and zero times Inf is NaN
+            X[..., j:, j, None] = solve(L[..., j:, j:].tril(), one[..., j:, j, None], upper=False, unitriangular=unitriangular)
+        return X
     X, N, edge = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64
     while edge < N:
         for begin in range(0, N - edge, 2 * edge):
@@ -4642,10 +4663,10 @@ _GRADIENTS = {
 }
 
 
-def _save_operands(ctx, inputs, both=False):
+def _save_operands(ctx, inputs):
     """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
     X, Y, ctx.contraction, ctx.structure = inputs
-    ctx.save_for_backward(X if both or ctx.needs_input_grad[1] else None, Y if both or ctx.needs_input_grad[0] else None)
+    ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None)
 
 
 def _map(operator, info, in_dims, *inputs):
@@ -4673,16 +4694,12 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
 
 # ---- Operators, as PyTorch knows them. -------------------------------------------------------------------------------
 #
-# torch.ops.tril_matmul.product and .inverse are what torch.compile and export see; _Product and _Inverse are the same for eager autograd
-# and torch.func, which want an autograd.Function of their own, and have forward mode. Executing this file again, as notebooks do, defines
-# all of them anew, and torch destroys the definitions before: an operator is looked up at each call.
+# torch.ops.tril_matmul.product and .inverse, which torch.compile, export and torch.func see. When this file is executed again, as in
+# notebooks, it defines them anew, and torch destroys the definitions before: an operator is looked up at each call.
 
 
-class _Product(torch.autograd.Function):
+class _Product:
     """C of X and Y."""
-
-    forward = staticmethod(lambda *inputs: torch.ops.tril_matmul.product(*inputs))
-    vmap = staticmethod(lambda *mapped: _map(_Product.apply, *mapped))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -4690,39 +4707,28 @@ class _Product(torch.autograd.Function):
         ctx.save_for_forward(*inputs[:2])
 
     @staticmethod
-    def backward(ctx, G, product=None):
-        """Computed by `product`, and None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient
-        is the first one's."""
-        product, (x, y, c), needed = product or _shortest_way, _masks(ctx.structure), list(ctx.needs_input_grad[:2])
+    def backward(ctx, G):
+        """None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
+        (x, y, c), needed = _masks(ctx.structure), list(ctx.needs_input_grad[:2])
         if c == _SYMMETRIC:
             G, c, needed[1] = G + G.mT, _FULL, False
         both = zip(_GRADIENTS[ctx.contraction](*ctx.saved_tensors, G, x, y, c), needed, strict=True)
-        return *(product(*one) if wanted else None for one, wanted in both), None, None
+        return *(_shortest_way(*one) if wanted else None for one, wanted in both), None, None
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
-        if None in (_func_levels, _JVP):
-            raise NotImplementedError("tril_matmul: forward mode needs a torch that says how deep it is nested, as this one does not")
-        if sum(level.key() == _JVP for level in _func_levels() or ()) > 1:  # of two, torch.func would lose the outer one
-            raise NotImplementedError(
-                "tril_matmul: a forward-mode derivative of a forward-mode derivative is not supported;"
-                " use torch.func.hessian, jacrev or any other combination with reverse mode"
-            )
-        X, Y = ctx.saved_tensors
+        X, Y = map(_primal, ctx.saved_tensors)
         x, y, c = _masks(ctx.structure)
         if c == _SYMMETRIC:
-            half = _Product.apply(X_tangent, Y, ctx.contraction, _masked(x, y, _FULL))
+            half = _shortest_way(X_tangent, Y, ctx.contraction, _masked(x, y, _FULL))
             return half + half.mT
         pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
-        first, *rest = (_Product.apply(*operands, ctx.contraction, ctx.structure) for operands in pairs)
+        first, *rest = (_shortest_way(*operands, ctx.contraction, ctx.structure) for operands in pairs)
         return sum(rest, first)
 
 
-class _Inverse(torch.autograd.Function):
+class _Inverse:
     """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements."""
-
-    forward = staticmethod(lambda *inputs: torch.ops.tril_matmul.inverse(*inputs))
-    vmap = staticmethod(lambda *mapped: _map(_Inverse.apply, *mapped))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -4731,32 +4737,78 @@ class _Inverse(torch.autograd.Function):
         ctx.save_for_forward(output)
 
     @staticmethod
-    def backward(ctx, G, product=None):
-        product, (X,) = product or _shortest_way, ctx.saved_tensors
-        G = product(product(X, G, _TN, _masked(_TRIL, _TRIL, _FULL)), X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
+    def backward(ctx, G):
+        (X,) = ctx.saved_tensors
+        right = _shortest_way(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
+        G = _shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
         return G.tril(-1) if ctx.unitriangular else G, None
 
     @staticmethod
-    def jvp(ctx, L_tangent, _):
-        (X,) = ctx.saved_tensors
+    def jvp(ctx, L_tangent, *_):
+        X = _primal(*ctx.saved_tensors)
         below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
         return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
+
+
+def _primal(T):
+    return torch.autograd.forward_ad.unpack_dual(T, level=0).primal
 
 
 def _empty_product(X, Y, contraction, structure):
     return X.new_empty((*X.shape[:-2], X.shape[-1 if contraction == _TN else -2], Y.shape[-2 if contraction == _NT else -1]))
 
 
+def _in_forward_mode():
+    """Whether a forward_ad.dual_level is around, or torch.func.jvp."""
+    return getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0
+
+
+def _operator(name, *inputs):
+    """The operator as torch has it now."""
+    if not _HAS_LEVELS and _in_forward_mode():
+        raise NotImplementedError("tril_matmul: forward mode needs private names of torch, of which this one does not have all")
+    return getattr(torch.ops.tril_matmul, name)(*inputs)
+
+
 def _define(function, name, schema, compute, fake):
-    """What torch keeps of one of them. Its gradients are products of torch.ops, too, which a graph can hold."""
+    """Defines an operator: what computes it, the shape of its result, and its derivatives, reverse and forward, of every order."""
     definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     definition.register_fake(fake)
-    definition.register_autograd(lambda ctx, G: function.backward(ctx, G, _product_op), setup_context=function.setup_context)
-    definition.register_vmap(functools.partial(_map, function.forward))
+    definition.register_vmap(functools.partial(_map, functools.partial(_operator, name)))
+    definition.register_autograd(function.backward, setup_context=function.setup_context)
+    if not _HAS_LEVELS:
+        return definition
+
+    # What torch.library registers is refused by torch.func and loses forward mode's tangents. This is, like torch's own operators, of the
+    # innermost of nested derivatives; `forward` hands the operands on to the next one, for which both modes are on again.
+    overload = getattr(torch.ops.tril_matmul, name).default
+
+    def forward(ctx, *inputs):
+        *inputs, keys = inputs
+        with torch.enable_grad(), _forward_mode(True), _below_autograd():
+            output = overload.redispatch(keys & _keys_below_autograd, *inputs)
+        function.setup_context(ctx, inputs, output)
+        return output
+
+    def backward(ctx, G):
+        return *function.backward(ctx, G), None
+
+    def jvp(ctx, *tangents):
+        with _forward_mode(True):
+            return function.jvp(ctx, *tangents)
+
+    level = type(function.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
+
+    def derive(keys, *inputs):
+        with _one_level():
+            return level.apply(*inputs, keys)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what it replaces
+        definition._lib.impl(name, derive, "Autograd", with_keyset=True, allow_override=True)
     return definition
 
 
-_product_op, _inverse_op = _Product.forward, _Inverse.forward
 _definitions = [  # torch forgets those to which nothing refers
     _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product),
     _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape)),
@@ -4772,13 +4824,13 @@ class _PlainProduct(torch.autograd.Function):
     def forward(ctx, X, Y, contraction, structure):
         # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
         # (save_on_cpu) or not at all (checkpoint), to spare memory.
-        keep = contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
+        keep = all(ctx.needs_input_grad[:2]) and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
         if keep and None not in (_saved_tensors_hooks, _backward_keeps_graph) and _saved_tensors_hooks(True) is None:
             C, _, ctx.workspace, _ = _product_by_kernels(X, Y, contraction, structure, keep=True)
             ctx.first = iter([True])  # for one backward, even if two threads ask at once
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
-        _save_operands(ctx, (X, Y, contraction, structure), both=ctx.workspace is not None)
+        _save_operands(ctx, (X, Y, contraction, structure))
         return C
 
     @staticmethod
@@ -4798,7 +4850,7 @@ class _PlainProduct(torch.autograd.Function):
 # Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
 
 _CPU_KEYS = set()  # of a tensor that is nothing but a CPU tensor
-for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes, _func_levels) else ():
+for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes, _func_levels) and not _dispatch_modes() else ():
     with torch.inference_mode(_inference):
         _CPU_KEYS.add(_dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
 
@@ -4811,7 +4863,7 @@ def _plain_way(X, Y, contraction, structure):
     else:
         plain = _CPU_KEYS and _dispatch_keys(X).raw_repr() in _CPU_KEYS and _dispatch_keys(Y).raw_repr() in _CPU_KEYS
         plain = plain and not (_dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu"))
-        plain = plain and getattr(torch.autograd.forward_ad, "_current_level", 0) < 0  # outside of forward_ad.dual_level
+        plain = plain and not _in_forward_mode()
     if not plain:
         return None
     return _PlainProduct.apply if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad) else _product
@@ -4819,7 +4871,7 @@ def _plain_way(X, Y, contraction, structure):
 
 def _shortest_way(*product):
     """The product of tensors that fit each other, whatever they are."""
-    return (_plain_way(*product) or _Product.apply)(*product)
+    return (_plain_way(*product) or functools.partial(_operator, "product"))(*product)
 
 
 def _call(function, A, B, contraction, structure, names=("A", "B")):
@@ -4829,7 +4881,7 @@ def _call(function, A, B, contraction, structure, names=("A", "B")):
     way = _plain_way(A, B, contraction, structure) if on_gpu else None  # which checks them, too
     if way is None:
         A, B = _prepared(function, A, B, contraction, structure, names)
-        way = _product_op if traced else _shortest_way
+        way = functools.partial(_operator, "product") if traced else _shortest_way
     return way(A, B, contraction, structure)
 
 
@@ -4880,9 +4932,18 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     A (..., N, N) is lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal, in
     whose place there are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). All else as in tril_matmul.
     """
+    _check_flags("triangular_matmul", upper=upper, left=left, unitriangular=unitriangular)
     mask = _TRIU if upper else _TRIL
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
+    if isinstance(X, torch.Tensor) and isinstance(A, torch.Tensor) and A.dim() == 2 < X.dim():
+        # One A for a batch: one product of all its rows, and one gradient of A. By columns that takes a copy, but of vectors.
+        _prepared("triangular_matmul", *operands, _NN, structure, names)  # names what is wrong with them as they are
+        if not left:
+            rows = triangular_matmul(A, X.flatten(0, -2), upper=upper, left=False, unitriangular=unitriangular)
+            return rows.unflatten(0, X.shape[:-1])
+        if A.requires_grad or X.shape[-1] == 1:
+            return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
     if unitriangular:
         operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1
         ones = torch.ones_like(operands[at].diagonal(dim1=-2, dim2=-1))
@@ -4897,6 +4958,7 @@ def gram(X, *, transpose=False, structure="dense"):
     triangle is not read. The result is (..., M, M), or (..., K, K), if `transpose`. Of its gradient G both triangles count:
     dX = (G + G^T) @ X, or X @ (G + G^T). All else as in tril_matmul.
     """
+    _check_flags("gram", transpose=transpose)
     if structure not in tuple(_STRUCTURES):
         raise ValueError(f"gram: structure must be one of {', '.join(map(repr, _STRUCTURES))}, but is {structure!r}")
     mask = _STRUCTURES[structure]
@@ -4915,11 +4977,12 @@ def triangular_inverse(L, *, unitriangular=False):
     """The inverse of a lower triangular matrix, which is lower triangular; what solve_triangular(L, I, upper=False) computes.
 
     L is (..., N, N). What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. The result
-    has Inf or NaN where a diagonal element is zero. 16-bit types are computed in float32. All else as in tril_matmul.
+    has Inf or NaN where a diagonal element is zero. 16-bit types are computed in float32, and autocast changes nothing, as torch has it.
+    All else as in tril_matmul.
     """
-    L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"))
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return (_inverse_op if traced else _Inverse.apply)(L, unitriangular)
+    _check_flags("triangular_inverse", unitriangular=unitriangular)
+    L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"), autocast=False)
+    return _operator("inverse", L, unitriangular)
 
 
 def explain(A, B, problem="lower"):
@@ -4937,12 +5000,14 @@ def explain(A, B, problem="lower"):
 
     Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), and what those functions raise.
     """
-    if problem not in _PROBLEMS:
+    if problem not in tuple(_PROBLEMS):
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
     contraction, structure = _PROBLEMS[problem]
     for name, T in (("A", A), ("B", B)):
         if isinstance(T, torch.Tensor) and type(T) not in (torch.Tensor, torch.nn.Parameter):
             raise TypeError(f"explain: {name} must be a torch.Tensor, and of no subclass, but is {type(T).__name__}")
+    if problem == "gram" and A is not B:
+        raise ValueError("explain: A and B must be one matrix where problem is 'gram', but are two")
     A, B = _prepared("explain", A, B, contraction, structure)
     path, controls = "torch" if A.is_cuda else A.device.type, None
     if _has_kernels(A):
@@ -5002,7 +5067,7 @@ class InverseModelNew(torch.nn.Module):
 
 
 def _uniform(*shape):
-    return torch.rand(*shape, device="cuda" if torch.cuda.is_available() else "cpu")
+    return torch.rand(*shape, dtype=torch.float32, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def get_inputs():
@@ -5032,7 +5097,9 @@ def get_inputs_gram():
 
 def get_inputs_inverse():
     """Lower triangular matrices (1024, 128, 128), made as those of get_inputs, and 128 more on the diagonal: well conditioned."""
-    return [(_uniform(1024, 128, 128) + 128 * torch.eye(128, device=_uniform(0).device)).tril()]
+    L = _uniform(1024, 128, 128).tril()
+    L.diagonal(dim1=-2, dim2=-1).add_(128)
+    return [L]
 
 
 def get_init_inputs():

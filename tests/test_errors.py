@@ -164,6 +164,10 @@ def test_an_unknown_problem_to_explain(model):
     assert refusal(ValueError, model.explain, A, A, "diagonal") == (
         "explain: problem must be one of lower, upper, transposed_a, lu, triangular, gram, but is 'diagonal'"
     )
+    assert refusal(ValueError, model.explain, A, A, ["lower"]).endswith(", but is ['lower']")
+    assert refusal(ValueError, model.explain, A, A.clone(), "gram") == (
+        "explain: A and B must be one matrix where problem is 'gram', but are two"
+    )
     assert refusal(TypeError, model.explain, A, A.int()) == "explain: B must be float32, float64, float16 or bfloat16, but is int32"
 
 
@@ -250,7 +254,7 @@ def test_a_failed_call_leaves_the_next_one_alone(call):
 
 
 def test_no_message_is_missing_here():
-    """As many refusals as the file's public functions raise are held above (one in test_source.py, two in test_family.py); a new one needs
-    a test."""
+    """As many refusals as the file's public functions raise are held above (one in test_source.py, three in test_family.py); a new one
+    needs a test."""
     operator = SOURCE.read_text().split("# ---- Which kernel is asked for.")[1]
-    assert len(re.findall(r"\braise ", operator)) == 18, "model_new.py raises more or fewer errors than test_errors.py holds"
+    assert len(re.findall(r"\braise ", operator)) == 19, "model_new.py raises more or fewer errors than test_errors.py holds"

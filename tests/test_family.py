@@ -45,6 +45,7 @@ from helpers import (
 from test_product import LAYOUTS
 from test_sizes import classes, cuts
 from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 # ---- The calls. ------------------------------------------------------------------------------------------------------
@@ -169,6 +170,30 @@ def test_nothing(model, call, device):
 def test_batches(model, call, batches, device):
     for dtype in (torch.float32, torch.bfloat16):
         assert_call(model, call, call.arguments(66, 33, batches, dtype=dtype, device=device))
+
+
+@every_device
+@pytest.mark.parametrize("R", [1, 3])
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.function == "triangular_matmul"])
+def test_one_triangle_for_a_batch(model, name, R, device):
+    """Its gradient is one product, not one for each of the batch."""
+    call = CALLS[name]
+    given = [T.requires_grad_() for T in call.arguments(70, R, ((), (3, 2)), dtype=torch.float64, device=device)]
+    C = assert_call(model, call, given)
+    assert C.is_contiguous()
+    G = normal(*C.shape, seed=5, dtype=torch.float64, device=device)
+    torch.testing.assert_close(torch.autograd.grad(C, given, G), torch.autograd.grad(call.reference(*given), given, G))
+    largest = []
+
+    class Largest(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+            result = operation(*arguments, **(named or {}))
+            largest.append(result.untyped_storage().nbytes() if isinstance(result, torch.Tensor) else 0)
+            return result
+
+    with Largest():
+        call.of(model)(*given).backward(G)
+    assert max(largest) <= 8 * 70 * 70
 
 
 @every_device
@@ -315,7 +340,7 @@ def test_gradcheck_of_every_mask(model, contraction, structure, device):
     M, cols, K = sizes_for(structure, 3, 2)
     X = normal(*((K, M) if contraction == TN else (M, K)), seed=1, dtype=torch.float64, device=device).requires_grad_()
     Y = normal(*((cols, K) if contraction == NT else (K, cols)), seed=2, dtype=torch.float64, device=device).requires_grad_()
-    for operator in (product, model._Product.apply):
+    for operator in (product, model._shortest_way):
         if masks(structure)[2] == SYMMETRIC:  # of one matrix
             of, given = (lambda X, operator=operator: operator(X, X, contraction, structure)), (X,)
         else:
@@ -475,6 +500,32 @@ def test_the_inverse(model, dtype, unit, device):
 
 
 @every_device
+@pytest.mark.parametrize("N", [3, 70])
+def test_an_inverse_that_is_not_finite(model, N, device):
+    """Column j needs only what L has from j on; above the diagonal stand zeros."""
+    for number, at in ((0.0, (0, 0)), (0.0, (N // 2, N // 2)), (math.inf, (1, 0)), (math.nan, (N - 1, 1))):
+        L = factor(2, N=N, seed=N, device=device)
+        exact = model.triangular_inverse(L)
+        L[1, at[0], at[1]] = number
+        X = model.triangular_inverse(L)
+        above = torch.ones_like(X).triu(1).bool()
+        assert not X[1].isfinite().all() and not X[above].any()
+        torch.testing.assert_close(X[0], exact[0])
+        torch.testing.assert_close(X[1, :, at[1] + 1 :], exact[1, :, at[1] + 1 :])
+
+
+@every_device
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_leaves_the_inverse_alone(model, dtype, device):
+    """As torch's own inverse and solve_triangular."""
+    L = factor(N=70, seed=1, dtype=torch.float32, device=device)
+    with torch.autocast(device, dtype):
+        assert_bitwise(model.triangular_inverse(L), model.triangular_inverse(L.clone()))
+        inside = model.triangular_inverse(L)
+    assert_bitwise(inside, model.triangular_inverse(L))
+
+
+@every_device
 @pytest.mark.parametrize("unit", [False, True], ids=["", "unitriangular"])
 def test_gradcheck_of_the_inverse(model, unit, device):
     for L in (factor(N=4, seed=1, device=device), factor(2, N=3, seed=2, device=device)):
@@ -559,6 +610,19 @@ def test_a_structure_that_gram_does_not_know(model, structure):
     assert refusal(ValueError, model.gram, torch.ones(3, 3), structure=structure) == (
         f"gram: structure must be one of 'dense', 'lower', 'upper', but is {structure!r}"
     )
+
+
+@pytest.mark.parametrize("flag", ["lower", 1, None])
+def test_a_flag_that_is_no_bool(model, flag):
+    A = torch.ones(3, 3)
+    for function, name in (
+        *(("triangular_matmul", name) for name in ("upper", "left", "unitriangular")),
+        ("gram", "transpose"),
+        ("triangular_inverse", "unitriangular"),
+    ):
+        given = (A, A) if function == "triangular_matmul" else (A,)
+        said = refusal(TypeError, getattr(model, function), *given, **{name: flag})
+        assert said == f"{function}: {name} must be True or False, but is {flag!r}"
 
 
 def test_an_inverse_of_what_is_not_square(model):

@@ -349,17 +349,24 @@ def test_without_a_private_name_of_torch(name, executed_again):
     A, B = (torch.randint(-4, 5, (5, 5)).double() for _ in range(2))
     part = [A.tril(), B.tril()]
     assert torch.equal(torch.vmap(room["tril_matmul"])(A[None], B[None])[0], part[0] @ part[1])
-    gradient = torch.func.grad(lambda A: (room["tril_matmul"](A, B) ** 2).sum())(A)
-    torch.testing.assert_close(gradient, (2 * (part[0] @ part[1]) @ part[1].mT).tril())
+    gradient, leaf = (2 * (part[0] @ part[1]) @ part[1].mT).tril(), A.clone().requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad((room["tril_matmul"](leaf, B) ** 2).sum(), leaf)[0], gradient)
 
-    def forward_mode():
-        return torch.func.jvp(lambda A: room["tril_matmul"](A, B), (A,), (B,))[1]
+    def of_func():
+        return torch.func.grad(lambda A: (room["tril_matmul"](A, B) ** 2).sum())(A)
 
-    if "_functorch" in name:
-        with pytest.raises(NotImplementedError, match="forward mode needs a torch that says how deep it is nested, as this one does not"):
-            forward_mode()
-    else:
+    def forward_mode(function="tril_matmul"):
+        return torch.func.jvp(lambda A: room[function](A, *[B] * (function == "tril_matmul")), (A,), (B,))[1]
+
+    if room["_HAS_LEVELS"]:
+        torch.testing.assert_close(of_func(), gradient)
         assert torch.equal(forward_mode(), part[1] @ part[1])
+    else:
+        with pytest.raises(RuntimeError, match="setup_context"):  # torch's words
+            of_func()
+        for function in ("tril_matmul", "triangular_inverse"):
+            with pytest.raises(NotImplementedError, match="forward mode needs private names of torch, of which this one does not have all"):
+                forward_mode(function)
 
 
 def test_private_names_of_torch_are_used_in_one_place():
