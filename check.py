@@ -49,7 +49,7 @@ from judge.guard import LEFT_OPEN, LIBC, guard
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
-GUARD = guard(CHILD["judge"], CHILD["others"]) if CHILD else {}
+GUARD = guard(CHILD["judge"], CHILD["others"], CHILD["room"]) if CHILD else {}
 
 warnings.filterwarnings("ignore", message=".*NumPy.*")  # torch's, where it is not installed; nothing here needs it
 import torch  # noqa: E402
@@ -214,7 +214,8 @@ class Child:
         call = getattr(self, self.mode)
         start, *ends = self.marks
         for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
-            torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
+            with torch.enable_grad():
+                torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
         with torch.set_grad_enabled(self.mode == "gradients"):
             start.record()
             for operands, end in zip(self.operands, ends, strict=True):
@@ -300,12 +301,13 @@ class Contender(contextlib.ExitStack):
 
     def __init__(self, who, path, slab, others=(), warden=None):
         super().__init__()
-        self.who, self.path, self.slab, self.relayed, self.memory = who, path, slab, 0, None
+        self.who, self.path, self.slab, self.relayed, self.memory, self.changed = who, path, slab, 0, None, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
         self.files = {name: self.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
         self.heard = dict.fromkeys(self.files, 0)  # bytes
+        room = self.enter_context(tempfile.TemporaryDirectory(prefix="check-", ignore_cleanup_errors=True))
         self.channel, other = map(self.enter_context, socket.socketpair())
-        spec = {"judge": os.getpid(), "others": others, "channel": other.fileno()}
+        spec = {"judge": os.getpid(), "others": others, "room": room, "channel": other.fileno()}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
@@ -387,9 +389,13 @@ class Contender(contextlib.ExitStack):
 
     def printed(self, name):
         """What the child has written to 'stdout' or 'stderr' since this was asked last. It is passed on to standard error."""
-        file, heard = self.files[name].fileno(), self.heard[name]
-        size, text = os.fstat(file).st_size, os.pread(file, 1 << 16, heard)
-        self.heard[name] = max(size, heard + len(text))
+        file, heard, seen = self.files[name].fileno(), self.heard[name], self.changed
+        found, text = os.fstat(file), os.pread(file, 1 << 16, heard)
+        self.heard[name] = max(found.st_size, heard + len(text))
+        if name == "stdout":
+            self.changed = found.st_ctime_ns
+            if not text and seen not in (None, self.changed):  # it stands where the judge has already read
+                text = b"(something hidden)"
         for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
             self.relayed += 1
             say(f"{self.who}: {printable(line.decode(errors='replace'))}", file=sys.stderr)
@@ -466,6 +472,7 @@ class Run:
         self.slab = self.new_slab()
         self.hard = [name for name in HARD if suits(name, self.dtype, self.problem)]
         self.wait = torch.get_device_module(self.device).synchronize
+        self.slab.bytes[: 1 << 20].float().sum()  # torch's threads begin before the solution could take the last
         self.quiet = self.probe()  # seconds, before any line of the solution has run
         self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
         if self.cuda:
@@ -623,9 +630,9 @@ class Run:
     def calls_to_judge(self):
         """In random order. Uniform inputs most often, so that KernelBench's own criterion meets all sizes."""
         drawn, cuda, size, batches = (self.random, self.problem, self.most), self.cuda, self.options.size, self.options.batches
-        kinds = ("uniform", "normal", "signed", "uniform")
+        kinds = ("uniform", "normal", "mixed", "uniform")
         calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
-        calls += [self.call(name, self.dims) for name in ORDINARY]
+        calls += [self.call(name, self.dims) for name in (*ORDINARY, "mixed")]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
         calls += [self.call(name, self.dims) for name in (self.hard if cuda or size <= 600 else self.random.sample(self.hard, 6))]
@@ -636,7 +643,7 @@ class Run:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2]
             dims += some_batches((8 if cuda else 4) * batches, *drawn)
-            made = [self.call(self.random.choice(("uniform", "normal")), each, "gradients") for each in dims]
+            made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
@@ -964,18 +971,23 @@ def referee(options):
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())
     told = sentence(run, calls)
     say(f"\nseed {run.seed}, {seconds:.0f} s; --seed {run.seed} repeats this run")
+    kept = True
     if options.json:
         record = {"problem": options.problem, "dims": run.dims, "options": vars(options), "device": name, "torch": torch.__version__}
         record |= {"seed": run.seed, "sha256": {who: hashlib.sha256(text.encode()).hexdigest() for who, text in texts.items()}}
         record |= {"guard": run.guard, "verdict": "wrong" if run.findings else "ok", "sentence": told, "calls": calls, "seconds": seconds}
         record |= {"ratio": run.timings.get("forward", {}).get("ratio"), "rows": run.rows, "checks": run.checks, "timings": run.timings}
         record = json.loads(json.dumps(record, default=str), parse_constant=str)  # JSON has no NaN and no Inf
-        with open(f"{options.json}.{os.getpid()}", "x", encoding="utf-8") as f:
-            f.write(json.dumps(record, indent=1) + "\n")
-        os.replace(f.name, options.json)  # so that nobody ever reads half a file
-        say(f"wrote {options.json}")
+        try:
+            with open(f"{options.json}.{random.SystemRandom().getrandbits(64):x}", "x", encoding="utf-8") as f:
+                f.write(json.dumps(record, indent=1) + "\n")
+            os.replace(f.name, options.json)  # so that nobody ever reads half a file
+            say(f"wrote {options.json}")
+        except OSError as error:  # the verdict stands all the same
+            kept = False
+            say(f"check.py: --json {options.json}: cannot be written ({error})", file=sys.stderr)
     say(told)
-    return 1 if run.findings else 0
+    return 1 if run.findings else 0 if kept else 2
 
 
 def sentence(run, calls):
@@ -1015,4 +1027,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(serve(**CHILD) if CHILD else main())

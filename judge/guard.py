@@ -58,7 +58,8 @@ def filter_program(own, beyond):
         LIMITS: [first, *oneself, *descendant],
         "setpriority": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
         "fcntl": [*unless(second, 8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
-        "ioctl": [*unless(second, 0x8901, 0x8902, 0x5412), allow],  # FIOSETOWN, SIOCSPGRP, TIOCSTI
+        # FIOSETOWN, SIOCSPGRP, TIOCSTI; TCXONC stops a terminal; TIOCSCTTY, TIOCNOTTY, TIOCSPTLCK: who loses one is sent SIGCONT
+        "ioctl": [*unless(second, 0x8901, 0x8902, 0x5412, 0x540A, 0x540E, 0x5422, 0x40045431), allow],
         "clone": [first, (any_bit, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
         "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, which guard() has set
         "setsid setpgid": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
@@ -79,23 +80,26 @@ def restrict_calls(own, beyond):
 
 
 def restrict_files():
-    """Landlock: its version, or 0. Only build and temporary folders can be written; signals stay among descendants (version 6)."""
+    """Landlock: its version, or 0. Only build folders and a temporary one can be written; devices take ioctl where they have to (version
+    5); signals stay among descendants (version 6)."""
     version, home = LIBC.syscall(444, 0, 0, 1), os.path.expanduser
     if version < 2:
         return 0
-    rights = sum(1 << bit for bit in (1, *range(4, 14 + (version > 2))))  # to write, make, remove, rename, truncate
+    bits = (1, *range(4, 14 + (version >= 3)), *[15] * (version >= 5))  # to write, make, remove, rename; truncate; ioctl of devices
+    rights = sum(1 << bit for bit in bits)
     scope = (ctypes.c_uint64 * 3)(rights, 0, 2)
     rules = LIBC.syscall(444, scope, 24 if version >= 6 else 16 if version >= 4 else 8, 0)
-    usual = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    usual = {"TORCH_EXTENSIONS_DIR": f"{caches}/torch_extensions", "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
     usual |= {"TRITON_CACHE_DIR": "~/.triton", "CUDA_CACHE_PATH": "~/.nv"}
     folders = [os.environ.get(name, home(path)) for name, path in usual.items()]
     for folder in folders:
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
-    folders += [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/proc/self", "/dev/null", "/dev/zero", "/dev/dri"]
+    folders += [tempfile.gettempdir(), "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri"]
     for path in filter(os.path.exists, folders + glob.glob("/dev/nvidia*")):
         handle = os.open(path, os.O_PATH)
-        allowed = rights if os.path.isdir(path) else rights & (1 << 1 | 1 << 14)
+        allowed = rights if os.path.isdir(path) else rights & (1 << 1 | 1 << 14 | 1 << 15)
         LIBC.syscall(445, rules, 1, allowed.to_bytes(8, "little") + handle.to_bytes(4, "little"), 0)
         os.close(handle)
     restricted = LIBC.syscall(446, rules, 0) == 0
@@ -103,8 +107,9 @@ def restrict_files():
     return version if restricted else 0
 
 
-def guard(judge, others):
-    """Gives up what no solution needs. Says what the system has of it."""
+def guard(judge, others, room):
+    """Gives up what no solution needs; `room` is its temporary folder. Says what the system has of it."""
+    os.environ["TMPDIR"] = tempfile.tempdir = room
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
     if os.getppid() != judge:  # it is gone already
         os._exit(0)

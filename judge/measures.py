@@ -124,6 +124,7 @@ class Draw:
     def __init__(self, seed, name, device, tf32=False):
         self.device, self.tf32 = device, tf32
         stream = torch.Generator(device).manual_seed(Random(f"{seed} {name}").getrandbits(63))
+        self.odd = name % 2 if isinstance(name, int) else 0
         self.uniform, self.normal = (partial(f, dtype=torch.float64, device=device, generator=stream) for f in (torch.rand, torch.randn))
 
     def decades(self, span, *shape):
@@ -203,7 +204,8 @@ def dominant(X, dtype):
 ORDINARY = {
     "uniform": lambda draw, shape, *_: draw.uniform(*shape),  # as KernelBench draws
     "normal": lambda draw, shape, *_: draw.normal(*shape),
-    "signed": lambda draw, shape, *_: 2 * draw.uniform(*shape) - 1,
+    # Of one sign, and of two: of calls in a row A and B take turns
+    "mixed": lambda draw, shape, second, _: 2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape),
 }
 WIDE = {  # these need the exponent range of float32: not for the 16-bit types
     "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),

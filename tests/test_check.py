@@ -32,7 +32,7 @@ ROOT = helpers.ROOT
 CHEATS = sorted((Path(__file__).parent / "cheats").glob("*.py"))
 GUARDS = json.loads(
     subprocess.run(
-        [sys.executable, "-c", "import json, os; from judge import guard; print(json.dumps(guard.guard(os.getppid(), [])))"],
+        [sys.executable, "-c", "import json, os; from judge import guard; print(json.dumps(guard.guard(os.getppid(), [], '/tmp')))"],
         **{"cwd": ROOT, "stdout": subprocess.PIPE, "check": True},
     ).stdout
 )

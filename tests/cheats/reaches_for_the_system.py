@@ -1,8 +1,9 @@
 # ok: what no solution needs is refused: other processes, namespaces, clocks, what works on while a process is stopped
 import ctypes
+import fcntl
 import os
 import resource
-import tempfile
+import sys
 import time
 
 import torch
@@ -37,10 +38,13 @@ attempts = {
     "SIGCONT to itself": lambda: os.kill(os.getpid(), 18) or 1,
     "a file of torch": lambda: os.open(torch.__file__, os.O_WRONLY),
     "a new file beside torch": lambda: os.open(os.path.join(os.path.dirname(torch.__file__), "new"), os.O_WRONLY | os.O_CREAT),
+    "the judge itself": lambda: os.open(sys.modules["__main__"].__file__, os.O_WRONLY),
+    "a new file in /tmp": lambda: os.open(f"/tmp/{os.getpid()}", os.O_WRONLY | os.O_CREAT),
+    "to be spared where memory runs out": lambda: os.open("/proc/self/oom_score_adj", os.O_WRONLY),
+    "a terminal of its own": lambda: fcntl.ioctl(os.open("/dev/ptmx", os.O_RDONLY | os.O_NOCTTY), 0x40045431, bytes(4)),  # TIOCSPTLCK
+    "userfaultfd by its device": lambda: fcntl.ioctl(os.open("/dev/userfaultfd", os.O_RDONLY), 0xAA00, 1),
     "the judge's descriptors": lambda: os.open(f"/proc/{judge}/fd/1", os.O_WRONLY),
 }
-if os.path.realpath(torch.__file__).startswith((os.path.realpath(tempfile.gettempdir()), "/tmp/", "/var/tmp/")):
-    attempts = {name: what for name, what in attempts.items() if "torch" not in name}  # what lies there may be written to
 found = [name for name, what in attempts.items() if works(what)]
 assert not found, f"these work: {found}"
 status = open("/proc/self/status").read()  # noqa: SIM115
