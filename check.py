@@ -570,7 +570,7 @@ class Run:
                 short = f"not enough memory on {self.device} for the {contender.who}"
                 raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
             if "wrong" in said:
-                return printable(said["wrong"])
+                return printable(said["wrong"]) or "it says that its result is wrong"
             return [contender.fetch(place, shape, self.dtype) for place, shape in zip(said["results"], call.shapes, strict=True)]
         except torch.OutOfMemoryError:  # the judge's own
             raise
