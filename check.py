@@ -1,22 +1,19 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-It runs the solution in a process of its own and calls it some hundred times: other inputs in every call, sizes to twice --size, ordinary
-and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns
-with the reference's, by a clock of its own, and compares those results as well. The last line is the verdict:
-
-    all holds: ...    every element of every call was within its bound, the inputs were left alone, the same input gave the same bits;
-                      then the times, and the reference's divided by the solution's; 'at least', where the clock holds more than calls
-    WRONG: ...        the first thing that was not so. What is printed above tells the rest
+It calls the solution some hundred times, in a process of its own: other inputs in every call, sizes to twice --size, ordinary and hard
+numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns with the
+reference's, by a clock of its own, and compares those results too. The last line is the verdict: `all holds: ...` with the times and their
+ratio, or `WRONG: ...`.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
     python check.py --size 256 --no-timing              a few seconds on a small machine
 
-Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
-such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
+Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (bad option, no such file or GPU, not enough memory, a
+reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
 An element of a float32 result may be off by 1.5e-6 of (|A||B|)'s, or twice what the reference's worst is off by on the same input.
-docs/judge.md has the rest: other bounds, clocks, attacks, what the kernel keeps apart. It is a judge and no sandbox: a child runs as you.
+docs/judge.md has the rest. It is a judge and no sandbox: a child runs as you.
 """
 
 import argparse
