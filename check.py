@@ -164,7 +164,6 @@ class Child:
             torch.empty(1, device=self.device)  # the context, without which nothing can be opened
             self.gpu = GpuMemory()
         else:
-            torch.utils.deterministic.fill_uninitialized_memory = True
             warnings.filterwarnings("ignore", message=".*deterministic.*")
         self.slab = Slab(self.device, size, place)
         self.at = self.slab.bytes.data_ptr()

@@ -380,7 +380,7 @@ def located(X, at):
 
 def first_difference(X, Y):
     """The first element that is not the same bit for bit, NaN included; nothing if there is none."""
-    x, y = (Z.detach().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[Z.element_size()]) for Z in (X, Y))
+    x, y = (Z.detach().view(getattr(torch, f"int{8 * Z.element_size()}")) for Z in (X, Y))
     if not torch.equal(x, y):
         at = tuple((x != y).nonzero()[0].tolist())
         return f"{located(X, at)} and {float(Y[at]):.9g}"
