@@ -249,29 +249,15 @@ def slices(X, along, bits):
     return parts
 
 
-def float64_product(X, Y, keep):
-    """keep(X @ Y) in float64. A large one is a sum over blocks of k, each without the rows of X and the columns of Y that are zero there: a
-    fourth to two fifths of a triangular product's work."""
-    X, Y = X.double(), Y.double()
-    if X.shape[-1] < 512:
-        return keep(X @ Y)
-    C = X.new_zeros(*X.shape[:-1], Y.shape[-1])
-    for x, y in zip(X.tensor_split(8, -1), Y.tensor_split(8, -2), strict=True):
-        there = (Z.any(-1).reshape(-1, Z.shape[-2]).any(0).nonzero()[:, 0].tolist() or [0] for Z in (x, y.mT))
-        i, j = (slice(found[0], found[-1] + 1) for found in there)
-        C[..., i, j] += x[..., i, :] @ y[..., j]
-    return keep(C)
-
-
 def exact_product(X, Y, keep=torch.as_tensor):
     """keep(X @ Y) as a pair of float64 (high, low); low is 0.0 where float64 products of narrower inputs leave nothing to correct."""
     if X.dtype != torch.float64:
-        return float64_product(X, Y, keep), 0.0
+        return keep(X.double() @ Y.double()), 0.0
     # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     high, low = X.new_zeros(2, *X.shape[:-1], Y.shape[-1])
     for x, y in product(slices(X, -1, bits), slices(Y, -2, bits)):
-        part = float64_product(x, y, keep)
+        part = keep(x @ y)
         total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
         back = total - high
         low += (high - (total - back)) + (part - back)
@@ -333,7 +319,7 @@ class Truth:
         else:
             self.high, self.low = exact_product(X, Y, keep)
             one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
-            self.magnitude = self.high.abs() if one_sign else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
+            self.magnitude = self.high.abs() if one_sign else keep(X.abs().double() @ Y.abs().double())  # |A||B|
         self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
         self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
         if exact:  # what is left is one rounding to the result's dtype
