@@ -108,16 +108,6 @@ def error_limit(dtype, terms, reference_worst, tf32=False):
     return max(check.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
 
-def elementwise_bound(dtype, terms, exact, magnitude, tf32=False):
-    """The error that each element of a result may have beside the float64 product `exact`, with magnitude = |A| |B|: what check.py allows
-    without a reference, and one rounding of a 16-bit result. float64: what a sum may have lost, in the result and in `exact`."""
-    info = torch.finfo(dtype)
-    if dtype == torch.float64:
-        return (terms + 1) * info.eps * magnitude
-    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
-    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if check.narrow(dtype) else bound
-
-
 class Bench:
     """What the suites share: the files under test, the device, the clock, the arguments."""
 
