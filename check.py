@@ -171,7 +171,7 @@ class Child:
         return {"guard": GUARD}
 
     def load(self, path, text, classes, arguments, tf32):
-        """The file as KernelBench has it: no __file__, no __name__. Its name is for tracebacks and inspect.getsource (Triton needs it)."""
+        """Without __file__ and __name__, as KernelBench. The path is for tracebacks and inspect.getsource (Triton needs it)."""
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         names = {}
         exec(compile(text, path, "exec"), names)
@@ -184,8 +184,7 @@ class Child:
         return {"class": found, "arguments": arguments}
 
     def prepare(self, mode, shapes, inputs, timed):
-        """For calls whose inputs will stand at these places, with results of these shapes. Fills free memory with NaN, so that what is not
-        written shows."""
+        """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
         self.mode, self.shapes, self.answers = mode, shapes, []
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         for X in itertools.chain(*(each[:-1] for each in self.operands if mode == "gradients")):
@@ -224,7 +223,6 @@ class Child:
         torch.get_device_module(self.device).synchronize(self.device)
 
     def times(self):
-        """Microseconds from each mark to the next."""
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def forward(self, *operands):
@@ -260,7 +258,7 @@ class Child:
 
 
 def serve(channel, **_):
-    """A child's main function: answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
+    """Answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
     child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
         for line in todo:
@@ -443,8 +441,7 @@ class Call:
 
 
 class Run:
-    """One solution, one reference, and how they are to be compared. Prints what is found as it is found, on stdout; what is being done, on
-    stderr; and keeps everything for --json."""
+    """One solution and one reference. What is found is printed at once, on stdout, and kept for --json; what is being done, on stderr."""
 
     def __init__(self, options):
         self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
@@ -517,8 +514,7 @@ class Run:
     # ---- Requests. ----
 
     def request(self, contender, calls, expected=0.0, timed=False):
-        """Asks for calls of one mode. Returns each one's results, or what is wrong with them; and the seconds from outside, which are
-        `expected` of the reference."""
+        """Asks for calls of one mode: each one's results, or what is wrong with them; and seconds, `expected` of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
@@ -574,8 +570,7 @@ class Run:
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
     def examine(self, call, results, reference=None):
-        """Says what is wrong with a call's results, if anything is; notes the errors in call.row. Asks for the reference's results where
-        they could loosen the bound."""
+        """What is wrong with a call's results, if anything is; errors go to call.row. Asks for a reference that could loosen the bound."""
         call.row = row = {}
         if isinstance(results, str):
             return results
@@ -720,8 +715,7 @@ class Stopwatch:
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
-        # What a request takes besides its calls, at least. The reference's clock can be believed; few calls, so that nothing grows with
-        # their number.
+        # What a request takes besides its calls: the reference's clock can be believed, and few calls let nothing grow with their number.
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
@@ -738,8 +732,7 @@ class Stopwatch:
         return [requests[3:] for requests in seen.values()]
 
     def request(self, contender, warms_up=False, decoy=False):
-        """One timed request: (number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy is of all
-        kinds of inputs, and its times are not among those that are told."""
+        """(number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy has all kinds of inputs."""
         run, own = self.run, self.each[contender]  # the least seconds of a call so far
         # The solution gets as many calls as the reference, whatever its first of them take.
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
@@ -776,14 +769,13 @@ class Stopwatch:
         """Which clock counts, and the ratio by it."""
         times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
         *references, mine = times.values()
-        # What the clocks disagree by in a request of the reference is the noise. The solution's own is no excuse: it could be made.
+        # Noise is what the clocks disagree by in a request of the reference; the solution's own could be made.
         noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / t["requests"] for t in references)
         tolerance = min(TOLERANCE[0] + noise * len(solution) / mine["calls"] / mine["outside_us"], TOLERANCE[1])
         clock = "inside" if abs(mine["inside_us"] / mine["outside_us"] - 1) <= tolerance else "outside"
         for t in times.values():
             t["us"] = t[f"{clock}_us"]
-        # Calls may be too short for the judge's clock. The reference's own can be believed: what counts is the worse for the solution.
-        # Where others use the machine, the calls that they let alone say what the reference takes.
+        # Of the reference the least counts, by either clock (its own can be believed); where others use the machine, the quiet calls.
         best = min(t["us"] for t in references)
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
         by_both = min(mine["inside_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
@@ -916,7 +908,6 @@ def judge(run, texts):
         except CannotRun as reason:
             run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
-            # Before any line of the solution has run: nothing that it does can slow this down.
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
             older = [warden.pid, run.reference.process.pid]
             begin(run, stack, "solution", texts["solution"], arguments, others=older, warden=warden.stdin.fileno())
