@@ -1,22 +1,19 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-It runs the solution in a process of its own and calls it some hundred times: other inputs in every call, sizes to twice --size, ordinary
-and hard numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns
-with the reference's, by a clock of its own, and compares those results as well. The last line is the verdict:
-
-    all holds: ...    every element of every call was within its bound, the inputs were left alone, the same input gave the same bits;
-                      then the times, and the reference's divided by the solution's; 'at least', where the clock holds more than calls
-    WRONG: ...        the first thing that was not so. What is printed above tells the rest
+It calls the solution some hundred times, in a process of its own: other inputs in every call, sizes to twice --size, ordinary and hard
+numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns with the
+reference's, by a clock of its own, and compares those results too. The last line is the verdict: `all holds: ...` with the times and their
+ratio, or `WRONG: ...`.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
     python check.py --size 256 --no-timing              a few seconds on a small machine
 
-Exit status: 0 all holds; 1 the solution is convicted of something; 2 the run could not be made (bad option, missing file or name, no
-such GPU, not enough memory, a reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
+Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (bad option, no such file or GPU, not enough memory, a
+reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
 
 An element of a float32 result may be off by 1.5e-6 of (|A||B|)'s, or twice what the reference's worst is off by on the same input.
-docs/judge.md has the rest: other bounds, clocks, attacks, what the kernel keeps apart. It is a judge and no sandbox: a child runs as you.
+docs/judge.md has the rest. It is a judge and no sandbox: a child runs as you.
 """
 
 import argparse
@@ -167,7 +164,6 @@ class Child:
             torch.empty(1, device=self.device)  # the context, without which nothing can be opened
             self.gpu = GpuMemory()
         else:
-            torch.utils.deterministic.fill_uninitialized_memory = True
             warnings.filterwarnings("ignore", message=".*deterministic.*")
         self.slab = Slab(self.device, size, place)
         self.at = self.slab.bytes.data_ptr()
@@ -175,7 +171,7 @@ class Child:
         return {"guard": GUARD}
 
     def load(self, path, text, classes, arguments, tf32):
-        """The file as KernelBench has it: no __file__, no __name__. Its name is for tracebacks and inspect.getsource (Triton needs it)."""
+        """Without __file__ and __name__, as KernelBench. The path is for tracebacks and inspect.getsource (Triton needs it)."""
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         names = {}
         exec(compile(text, path, "exec"), names)
@@ -188,8 +184,7 @@ class Child:
         return {"class": found, "arguments": arguments}
 
     def prepare(self, mode, shapes, inputs, timed):
-        """For calls whose inputs will stand at these places, with results of these shapes. Fills free memory with NaN, so that what is not
-        written shows."""
+        """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
         self.mode, self.shapes, self.answers = mode, shapes, []
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         for X in itertools.chain(*(each[:-1] for each in self.operands if mode == "gradients")):
@@ -229,7 +224,6 @@ class Child:
         torch.get_device_module(self.device).synchronize(self.device)
 
     def times(self):
-        """Microseconds from each mark to the next."""
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def forward(self, *operands):
@@ -265,7 +259,7 @@ class Child:
 
 
 def serve(channel, **_):
-    """A child's main function: answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
+    """Answers each request, a line of JSON, with other such lines, and an empty line when all is done."""
     child = Child()
     with open(channel) as todo, open(os.dup(channel), "w") as done:
         for line in todo:
@@ -453,8 +447,7 @@ class Call:
 
 
 class Run:
-    """One solution, one reference, and how they are to be compared. Prints what is found as it is found, on stdout; what is being done, on
-    stderr; and keeps everything for --json."""
+    """One solution and one reference. What is found is printed at once, on stdout, and kept for --json; what is being done, on stderr."""
 
     def __init__(self, options):
         self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
@@ -503,7 +496,7 @@ class Run:
         say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
 
     def check(self, name, verdict, *details):
-        self.checks.append({"name": name, "verdict": verdict, "detail": details[0], "count": len(details)})
+        self.checks.append({"name": name, "verdict": verdict, "detail": details[0]})
         if verdict == "WRONG":
             self.findings.setdefault(name, details[0])
         say(f"{verdict:<6} {name}: {details[0]}")
@@ -528,8 +521,7 @@ class Run:
     # ---- Requests. ----
 
     def request(self, contender, calls, expected=0.0, timed=False):
-        """Asks for calls of one mode. Returns each one's results, or what is wrong with them; and the seconds from outside, which are
-        `expected` of the reference."""
+        """Asks for calls of one mode: each one's results, or what is wrong with them; and seconds, `expected` of the reference."""
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
@@ -577,7 +569,7 @@ class Run:
                 short = f"not enough memory on {self.device} for the {contender.who}"
                 raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
             if "wrong" in said:
-                return printable(said["wrong"])
+                return printable(said["wrong"]) or "it says that its result is wrong"
             return [contender.fetch(place, shape, self.dtype) for place, shape in zip(said["results"], call.shapes, strict=True)]
         except torch.OutOfMemoryError:  # the judge's own
             raise
@@ -585,8 +577,7 @@ class Run:
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
 
     def examine(self, call, results, reference=None):
-        """Says what is wrong with a call's results, if anything is; notes the errors in call.row. Asks for the reference's results where
-        they could loosen the bound."""
+        """What is wrong with a call's results, if anything is; errors go to call.row. Asks for a reference that could loosen the bound."""
         call.row = row = {}
         if isinstance(results, str):
             return results
@@ -673,7 +664,7 @@ def judge_values(run):
             answers, _ = run.request(run.solution, group, took)
             for call, results, reference in zip(group, answers, references, strict=True):
                 name, size, wrong = call.name + MODES[call.mode][0], label(call.dims), run.examine(call, results, reference)
-                run.rows.append({"input": name, "size": size, "verdict": "WRONG" if wrong else "ok", "detail": wrong, **call.row})
+                run.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
                 if wrong:
                     run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
                 vars(call).pop("inputs", None)  # memory; where the call is made twice, they are made again
@@ -731,8 +722,7 @@ class Stopwatch:
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
-        # What a request takes besides its calls, at least. The reference's clock can be believed; few calls, so that nothing grows with
-        # their number.
+        # What a request takes besides its calls: the reference's clock can be believed, and few calls let nothing grow with their number.
         self.fixed = max(0.0, min(took - sum(inside) * 1e-6 for _, took, inside in self.measure(run.reference, rounds=5)[0]))
         self.most = max(1, most)
         self.alone = self.summary(self.measure(run.reference, rounds=3)[0])
@@ -749,8 +739,7 @@ class Stopwatch:
         return [requests[3:] for requests in seen.values()]
 
     def request(self, contender, warms_up=False, decoy=False):
-        """One timed request: (number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy is of all
-        kinds of inputs, and its times are not among those that are told."""
+        """(number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy has all kinds of inputs."""
         run, own = self.run, self.each[contender]  # the least seconds of a call so far
         # The solution gets as many calls as the reference, whatever its first of them take.
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
@@ -781,24 +770,23 @@ class Stopwatch:
         outside = [(took - min(self.fixed, took / 2)) / number * 1e6 for number, took, _ in requests]
         inside = spread([us for _, _, each in requests for us in each] or [0.0])
         told = {"outside_us": statistics.median(outside), "inside_us": inside["median_us"], "inside": inside}
-        return told | {"calls": sum(n for n, *_ in requests), "requests": [(n, took * 1e6) for n, took, _ in requests]}
+        return told | {"calls": sum(number for number, *_ in requests), "requests": len(requests)}
 
     def settle(self, reference, solution):
         """Which clock counts, and the ratio by it."""
         times = {"alone": self.alone, "reference": self.summary(reference), "solution": self.summary(solution)}
         *references, mine = times.values()
-        # What the clocks disagree by in a request of the reference is the noise. The solution's own is no excuse: it could be made.
-        noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / len(t["requests"]) for t in references)
+        # Noise is what the clocks disagree by in a request of the reference; the solution's own could be made.
+        noise = max(abs(t["outside_us"] - t["inside_us"]) * t["calls"] / t["requests"] for t in references)
         tolerance = min(TOLERANCE[0] + noise * len(solution) / mine["calls"] / mine["outside_us"], TOLERANCE[1])
         clock = "inside" if abs(mine["inside_us"] / mine["outside_us"] - 1) <= tolerance else "outside"
         for t in times.values():
             t["us"] = t[f"{clock}_us"]
-        # Calls may be too short for the judge's clock. The reference's own can be believed: what counts is the worse for the solution.
-        # Where others use the machine, the calls that they let alone say what the reference takes.
+        # Of the reference the least counts, by either clock (its own can be believed); where others use the machine, the quiet calls.
         best = min(t["us"] for t in references)
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
         by_both = min(mine["inside_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
-        times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance, "fixed_us": self.fixed * 1e6}
+        times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance}
         return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": by_both}
 
     def judge(self):
@@ -877,7 +865,6 @@ def parse(argv):
     cuda = options.device.type == "cuda"
     if options.tf32 and not (cuda and options.dtype == "float32"):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
-    options.expected = " (about 90 s on two cores)" * (not cuda and options.size is None and not options.no_timing)
     if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024, and for float64's truth
         size = {"transposed_a": 8192, "inverse": 128}.get(options.problem, 4096)
         options.size = size if cuda else min(size, 1024 if options.dtype == "float32" else 512)
@@ -928,7 +915,6 @@ def judge(run, texts):
         except CannotRun as reason:
             run.check("gradients", "note", f"they are not looked at, because the reference has none ({reason})")
         try:
-            # Before any line of the solution has run: nothing that it does can slow this down.
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
             older = [warden.pid, run.reference.process.pid]
             begin(run, stack, "solution", texts["solution"], arguments, others=older, warden=warden.stdin.fileno())
@@ -965,7 +951,7 @@ def referee(options):
     number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
     sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    say(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
+    say(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}")
     say(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     judge(run, texts)
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())

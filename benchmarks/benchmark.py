@@ -108,16 +108,6 @@ def error_limit(dtype, terms, reference_worst, tf32=False):
     return max(check.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
 
-def elementwise_bound(dtype, terms, exact, magnitude, tf32=False):
-    """The error that each element of a result may have beside the float64 product `exact`, with magnitude = |A| |B|: what check.py allows
-    without a reference, and one rounding of a 16-bit result. float64: what a sum may have lost, in the result and in `exact`."""
-    info = torch.finfo(dtype)
-    if dtype == torch.float64:
-        return (terms + 1) * info.eps * magnitude
-    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
-    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if check.narrow(dtype) else bound
-
-
 class Bench:
     """What the suites share: the files under test, the device, the clock, the arguments."""
 
@@ -171,16 +161,6 @@ class Bench:
             times = {name: check.spread([start.elapsed_time(end) * 1e3 for of, start, end in marks if of == name]) for name in calls}
             if attempt == MOST_ATTEMPTS or all(check.undisturbed(mine) == mine["median_us"] for mine in times.values()):
                 return times | {"trials": trials, "attempts": attempt}
-
-    def extra_bytes(self, call):
-        """Device memory that a call takes at its peak beyond its result; None on the CPU, where torch does not count it."""
-        if not self.on_gpu:
-            return None
-        self.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        result = call()
-        return torch.cuda.max_memory_allocated() - before - result.numel() * result.element_size()
 
 
 def load(path):
@@ -256,7 +236,7 @@ def earlier_rows(path, described):
     return [row for row in json.loads(path.read_text())["rows"] if all(row[key] == described[key] for key in same)]
 
 
-NOT_PRINTED = {"group", "K", "M", "batch", "tf32", "fallback", "compared", "trials", "useful_flop", "extra_bytes", "within_contract"}
+NOT_PRINTED = {"group", "tf32", "fallback", "compared", "trials", "useful_flop", "within_contract"}
 
 
 def printed(value):
@@ -269,11 +249,11 @@ def printed(value):
 
 
 def add_timed(bench, record, row, calls, errors=(), limit=None, fail=None):
-    """Times the sides of a row in turn and adds it: times and errors of each, what its call tells of itself, and the ratio. With a limit on
-    our worst error, the row fails beyond it."""
+    """Times the sides of a row in turn and adds it: times and errors of each, and the ratio. With a limit on our worst error,
+    the row fails beyond it."""
     row |= bench.alternate(calls)
     for side, (norm, worst) in itertools.zip_longest(calls, errors, fillvalue=(None, None)):
-        row[side] |= {"norm_error": norm, "worst_error": worst} | getattr(calls[side], "told", {})
+        row[side] |= {"norm_error": norm, "worst_error": worst}
     row["ratio"], worst = row["reference"]["median_us"] / row["ours"]["median_us"], row["ours"]["worst_error"]
     row |= {} if limit is None else {"within_contract": worst <= limit}
     record.add(row)
@@ -289,22 +269,21 @@ def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
     `path`, if given, is the one that must have run."""
     row, (kind, *gradients) = {"group": group, "problem": problem}, problem.split(", ", 1)
     *shapes, (*_, M, N) = check.PROBLEMS[kind].shapes(dims)
-    K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else None
+    K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else 1
     row["shape"] = str(N) if len(dims) == 1 else ", ".join(" x ".join(map(str, shape)) for shape in shapes[: len(dims) - 1])
-    row |= {"K": K, "M": M, "N": N, "batch": batch, "dtype": dtype, "inputs": inputs}
+    row |= {"N": N, "dtype": dtype, "inputs": inputs}
     label, dtype = f"{problem} {row['shape']} {dtype} {inputs}", check.DTYPES[dtype]
     rounding = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # for both sides
     with record.row(label) as fail, torch.set_grad_enabled(bool(gradients)), rounding:
         A, B = make_inputs(bench, kind, *shapes, dtype, inputs)
         calls = bench.sides(A, B, problem=kind)
-        row["extra_bytes"] = None if gradients else bench.extra_bytes(calls["ours"])  # before anything left it a workspace
         chosen = bench.path_of(A, B, kind)
         if path is not None and A.is_cuda and chosen.get("path") != path:
             raise RuntimeError(f"the {path} path was asked for, but the solution says {chosen}")
         row |= {name: chosen.get(name) for name in ("path", "fallback", "outliers")}
         row["tf32"] = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
         multiply_adds = K * M * N if kind == "transposed_a" else N * (N + 1) * (N + 2) // 6
-        row["useful_flop"] = 2 * (batch or 1) * multiply_adds * (3 if gradients else 1)  # what the mathematics needs
+        row["useful_flop"] = 2 * batch * multiply_adds * (3 if gradients else 1)  # what the mathematics needs
         if gradients:
             G = torch.rand(A.shape, device=bench.device).to(dtype)  # above the diagonal too, where neither may use it
             A.requires_grad_(), B.requires_grad_()

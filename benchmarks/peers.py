@@ -149,7 +149,6 @@ def triton_kernel(A, B):
     timed = {}
     for configuration in _CONFIGURATIONS[A.element_size()]:
         call = functools.partial(product, _tile_order(N, *configuration[:2], A.device), *configuration)
-        call.told = {"tile": configuration}  # for the record
         with contextlib.suppress(triton.OutOfResources):  # a smaller GPU
             timed[call] = triton.testing.do_bench(call, warmup=5, rep=25)
     _require(timed, "none of this kernel's tiles fits this GPU")

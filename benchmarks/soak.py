@@ -15,7 +15,7 @@ Sections, each under nine minutes:
     search   float32 operands that change at random, and are kept where the error of long sums came nearer to its bound
     devices  two GPUs: first calls and mixed calls on cuda:1, a thread for each device, DDP and FSDP
 
-Every element of every result is compared with the product in float64, on the device, by the bound of benchmark.py's elementwise_bound
+Every element of every result is compared with the product in float64, on the device, by the bound of elementwise_bound
 (or twice what torch's own product is off by, as check.py has it); inverses by that of expected_inverse. The host asks for the outcome once
 in some hundred calls. A call is drawn from the seed and its number, and a wrong one is printed with both: `--call 1234` makes it again.
 
@@ -246,6 +246,16 @@ def in_float64(call, *given):
     return (by_torch(call, *(of(V.double()) for V in given)) for of in (every, torch.abs))
 
 
+def elementwise_bound(dtype, terms, exact, magnitude, tf32=False):
+    """The error that each element of a result may have beside the float64 product `exact`, with magnitude = |A| |B|: what check.py allows
+    without a reference, and one rounding of a 16-bit result. float64: what a sum may have lost, in the result and in `exact`."""
+    info = torch.finfo(dtype)
+    if dtype == torch.float64:
+        return (terms + 1) * info.eps * magnitude
+    bound = check.allowed(dtype, terms, tf32)[0] * magnitude
+    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if check.narrow(dtype) else bound
+
+
 def expected(call, *given):
     """{name: (the result in float64, the bound of each element)}: of C, and of dA and dB where they are asked for."""
     problem, eps, found = PROBLEMS[call.problem], torch.finfo(call.dtype).eps, {}
@@ -253,7 +263,7 @@ def expected(call, *given):
         return expected_inverse(call, *given)
     results, magnitudes = in_float64(call, *given)
     for (name, exact), magnitude, terms in zip(results.items(), magnitudes.values(), problem.terms(call.sides), strict=False):
-        bound = benchmark.elementwise_bound(call.dtype, terms, exact, magnitude, call.tf32)
+        bound = elementwise_bound(call.dtype, terms, exact, magnitude, call.tf32)
         if name == "dA" and problem.function == "gram":  # G + G^T is rounded
             bound += eps / 2 * magnitude
         if name == "dB" and call.broadcast:  # torch sums it over the batch, and rounds again
@@ -277,7 +287,7 @@ def expected_inverse(call, L, G):
     def times(X, x, Y, y):  # x and y: by how much X and Y may be off
         inherited = x @ (Y.abs() + y) + X.abs() @ y
         largest, magnitude = (X @ Y).abs() + inherited, (X.abs() + x) @ (Y.abs() + y)
-        return X @ Y, inherited + benchmark.elementwise_bound(call.dtype, X.shape[-1], largest, magnitude, call.tf32)
+        return X @ Y, inherited + elementwise_bound(call.dtype, X.shape[-1], largest, magnitude, call.tf32)
 
     if not call.gradients:
         return {"C": (X, off)}
@@ -724,7 +734,7 @@ def compare_parts(judge, label, result, X, Y, keep, dtype, elements):
         first = 0 if batched else at
         exact = keep(x @ (other if batched else y), first)
         magnitude = keep(x.abs() @ (other.abs() if batched else y_magnitude), first)
-        bound = benchmark.elementwise_bound(dtype, X.shape[-1], exact, magnitude)
+        bound = elementwise_bound(dtype, X.shape[-1], exact, magnitude)
         judge.compare(f"{label}, from {'product' if batched else 'row'} {at} on", result[part], exact, bound)
         del exact, magnitude, bound
         judge.settle()  # so that as little as possible is held

@@ -15,15 +15,13 @@ import torch
 
 # ==== 1. The problems ====
 
-_everything = torch.as_tensor  # leaves a tensor as it is
-
 
 @dataclass(frozen=True)
 class Problem:
     formula: str
     prefix: str  # of the class names
     names: str  # of the inputs
-    keeps: tuple  # the part of each input, and of C, that exists; the rest is not read, or zero in a result
+    keeps: tuple  # the part of each input, and of C, that exists; the rest is not read, or zero in a result; as_tensor: all
     factors: tuple  # of the inputs and G = dC: X and Y of C, then of the inputs' gradients, each of which is keep(X @ Y)
     number: int | None = None  # in KernelBench's level 1, where zeros stand beside what exists; elsewhere NaN, but for the reference
     roundings: float = 0.0  # of 16-bit gradients, beside the last: half units in the last place, of the magnitude
@@ -68,9 +66,9 @@ _INVERSE = (lambda L, *_: (L, None), lambda L, G: (L, G))
 PROBLEMS = {
     "lower": Problem("C = tril(A) tril(B)", "", "AB", (torch.tril,) * 3, _PRODUCT, 15),
     "upper": Problem("C = triu(A) triu(B)", "Upper", "AB", (torch.triu,) * 3, _PRODUCT, 14),
-    "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (_everything,) * 3, _TRANSPOSED, 16),
-    "triangular": Problem("C = tril(A) X", "Triangular", "AX", (torch.tril, _everything, _everything), _PRODUCT),
-    "gram": Problem("C = X X.T", "Gram", "X", (_everything,) * 2, _GRAM, roundings=1.0),  # G X, and G^T X
+    "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (torch.as_tensor,) * 3, _TRANSPOSED, 16),
+    "triangular": Problem("C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT),
+    "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=1.0),  # G X, and G^T X
     "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, roundings=1.5),  # C twice, and C^T G
 }
 
@@ -131,65 +129,56 @@ class Draw:
         """10^U(-span, span)"""
         return 10.0 ** (span * (2 * self.uniform(*shape) - 1))
 
+    # Distributions: each makes A, or B where `second` is 1; what the problem does not read is masked away afterwards. A result has sums of
+    # shape[0] terms, of transposed_a too.
 
-# Each makes A, or B where `second` is 1, in float64 from a Draw; what the problem does not read is masked away afterwards. A result has
-# sums of shape[0] terms, of transposed_a too.
+    def identity(self, shape, *_):
+        return torch.eye(*shape, dtype=torch.float64, device=self.device)
 
+    def integers(self, shape, second, dtype):
+        # Terms up to limit^2, so that a sum of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
+        limit = 4 if narrow(dtype) else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // shape[0]))
+        limit = min(limit, 1024) if self.tf32 else limit  # which holds 11 bits
+        return torch.floor((2 * limit + 1) * self.uniform(*shape)) - limit
 
-def _identity(draw, shape, *_):
-    return torch.eye(*shape, dtype=torch.float64, device=draw.device)
+    def elimination(self, shape, second, dtype):
+        """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
+        X, at, span = self.identity(shape), min(shape) // (3 - second), 2 if narrow(dtype) else 8
+        for line in (X[at:, at], X[at, at:]):
+            line.copy_(self.normal(*line.shape) * self.decades(span, *line.shape))
+        X[at, at] = 1
+        return X
 
+    def cholesky(self, shape, *_):
+        """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
+        x = self.uniform(max(shape)).cpu().sort().values
+        gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
+        for ridge in (1e-8, 1e-6, 1e-4):  # more, where rounding errors leave a pivot below zero
+            gram.diagonal().add_(ridge)
+            L, failed = torch.linalg.cholesky_ex(gram)
+            if not failed:
+                break
+        # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
+        return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(self.device)
 
-def _integers(draw, shape, second, dtype):
-    # Terms up to limit^2, so that a sum of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
-    limit = 4 if narrow(dtype) else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // shape[0]))
-    limit = min(limit, 1024) if draw.tf32 else limit  # which holds 11 bits
-    return torch.floor((2 * limit + 1) * draw.uniform(*shape)) - limit
+    def scaled(self, shape, second, dtype, of, along, span=8):
+        """A or B (`of`), its rows (along = 0) or columns over some decades."""
+        X = self.normal(*shape)
+        return X * self.decades(span, *(n if axis == along else 1 for axis, n in enumerate(shape))) if "AB"[second] == of else X
 
+    def graded(self, shape, second, dtype):
+        """The index that is summed over graded from 1e-15 to 1e15 in A, and inversely in B: every term is of ordinary size."""
+        X = self.normal(*shape)
+        grade = 10.0 ** torch.linspace(-15, 15, shape[0], dtype=X.dtype, device=X.device)
+        return X / grade[:, None] if second else X * (grade if shape[0] == shape[1] else grade[:, None])
 
-def _elimination(draw, shape, second, dtype):
-    """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
-    X, at, span = _identity(draw, shape), min(shape) // (3 - second), 2 if narrow(dtype) else 8
-    for line in (X[at:, at], X[at, at:]):
-        line.copy_(draw.normal(*line.shape) * draw.decades(span, *line.shape))
-    X[at, at] = 1
-    return X
+    def about(self, shape, second, dtype, scales):
+        return scales[second] * (0.5 + self.uniform(*shape)) * self.normal(*shape).sign()
 
-
-def _cholesky(draw, shape, *_):
-    """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
-    x = draw.uniform(max(shape)).cpu().sort().values
-    gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
-    for ridge in (1e-8, 1e-6, 1e-4):  # more, where rounding errors leave a pivot below zero
-        gram.diagonal().add_(ridge)
-        L, failed = torch.linalg.cholesky_ex(gram)
-        if not failed:
-            break
-    # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
-    return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(draw.device)
-
-
-def _scaled(draw, shape, second, dtype, of, along, span=8):
-    """A or B (`of`), its rows (along = 0) or columns over some decades."""
-    X = draw.normal(*shape)
-    return X * draw.decades(span, *(n if axis == along else 1 for axis, n in enumerate(shape))) if "AB"[second] == of else X
-
-
-def _graded(draw, shape, second, dtype):
-    """The index that is summed over graded from 1e-15 to 1e15 in A, and inversely in B: every term is of ordinary size."""
-    X = draw.normal(*shape)
-    grade = 10.0 ** torch.linspace(-15, 15, shape[0], dtype=X.dtype, device=X.device)
-    return X / grade[:, None] if second else X * (grade if shape[0] == shape[1] else grade[:, None])
-
-
-def _about(draw, shape, second, dtype, scales):
-    return scales[second] * (0.5 + draw.uniform(*shape)) * draw.normal(*shape).sign()
-
-
-def _single(draw, shape, second, dtype, value):
-    X, (rows, cols), (p, q) = draw.normal(*shape), shape, ((3, 5), (2, 7))[second]
-    X[rows - 1 - rows // p, cols // q] = X[rows // q, cols - 1 - cols // p] = value  # one of them lies in the triangle, whichever it is
-    return X
+    def single(self, shape, second, dtype, value):
+        X, (rows, cols), (p, q) = self.normal(*shape), shape, ((3, 5), (2, 7))[second]
+        X[rows - 1 - rows // p, cols // q] = X[rows // q, cols - 1 - cols // p] = value  # one of them lies in the triangle, whichever it is
+        return X
 
 
 def dominant(X, dtype):
@@ -209,28 +198,28 @@ ORDINARY = {
 }
 WIDE = {  # these need the exponent range of float32: not for the 16-bit types
     "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
-    "rows of A over 16 decades": partial(_scaled, of="A", along=0),
-    "columns of A over 16": partial(_scaled, of="A", along=1),
-    "rows of B over 16": partial(_scaled, of="B", along=0),
-    "columns of B over 16": partial(_scaled, of="B", along=1),
-    "graded inversely 1e+-15": _graded,
-    "one tiny entry": partial(_single, value=1e-30),
-    "one huge entry": partial(_single, value=1e30),
+    "rows of A over 16 decades": partial(Draw.scaled, of="A", along=0),
+    "columns of A over 16": partial(Draw.scaled, of="A", along=1),
+    "rows of B over 16": partial(Draw.scaled, of="B", along=0),
+    "columns of B over 16": partial(Draw.scaled, of="B", along=1),
+    "graded inversely 1e+-15": Draw.graded,
+    "one tiny entry": partial(Draw.single, value=1e-30),
+    "one huge entry": partial(Draw.single, value=1e30),
 }
 EXTREME = {  # about the ends of float32's range: for no other type
     "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),  # |A||B| stays below the largest number
-    "about 1e18 and 1e-20": partial(_about, scales=(1e18, 1e-20)),
-    "about 1e-20": partial(_about, scales=(1e-20, 1e-20)),
-    "denormals and 1e10": partial(_about, scales=(1e-39, 1e10)),
+    "about 1e18 and 1e-20": partial(Draw.about, scales=(1e18, 1e-20)),
+    "about 1e-20": partial(Draw.about, scales=(1e-20, 1e-20)),
+    "denormals and 1e10": partial(Draw.about, scales=(1e-39, 1e10)),
 }
 HARD = {
-    "integers": _integers,
+    "integers": Draw.integers,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
-    "identity A": lambda draw, shape, second, dtype: draw.normal(*shape) if second else _identity(draw, shape),
-    "elimination": _elimination,
+    "identity A": lambda draw, shape, second, dtype: draw.normal(*shape) if second else draw.identity(shape),
+    "elimination": Draw.elimination,
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
-    "Cholesky, near singular": _cholesky,
-    "rows of A over 2 decades": partial(_scaled, of="A", along=0, span=1),
+    "Cholesky, near singular": Draw.cholesky,
+    "rows of A over 2 decades": partial(Draw.scaled, of="A", along=0, span=1),
     **WIDE,
     **EXTREME,
 }
@@ -262,29 +251,15 @@ def slices(X, along, bits):
     return parts
 
 
-def float64_product(X, Y, keep):
-    """keep(X @ Y) in float64. A large one is a sum over blocks of k, each without the rows of X and the columns of Y that are zero there: a
-    fourth to two fifths of a triangular product's work."""
-    X, Y = X.double(), Y.double()
-    if X.shape[-1] < 512:
-        return keep(X @ Y)
-    C = X.new_zeros(*X.shape[:-1], Y.shape[-1])
-    for x, y in zip(X.tensor_split(8, -1), Y.tensor_split(8, -2), strict=True):
-        there = (Z.any(-1).reshape(-1, Z.shape[-2]).any(0).nonzero()[:, 0].tolist() or [0] for Z in (x, y.mT))
-        i, j = (slice(found[0], found[-1] + 1) for found in there)
-        C[..., i, j] += x[..., i, :] @ y[..., j]
-    return keep(C)
-
-
-def exact_product(X, Y, keep=_everything):
+def exact_product(X, Y, keep=torch.as_tensor):
     """keep(X @ Y) as a pair of float64 (high, low); low is 0.0 where float64 products of narrower inputs leave nothing to correct."""
     if X.dtype != torch.float64:
-        return float64_product(X, Y, keep), 0.0
+        return keep(X.double() @ Y.double()), 0.0
     # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     high, low = X.new_zeros(2, *X.shape[:-1], Y.shape[-1])
     for x, y in product(slices(X, -1, bits), slices(Y, -2, bits)):
-        part = float64_product(x, y, keep)
+        part = keep(x @ y)
         total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
         back = total - high
         low += (high - (total - back)) + (part - back)
@@ -346,7 +321,7 @@ class Truth:
         else:
             self.high, self.low = exact_product(X, Y, keep)
             one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
-            self.magnitude = self.high.abs() if one_sign else float64_product(X.abs(), Y.abs(), keep)  # |A||B|
+            self.magnitude = self.high.abs() if one_sign else keep(X.abs().double() @ Y.abs().double())  # |A||B|
         self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
         self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
         if exact:  # what is left is one rounding to the result's dtype
@@ -382,7 +357,7 @@ def located(X, at):
 
 def first_difference(X, Y):
     """The first element that is not the same bit for bit, NaN included; nothing if there is none."""
-    x, y = (Z.detach().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[Z.element_size()]) for Z in (X, Y))
+    x, y = (Z.detach().view(getattr(torch, f"int{8 * Z.element_size()}")) for Z in (X, Y))
     if not torch.equal(x, y):
         at = tuple((x != y).nonzero()[0].tolist())
         return f"{located(X, at)} and {float(Y[at]):.9g}"

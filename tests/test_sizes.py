@@ -38,7 +38,7 @@ from helpers import (
 )
 from test_schedule import PRELUDE
 
-elementwise_bound = module("benchmark").elementwise_bound
+elementwise_bound = module("soak").elementwise_bound
 
 # ---- The sizes. ------------------------------------------------------------------------------------------------------
 
