@@ -865,6 +865,7 @@ def parse(argv):
     cuda = options.device.type == "cuda"
     if options.tf32 and not (cuda and options.dtype == "float32"):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
+    options.expected = " (about 90 s on two cores)" * (not cuda and options.size is None and not options.no_timing)
     if options.size is None:  # a CPU takes seconds for a dense 16-bit product of 1024, and for float64's truth
         size = {"transposed_a": 8192, "inverse": 128}.get(options.problem, 4096)
         options.size = size if cuda else min(size, 1024 if options.dtype == "float32" else 512)
@@ -951,7 +952,7 @@ def referee(options):
     number = f" (KernelBench level 1, problem {problem.number})" * bool(problem.number)
     sides = "batch x N" if problem.inverse else "N" if problem.square else "K x M x N"
     name = torch.cuda.get_device_name(options.device) if run.cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    say(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}")
+    say(f"{problem.formula}{number}, {options.dtype}{', TF32 allowed' * options.tf32}, {sides} = {label(run.dims)}{options.expected}")
     say(f"on {options.device} ({name}), torch {torch.__version__}, Python {platform.python_version()}")
     judge(run, texts)
     seconds, calls = time.perf_counter() - run.begun, len(run.rows) + sum(times["solution"]["calls"] for times in run.timings.values())

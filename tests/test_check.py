@@ -37,9 +37,9 @@ GUARDS = json.loads(
     ).stdout
 )
 guarded = pytest.mark.skipif(not all(GUARDS.values()), reason=f"the kernel lacks what these would be kept from by: {GUARDS}")
-WITHOUT_GUARDS = {  # what ends, stops or changes the tests' own process where nothing keeps it from that
+WITHOUT_GUARDS = {  # what is convicted, or ends, stops or changes the tests' own process, where nothing keeps it from that
     *("kills_the_judge", "kills_the_reference", "limits_the_judge", "reaches_for_the_system", "signals_the_judge_when_it_ends"),
-    *("continues_itself_by_a_timer", "stops_the_judge", "writes_to_the_judges_memory"),
+    *("continues_itself_by_a_timer", "stops_the_judge", "writes_to_the_judges_memory", "opens_descriptors_again"),
 }
 SEEDS = int(os.environ.get("CHECK_SEEDS", "1"))
 
@@ -441,6 +441,28 @@ def start(folder, text, out=subprocess.PIPE, **environment):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     return subprocess.Popen(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=heed_interrupts)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_record_that_cannot_be_written_costs_no_verdict(tmp_path, capsys, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(check.os, "replace", refuse)
+    wrong = CHEATS[0].parent / "zeros_always.py"
+    for path, status, verdict in ((solution(tmp_path, PLAIN), 2, "all holds: "), (wrong, 1, "WRONG: ")):
+        got, out, err = judge(capsys, path, "--no-timing", "--size", "8", "--json", str(tmp_path / "r.json"))
+        assert got == status and out.splitlines()[-1].startswith(verdict)
+        assert f"check.py: --json {tmp_path}/r.json: cannot be written ([Errno 13] Permission denied)" in err
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_the_terminal_cannot_write_is_written_as_numbers(tmp_path):
+    path = solution(tmp_path, PLAIN.replace("return ", "raise ValueError('\u00e9 \u6f22')\n        return "))
+    command = [sys.executable, str(ROOT / "check.py"), "--solution", str(path), "--size", "8", "--no-timing", "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 1 and done.stdout.splitlines()[-1].startswith(b"WRONG: "), done.stderr
+    assert rb"ValueError: \xe9 \u6f22" in done.stdout
 
 
 def test_ctrl_c_and_a_closed_pipe_end_it_quietly(tmp_path):
