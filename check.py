@@ -48,7 +48,7 @@ from judge.guard import LEFT_OPEN, LIBC, guard
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
 GUARD = guard(CHILD["judge"], CHILD["others"], CHILD["room"]) if CHILD else {}
 
-warnings.filterwarnings("ignore", message=".*NumPy.*")  # torch's, where it is not installed; nothing here needs it
+warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")  # torch's: it is not needed, and that is wanted, see Child.prepare
 import torch  # noqa: E402
 
 from judge.measures import *  # noqa: E402, F403
@@ -163,8 +163,6 @@ class Child:
             torch.cuda.set_device(self.device)
             torch.empty(1, device=self.device)  # the context, without which nothing can be opened
             self.gpu = GpuMemory()
-        else:
-            warnings.filterwarnings("ignore", message=".*deterministic.*")
         self.slab = Slab(self.device, size, place)
         self.at = self.slab.bytes.data_ptr()
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)

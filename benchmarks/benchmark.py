@@ -8,14 +8,9 @@ that every GPU from Ampere on has, in a process with TRIL_MATMUL_PATH=mma), `fam
 asked for, and of these `registers` needs no GPU; `cpu` is for the CPU, the default where there is no GPU. Each says at its head what it is.
 
 GPU time is measured by events around one call, after 256 MB were written so that the L2 holds none of the input; all sides take turns, so
-that they see the same clocks (torch.utils.benchmark and triton.testing time one function after the other); the median is what the ratio is
-made of, and the 10th and 90th percentiles stand beside it. What others disturb is measured again, at most twice. The host does not wait
-between calls, hence these are times of the GPU. check.py writes nothing in between and gives each call inputs and memory of its own: its
-times are 3 to 4 % longer.
-
-Errors are against the product in float64, normwise (Frobenius) and componentwise (the worst |C - truth| / (|A| |B|)), on random rows and
-columns where all of them would be too many. Inputs, exact sums and bounds are those of judge/measures.py. A time whose result is not right
-is reported as a failure. The exit status is 0, or 1 if anything failed, or 2 for bad arguments.
+that they see the same clocks (torch.utils.benchmark and triton.testing time one function after the other). What others disturb is measured
+again, at most twice. Errors are against float64, on random rows and columns where all would be too many. A time whose result is not right
+is a failure. docs/results.md has the rest. The exit status is 0, or 1 if anything failed, or 2 for bad arguments.
 """
 
 import argparse

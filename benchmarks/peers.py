@@ -1,11 +1,6 @@
 """What a user could pick instead of model_new.py for C = tril(A) tril(B), with what comes with torch and nothing else.
 
-    tf32       tril(matmul) with TF32 allowed: not float32, its error says how far
-    strmm      cuBLAS's triangular product (TRMM), out of the library that torch has loaded; float32 and float64
-    ssyrk      of X X^T, and none of PEERS: cuBLAS's SYRK, which writes one half of it
-    blocked    products of blocks 1024 wide, by torch (cuBLAS), those that are zero left out
-    triton     a plain Triton kernel over the tiles of the triangle; float32 by three TF32 products (tf32x3)
-
+docs/results.md says what each is; `ssyrk`, cuBLAS's X X^T, writes one half of it and is none of PEERS.
 PEERS maps each name to a function of A and B, which hold zeros above their diagonals. It does what one does once (looks up a library,
 compiles, picks the fastest tile) and returns a function without arguments that computes C. Where there is no such peer it raises
 Unavailable, whose text says why. `python benchmarks/benchmark.py --suite peers` checks and times them.
