@@ -931,21 +931,21 @@ __device__ inline void warpgroup_commit_batch() { stress_delay(); asm volatile("
 template <int kPending>
 __device__ inline void warpgroup_wait() { stress_delay(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
+// An element type in an instruction's name, where a "C" operand of asm puts it.
+template <typename T>
+struct InPtx { static constexpr char type[] = "f16"; };
+template <>
+struct InPtx<__nv_bfloat16> { static constexpr char type[] = "bf16"; };
+template <>
+struct InPtx<float> { static constexpr char type[] = "tf32"; };
+
 // mma: a warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or four
 // of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#define MMA_OF_TYPE(SHAPE, TYPE)                                                                                    \
-  asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                                               \
-               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                \
-               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-  if constexpr (sizeof(T) == 4)
-    MMA_OF_TYPE("m16n8k8", "tf32");
-  else if constexpr (std::is_same_v<T, __half>)
-    MMA_OF_TYPE("m16n8k16", "f16");
-  else
-    MMA_OF_TYPE("m16n8k16", "bf16");
-#undef MMA_OF_TYPE
+  asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "n"(32 / sizeof(T)), "C"(InPtx<T>::type));
 }
 template <typename T>
 __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -980,29 +980,24 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 #define REGISTERS_30 REGISTERS_10() REGISTERS_10(1) REGISTERS_10(2)
 #define REGISTERS_60 REGISTERS_30 REGISTERS_10(3) REGISTERS_10(4) REGISTERS_10(5)
 #define REGISTERS_120 REGISTERS_60 REGISTERS_10(6) REGISTERS_10(7) REGISTERS_10(8) REGISTERS_10(9) REGISTERS_10(10) REGISTERS_10(11)
-// Behind the sums, which are REGISTERS, come the operands: number kA, kB, the predicate `add`, the majors.
-#define WGMMA_OF_TYPE(kN, TYPE, REGISTERS, kA, kB, kAdd, kMA, kMB, ...)                                             \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n"                                                  \
-               "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" #kA ", %" #kB \
-               ", p, 1, 1, %" #kMA ", %" #kMB ";\n}"                                                                \
-               : __VA_ARGS__                                                                                        \
-               : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB))
-#define WGMMA(kN, REGISTERS, kA, kB, kAdd, kMA, kMB, ...)                     \
-  if constexpr (std::is_same_v<T, __half>)                                    \
-    WGMMA_OF_TYPE(kN, "f16", REGISTERS, kA, kB, kAdd, kMA, kMB, __VA_ARGS__); \
-  else                                                                        \
-    WGMMA_OF_TYPE(kN, "bf16", REGISTERS, kA, kB, kAdd, kMA, kMB, __VA_ARGS__)
+// Behind the sums, which are REGISTERS, come the operands: number kA, kB, the predicate `add`, the majors, the type.
+#define WGMMA(kN, REGISTERS, kA, kB, kAdd, kMA, kMB, kType, ...)                                                              \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n"                                                            \
+               "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32.%" #kType ".%" #kType " {" REGISTERS "}, %" #kA ", %" #kB     \
+               ", p, 1, 1, %" #kMA ", %" #kMB ";\n}"                                                                          \
+               : __VA_ARGS__                                                                                                  \
+               : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB), "C"(InPtx<T>::type))
 
 // s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T, 16 bits. kMajorA, kMajorB: 0 where k runs along an operand's rows, else 1.
 template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   if constexpr (kN == 64) {
-    WGMMA(64, REGISTERS_30 "%30, %31", 32, 33, 34, 35, 36, SUMS_32(s, 0));
+    WGMMA(64, REGISTERS_30 "%30, %31", 32, 33, 34, 35, 36, 37, SUMS_32(s, 0));
   } else if constexpr (kN == 128) {
-    WGMMA(128, REGISTERS_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, SUMS_32(s, 0), SUMS_32(s, 32));
+    WGMMA(128, REGISTERS_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, 69, SUMS_32(s, 0), SUMS_32(s, 32));
   } else {
     static_assert(kN == 256, "a multiplication of this width has no wrapper");
-    WGMMA(256, REGISTERS_120 "%120, %121, %122, %123, %124, %125, %126, %127", 128, 129, 130, 131, 132,
+    WGMMA(256, REGISTERS_120 "%120, %121, %122, %123, %124, %125, %126, %127", 128, 129, 130, 131, 132, 133,
           SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
   }
 }
