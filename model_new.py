@@ -1459,6 +1459,7 @@ _CUDA_LAUNCH = r"""
 
 #include <atomic>
 #include <numeric>
+#include <variant>
 
 // How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: before the one ahead ends.
 struct Launch {
@@ -1508,23 +1509,16 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 
 // ---- Launching: conditions and types as constants.
 
-// Each calls f with what it is given as a constant, or with an element of the type.
-template <typename F>
-static void with_constant(bool condition, const F& f) {
-  condition ? f(std::true_type()) : f(std::false_type());
+// What std::visit calls a function with: a condition as a constant, or an element of the type.
+static std::variant<std::false_type, std::true_type> constant(bool condition) {
+  if (condition) return std::true_type();
+  return std::false_type();
 }
-template <typename F>
-static void with_constants(bool a, bool b, const F& f) {
-  with_constant(a, [&](auto first) { with_constant(b, [&](auto second) { f(first, second); }); });
-}
-template <typename F>
-static void with_type(ElementType type, const F& f) {
-  switch (type) {
-    case kFloat32: return f(float());
-    case kFloat64: return f(double());
-    case kFloat16: return f(__half());
-    case kBFloat16: return f(__nv_bfloat16());
-  }
+static std::variant<float, double, __half, __nv_bfloat16> element_of(ElementType type) {
+  if (type == kFloat64) return double();
+  if (type == kFloat16) return __half();
+  if (type == kBFloat16) return __nv_bfloat16();
+  return float();
 }
 
 // ---- Launching: layouts, of the operands that the copy engine, or copies of 16 bytes, can read as they are.
@@ -1820,9 +1814,8 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 }
 
 void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
-  with_type(type, [&](auto element) {
-    launch_kernel<exact_product<decltype(element)>>({tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream}, p);
-  });
+  const Launch launch(tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream);
+  std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(type));
 }
 
 // ---- Exact path: inverses of the blocks on a diagonal.
@@ -2209,11 +2202,9 @@ static bool tf32_serves(const Product& p, const Gpu& gpu) {
 }
 
 void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
-  with_constants(p.x_col == 1, p.y_row == 1, [&](auto x_along_k, auto y_along_k) {
-    with_constant(p.k > kChain * kTfBlockK, [&](auto chains) {
-      launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu, stream);
-    });
-  });
+  std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
+    launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu, stream);
+  }, constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kTfBlockK));
 }
 """
 
@@ -2467,19 +2458,17 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
 }
 
 void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  with_type(type, [&](auto element) {
+  const int chunk = type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
+  OperandLayout x = layout_of_x(p, chunk), y = layout_of_y(p, chunk);
+  // By elements what cannot be copied by 16 bytes, also the only line, or k, whose last 16 bytes may end beyond what is allocated
+  if (!x.readable || (x.pitch == chunk && (x.lines_first ? p.m : p.k) % chunk)) x = layout_of_x(p, 1);
+  if (!y.readable || (y.pitch == chunk && (y.lines_first ? p.n : p.k) % chunk)) y = layout_of_y(p, 1);
+  Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
+  (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
+  std::visit([&](auto element, auto x_k_major, auto y_k_major) {
     using T = decltype(element);
-    constexpr int kChunk = 16 / sizeof(T);
-    OperandLayout x = layout_of_x(p, kChunk), y = layout_of_y(p, kChunk);
-    // By elements what cannot be copied by 16 bytes, also the only line, or k, whose last 16 bytes may end beyond what is allocated
-    if (!x.readable || (x.pitch == kChunk && (x.lines_first ? p.m : p.k) % kChunk)) x = layout_of_x(p, 1);
-    if (!y.readable || (y.pitch == kChunk && (y.lines_first ? p.n : p.k) % kChunk)) y = layout_of_y(p, 1);
-    Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
-    (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
-    with_constants(!x.lines_first, !y.lines_first, [&](auto x_k_major, auto y_k_major) {
-      launch_tiles<mma_product<T, x_k_major, y_k_major>, kMmaCtasPerSm<T>, MmaMemory<T>>(q, kMmaBlockK<T>, gpu, stream);
-    });
-  });
+    launch_tiles<mma_product<T, x_k_major, y_k_major>, kMmaCtasPerSm<T>, MmaMemory<T>>(q, kMmaBlockK<T>, gpu, stream);
+  }, element_of(type), constant(!x.lines_first), constant(!y.lines_first));
 }
 """
 
@@ -3235,16 +3224,11 @@ static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   h.x = encode_map(p.x, type, x, p.m, p.k, p, p.x_batch, h.x_batch);
   h.y = encode_map(p.y, type, y, p.n, p.k, p, p.y_batch, h.y_batch);
-  with_constant(type == kBFloat16, [&](auto is_bfloat16) {
-    using T = std::conditional_t<is_bfloat16, __nv_bfloat16, __half>;
-    with_constants(x.lines_first, y.lines_first, [&](auto major_x, auto major_y) {
-      with_constant(h.tiles.edge == 4, [&](auto wide) {
-        using Policy = Half<T, major_x, major_y, wide>;
-        const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
-        launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
-      });
-    });
-  });
+  std::visit([&](auto is_bfloat16, auto major_x, auto major_y, auto wide) {
+    using Policy = Half<std::conditional_t<is_bfloat16, __nv_bfloat16, __half>, major_x, major_y, wide>;
+    const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
+    launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
+  }, constant(type == kBFloat16), constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4));
 }
 """
 
@@ -3899,20 +3883,20 @@ static void launch_pairs(const Workspace& at, const Packing& packing, const Pair
     launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(at.controls), at.words);
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
-  with_constant(of[0].p.tf32, [&](auto tf32) {
+  std::visit([&](auto tf32) {
     constexpr int kProducts = tf32 ? 1 : 3;
     using NT = Pairs<kNT, kProducts>;
     using TN = Pairs<kTN, kProducts>;
     if (count == 2) return launch_pairs_as<NT, TN>(of, clusters, stream);
     if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, kProducts>>(of, clusters, stream);
     of[0].p.contraction == kNT ? launch_pairs_as<NT>(of, clusters, stream) : launch_pairs_as<TN>(of, clusters, stream);
-  });
+  }, constant(of[0].p.tf32));
   for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
-    with_constants(of[u].p.x_col == 1, of[u].p.y_row == 1, [&](auto x_k_major, auto y_k_major) {
+    std::visit([&](auto x_k_major, auto y_k_major) {
       constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
       const Behind behind = {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y};
       launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, stream, behind);
-    });
+    }, constant(of[u].p.x_col == 1), constant(of[u].p.y_row == 1));
 }
 
 // An outlier of a line meets every tile on it: with too many the fallback is sooner done.

@@ -74,12 +74,13 @@ LIBRARY = {
     "initializer_list": "#include <cuda/std/initializer_list>",
     "random": "",
     "type_traits": "#include <cuda/std/type_traits>",
+    "variant": "",
     "utility": "#include <cuda/std/utility>",
     "cuda_runtime_api.h": "",
     "stdint.h": "#include <cuda/std/cstdint>",
     "stdlib.h": "#include <cuda/std/cstddef>",
 }
-LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy)\b|\bLaunch\b|\blaunch_\w+[<(]|\bwith_type\b"
+LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy|variant)\b|\bLaunch\b|\blaunch_\w+[<(]"
 
 
 def device_part(source, launching):
