@@ -662,14 +662,6 @@ namespace ptx = cuda::ptx;
 
 // ---- PTX: addresses, clusters.
 
-// For a stress test: where a warp waits, arrives, copies or commits it sleeps at random, so that orders come up that are rare else.
-__device__ inline void stress_delay() {
-#ifdef TRIL_MATMUL_STRESS
-  const uint32_t random = (uint32_t(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
-  if (random % 8 == 0) __nanosleep(random);
-#endif
-}
-
 __device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // threadIdx.x, read anew: what is derived from it in a rarely used place then takes no register elsewhere.
@@ -703,8 +695,8 @@ __device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer 
 }
 
 // The two halves of a barrier of the cluster. Relaxed: it publishes nothing. All threads of a warp come together.
-__device__ inline void cluster_arrive_relaxed() { stress_delay(); asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ inline void cluster_wait() { stress_delay(); asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // ---- PTX: hints to the compiler.
 
@@ -733,28 +725,23 @@ __device__ inline void keep(Word& value) {
 __device__ inline void barrier_init(uint64_t* barrier, uint32_t count) { ptx::mbarrier_init(barrier, count); }
 __device__ inline void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
-  stress_delay();
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
 // By a barrier's address. An arrival may be on one of any CTA of the cluster, and publishes what this thread wrote to its own CTA alone
 // (the default scope). The other one is told no more than that a stage has been read: the fence of a wider scope would cost more.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
-  stress_delay();
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
-  stress_delay();
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
 // The same, where this thread's writes, and those that it has seen, are for other CTAs of the cluster, too.
 __device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
-  stress_delay();
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_wait_in_cluster(uint32_t barrier, uint32_t parity) {
-  stress_delay();
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
                "@!done bra again;\n}" ::"r"(barrier), "r"(parity) : "memory");
 }
@@ -772,7 +759,6 @@ struct Pipeline {
 
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
-  stress_delay();
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
 }
@@ -812,26 +798,22 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
 
 // Asynchronous copies: of 16 bytes, zeros for those that do not exist; or of an element of 4 or 8, it or zeros.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
-  stress_delay();
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
 template <typename T>
 __device__ inline void cp_async_element(uint32_t to, const T* from, bool exists) {
   constexpr int kSize = sizeof(T);
-  stress_delay();
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kSize), "r"(exists ? kSize : 0) : "memory");
 }
-__device__ inline void cp_async_commit_group() { stress_delay(); asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void cp_async_wait_group() { stress_delay(); asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
+__device__ inline void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
 // Bulk copies by the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  stress_delay();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
 __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  stress_delay();
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
@@ -848,12 +830,10 @@ __device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier as those of bulk copies are.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   const int at[] = {at0, at1, at2};
-  stress_delay();
   ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
 }
 __device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   const int at[] = {at0, at1, at2};
-  stress_delay();
   ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier, 3);
 }
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
@@ -875,14 +855,12 @@ __device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::
 // Waits for the threads of one of a CTA's teams, 15 at most.
 template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
-  stress_delay();
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
 // The same; whether the condition holds in any of them.
 template <int kThreads>
 __device__ inline bool named_barrier_or(int team, bool condition) {
-  stress_delay();
   int any;
   asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
                : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(int(condition)) : "memory");
@@ -890,7 +868,6 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
 }
 
 __device__ inline int load_acquire(const int* p) {
-  stress_delay();
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
@@ -901,7 +878,6 @@ __device__ inline int load_relaxed(const int* p) {
   return value;
 }
 __device__ inline void add_release(int* p, int value) {
-  stress_delay();
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
@@ -911,7 +887,7 @@ template <int kRegisters>
 __device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 
 // Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin.
-__device__ inline void grid_dependency_wait() { stress_delay(); asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- PTX: the tensor cores.
@@ -926,10 +902,10 @@ __device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) 
   return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
 
-__device__ inline void warpgroup_arrive() { stress_delay(); asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void warpgroup_commit_batch() { stress_delay(); asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
-__device__ inline void warpgroup_wait() { stress_delay(); asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
+__device__ inline void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
 // An element type in an instruction's name, where a "C" operand of asm puts it.
 template <typename T>

@@ -1,8 +1,8 @@
 """Kernels whose warps are delayed at random compute the same bits: nothing relies on who comes first.
 
-A second build of the CUDA source defines TRIL_MATMUL_STRESS. Every wrapper of the PTX section that waits, arrives, copies or commits then
-sleeps first, or does not, as a hash of the clock, the warp and the CTA has it. So each role and each warp of it runs late at times, and
-it shows where one thread waits and others rely on that.
+In a second build of the CUDA source every wrapper of the PTX section that waits, arrives, copies or commits sleeps first, or does not, as a
+hash of the clock, the warp and the CTA has it. So each role and each warp of it runs late at times, and it shows where one thread waits and
+others rely on that.
 """
 
 import ast
@@ -14,17 +14,46 @@ import torch
 from helpers import DENSE, LOWER, SOURCE, UPPER, assert_bitwise, cuda_sections, execute, needs_cuda, poison
 from test_sizes import WAYS, computed, laid_out, tf32_setting
 
-MACRO, DELAY = "TRIL_MATMUL_STRESS", "stress_delay();"
 TIMES = 3
 
 # ---- The delayed build. ----------------------------------------------------------------------------------------------
 
 
+DELAY = """
+__device__ inline void stress_delay() {
+  const uint32_t random = (uint32_t(clock64()) ^ (threadIdx.x / 32 * 7919 + blockIdx.x * 104729)) * 2654435761u >> 20;
+  if (random % 8 == 0) __nanosleep(random);
+}
+"""
+# Instructions with which threads, or a thread and the copy engine or the tensor cores, tell each other something.
+TELLING = (
+    r"mbarrier[._](arrive|try_wait)|cp[._]async|st\.async|bar\.(sync|red)|barrier\.cluster|wait_group"
+    r"|(st|red)\.release|ld\.acquire|griddepcontrol\.wait|wgmma\.(fence|commit_group)"
+)
+WRAPPER = re.compile(r"^(__device__ inline [^\n;{]*?\b(\w+)\([^{;]*\) \{)(.*?\}$)", re.MULTILINE | re.DOTALL)
+
+
+def delayed_ptx(section):
+    """The PTX section with delays, and the names of the wrappers that have them."""
+    late = []
+
+    def delay(found):
+        begin, name, rest = found.groups()
+        if not re.search(TELLING, rest):
+            return found[0]
+        late.append(name)
+        return f"{begin} stress_delay();{rest}"
+
+    namespace = "namespace ptx = cuda::ptx;\n"
+    assert section.count(namespace) == 1, f"{SOURCE.name} no longer holds {namespace!r}"
+    return WRAPPER.sub(delay, section).replace(namespace, namespace + DELAY), late
+
+
 def delayed_source(text):
     """The file up to its extension module, with delays: the operator, which a process has once, is not defined anew."""
-    start = '_CUDA_TYPES = r"""\n'
-    assert text.count(start) == 1, f"{SOURCE.name} no longer holds {start!r}"
-    text = text.replace(start, f"{start}#define {MACRO} 1\n")
+    section = cuda_sections()["_CUDA_PTX"]
+    assert text.count(section) == 1
+    text = text.replace(section, delayed_ptx(section)[0])
     assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
     ends = [node.end_lineno for node in assigned if ast.unparse(node.targets[0]) == "_EXTENSION"]
     assert len(ends) == 1, f"{SOURCE.name} assigns _EXTENSION {len(ends)} times"
@@ -120,30 +149,15 @@ def test_delays_change_no_bit(model, delayed, monkeypatch, case):
 
 # ---- That the delays are where they belong. --------------------------------------------------------------------------
 
-# Instructions with which threads, or a thread and the copy engine, tell each other something.
-TELLING = (
-    r"mbarrier[._](arrive|try_wait)|cp[._]async|st\.async|bar\.(sync|red)|barrier\.cluster|wait_group"
-    r"|(st|red)\.release|ld\.acquire|griddepcontrol\.wait"
-)
-
-
-def wrappers(text):
-    """{name: body} of the functions of the PTX section, those of one name together."""
-    found = {}
-    for name, body in re.findall(r"^__device__ inline [^\n;{]*?\b(\w+)\([^{;]*\) \{(.*?)\}$", text, re.MULTILINE | re.DOTALL):
-        found[name] = found.get(name, "") + body
-    return found
-
-
 def test_every_wrapper_that_tells_others_something_is_delayed():
-    found = wrappers(cuda_sections()["_CUDA_PTX"])
-    telling = {name for name, body in found.items() if re.search(TELLING, body)}
-    assert len(telling) >= 15, f"only {sorted(telling)} were found"
-    late = {name for name in telling if DELAY not in found[name]}
-    assert not late, f"wrappers of the PTX section that do not begin with {DELAY} {sorted(late)}"
+    section = cuda_sections()["_CUDA_PTX"]
+    text, late = delayed_ptx(section)
+    assert len(late) >= 20 and len(late) == len(set(late)), f"only {sorted(late)} were found"
+    told = re.sub(r"//.*", "", section)
+    assert len(re.findall(rf"^[^\n]*({TELLING})", told, re.MULTILINE)) >= len(late) == text.count("stress_delay();")
 
 
 def test_the_delayed_source_has_the_extension_and_no_operator():
     room = execute(delayed_source(SOURCE.read_text()))
-    assert f"#define {MACRO} 1" in room["_CUDA_SOURCES"][0] and "_EXTENSION" in room and "tril_matmul" not in room
-    assert all(cuda_sections()[name] == room[name] for name in cuda_sections() if name != "_CUDA_TYPES")
+    assert DELAY in room["_CUDA_PTX"] and "_EXTENSION" in room and "tril_matmul" not in room
+    assert all(cuda_sections()[name] == room[name] for name in cuda_sections() if name != "_CUDA_PTX")
