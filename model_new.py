@@ -3150,11 +3150,7 @@ static CUtensorMap encode_map(const void* data, ElementType type, const OperandL
   static const auto encode = [] {   // the driver's function
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
-#if CUDART_VERSION >= 12050
     check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status));
-#else
-    check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &status));
-#endif
     if (!found) check(cudaErrorNotSupported);
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   }();
