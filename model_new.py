@@ -63,7 +63,7 @@ import torch.utils.flop_counter
 __version__ = "1.0"
 __all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "triangular_matmul", "gram", "lu_matmul"]
 __all__ += ["triangular_inverse", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
-__all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew", "get_inputs_triangular", "get_inputs_gram", "get_inputs_inverse"]
+__all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew"]
 __all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"]
 
 # ======================================================================================================================
@@ -5029,23 +5029,6 @@ def get_inputs_upper():
 def get_inputs_transposed_a():
     """A (8192, 2048) and B (8192, 4096), made as those of get_inputs, but dense."""
     return [_uniform(8192, 2048), _uniform(8192, 4096)]
-
-
-def get_inputs_triangular():
-    """As get_inputs, but the second matrix is dense."""
-    return [_uniform(4096, 4096).tril(), _uniform(4096, 4096)]
-
-
-def get_inputs_gram():
-    """A dense matrix (4096, 4096), made as those of get_inputs."""
-    return [_uniform(4096, 4096)]
-
-
-def get_inputs_inverse():
-    """Lower triangular matrices (1024, 128, 128), made as those of get_inputs, and 128 more on the diagonal: well conditioned."""
-    L = _uniform(1024, 128, 128).tril()
-    L.diagonal(dim1=-2, dim2=-1).add_(128)
-    return [L]
 
 
 def get_init_inputs():

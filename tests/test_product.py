@@ -360,14 +360,11 @@ def test_the_inputs_of_the_benchmarks(model):
         (model.get_inputs(), (LOWER, LOWER), (square, square)),
         (model.get_inputs_upper(), (UPPER, UPPER), (square, square)),
         (model.get_inputs_transposed_a(), (DENSE, DENSE), ((8192, 2048), (8192, 4096))),
-        (model.get_inputs_triangular(), (LOWER, DENSE), (square, square)),
-        (model.get_inputs_gram(), (DENSE,), (square,)),
-        (model.get_inputs_inverse(), (LOWER,), ((1024, 128, 128),)),
     ):
         for X, structure, shape in zip(inputs, structures, shapes, strict=True):
             assert tuple(X.shape) == shape and X.dtype == torch.float32 and X.device.type == device
             assert torch.equal(X, helpers.read_part(X, structure)) and (X.diagonal(dim1=-2, dim2=-1) > 0).float().mean() > 0.99
-        assert not torch.equal(inputs[0][:2048, :2048], inputs[-1][:2048, :2048]) or len(inputs) == 1
+        assert not torch.equal(inputs[0][:2048, :2048], inputs[-1][:2048, :2048])
 
 
 def test_meta_tensors_give_shape_and_dtype(model):
