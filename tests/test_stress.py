@@ -149,6 +149,7 @@ def test_delays_change_no_bit(model, delayed, monkeypatch, case):
 
 # ---- That the delays are where they belong. --------------------------------------------------------------------------
 
+
 def test_every_wrapper_that_tells_others_something_is_delayed():
     section = cuda_sections()["_CUDA_PTX"]
     text, late = delayed_ptx(section)
