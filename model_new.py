@@ -1519,9 +1519,9 @@ static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_
 
 // The greatest step of which all of an operand's batch strides are multiples. 0: there is only one.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
-  int64_t unit = 0;
-  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]);
-  return unit;
+  int64_t unit = 0, last = 0;
+  for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
+  return unit && last / unit > kMaxSize ? 1 : unit;   // a place in such steps is an int; 1 has the operand copied
 }
 
 int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
@@ -1810,6 +1810,7 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
     x[i][j] = read ? from[i * p.x_row + j * p.x_col] : T(i == j);
   }
   __syncthreads();
+  T rest = 0;   // NaN, if the column is not finite
   NO_UNROLL for (int i = 0; i < kBlock; i += 4) {
     T sum[4];
     for (int r = 0; r < 4; ++r) sum[r] = i + r == j ? 1 : 0;
@@ -1823,11 +1824,17 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
     }
     UNROLL for (int r = 0; r < 4; ++r) {
       UNROLL for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
-      sum[r] /= x[i + r][i + r];
+      sum[r] /= x[i + r][i + r], rest = fma(sum[r], T(0), rest);
     }
     __syncthreads();   // the rows have been read
     for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < j ? T(0) : sum[r];
     __syncthreads();
+  }
+  // Inf times the zeros above the diagonal is a NaN: here of the terms alone that the column has
+  NO_UNROLL for (int i = rest == 0 ? size : j; i < size; ++i) {
+    T sum = i == j;
+    NO_UNROLL for (int k = j; k < i; ++k) sum = fma(-from[i * p.x_row + k * p.x_col], x[k][j], sum);
+    x[i][j] = unit ? sum : sum / from[i * (p.x_row + p.x_col)];
   }
   T* const to = c_of<T>(p, batch) + first * p.c_row;
   for (int i = 0; i < size; ++i)
@@ -3080,6 +3087,7 @@ struct Half {
       if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
+      if (kCols == 1) named_barrier_sync<128>(kConsumerTeam + group);   // half of a small tile, whose place the tile before has used, too
       UNROLL for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
@@ -3137,6 +3145,7 @@ struct Half {
       if (own.part < 0) continue;
       const uint32_t box = word * NonFinite::kBoxes + own.part / NonFinite::kParts, rows = h.tiles.m_blocks, cols = ceil_div(h.p.n, kBlock);
       const int row = box / cols % rows, batch = box / cols / rows, begin = own.part % NonFinite::kParts * kExactRows;
+      if (batch >= h.tiles.batches) continue;   // in the last word, which happened to hold this launch's number
       exact_rows<T, !kMajorX, !kMajorY>(h.p, tile_of(h.p, kBlock, row, int(box % cols)), begin, batch, memory);
     }
   }

@@ -354,6 +354,34 @@ def test_the_models_call_the_functions(model, name, function, operands, device):
     assert_bitwise(module(*given), getattr(model, function)(*given))
 
 
+@needs_hopper
+def test_batch_strides_that_a_tensor_map_cannot_count(model):
+    """A place in a tensor map is an int of steps that all batch strides have in common: of eight elements here, and one stride is 2^31."""
+    if torch.cuda.mem_get_info()[0] < 40 * 2**30:
+        pytest.skip("less than 40 GiB of GPU memory are free")
+    N, far = 512, 2**34
+    memory = torch.empty(far + N * N + 8, dtype=torch.float16, device="cuda")
+    X = memory.as_strided((2, 2, N, N), (far, 8, N, 1))
+    for begin in (0, far):
+        memory[begin:][: N * N + 8].normal_()
+    Y = normal(2, 2, N, N, seed=1, dtype=torch.float16, device="cuda")
+    for contraction, operands in ((NN, (X, Y)), (NN, (Y, X)), (NT, (X, Y)), (TN, (X, Y))):
+        assert_product(product(*operands, contraction, LOWER), *operands, contraction, LOWER)
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("batch", [15, 17, 19, 22])
+def test_a_short_tile_behind_half_of_a_small_one(model, batch, dtype):
+    """Both write C by way of the same place of shared memory."""
+    X, Y = (normal(batch, 320, 320, seed=seed, dtype=dtype, device="cuda") for seed in (1, 2))
+    for contraction in (NN, NT, TN):
+        C = product(X, Y, contraction, LOWER)
+        assert_product(C, X, Y, contraction, LOWER)
+        for _ in range(20):
+            assert_bitwise(product(X, Y, contraction, LOWER), C)
+
+
 def test_the_inputs_of_the_benchmarks(model):
     device, square = "cuda" if helpers.HAS_CUDA else "cpu", (4096, 4096)
     for inputs, structures, shapes in (
