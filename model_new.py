@@ -4897,12 +4897,12 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     if isinstance(X, torch.Tensor) and isinstance(A, torch.Tensor) and A.dim() == 2 < X.dim():
-        # One A for a batch: one product of all its rows, and one gradient of A. By columns that takes a copy, but of vectors.
+        # One A for a batch: one product of all its rows, and one gradient of A. By columns, if copying them takes less than its gradients.
         _prepared("triangular_matmul", *operands, _NN, structure, names)  # names what is wrong with them as they are
         if not left:
             rows = triangular_matmul(A, X.flatten(0, -2), upper=upper, left=False, unitriangular=unitriangular)
             return rows.unflatten(0, X.shape[:-1])
-        if A.requires_grad or X.shape[-1] == 1:
+        if X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2]):
             return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
     if unitriangular:
         operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1
