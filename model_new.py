@@ -4420,9 +4420,11 @@ _func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad 
 _OneLevel = _private("autograd.function._SingleLevelFunction")  # an autograd.Function of the innermost of them
 _one_level = _private("_functorch.utils.enable_single_level_autograd_function")
 _forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
+_forward_mode_is_on = _private("_C._is_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
 _keys_below_autograd = _private("_C._after_autograd_keyset")
-_HAS_LEVELS = not any(part is None for part in (_OneLevel, _one_level, _forward_mode, _below_autograd, _keys_below_autograd))
+_LEVELS = (_OneLevel, _one_level, _forward_mode, _forward_mode_is_on, _below_autograd, _keys_below_autograd)
+_HAS_LEVELS = not any(part is None for part in _LEVELS)
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
 
@@ -4740,28 +4742,29 @@ def _define(function, name, schema, compute, fake):
         return definition
 
     # What torch.library registers is refused by torch.func and loses forward mode's tangents. This is, like torch's own operators, of the
-    # innermost of nested derivatives; `forward` hands the operands on to the next one, for which both modes are on again.
+    # innermost of nested derivatives; `forward` hands the operands on to the next one, in whose modes the caller was.
     overload = getattr(torch.ops.tril_matmul, name).default
 
     def forward(ctx, *inputs):
-        *inputs, keys = inputs
-        with torch.enable_grad(), _forward_mode(True), _below_autograd():
+        *inputs, keys, reverse_mode, forward_mode = inputs
+        with torch.set_grad_enabled(reverse_mode), _forward_mode(forward_mode), _below_autograd():
             output = overload.redispatch(keys & _keys_below_autograd, *inputs)
         function.setup_context(ctx, inputs, output)
         return output
 
     def backward(ctx, G):
-        return *function.backward(ctx, G), None
+        return *function.backward(ctx, G), None, None, None
 
     def jvp(ctx, *tangents):
         with _forward_mode(True):
             return function.jvp(ctx, *tangents)
 
     level = type(function.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
+    level._compiled_autograd_key = staticmethod(lambda ctx: (ctx._autograd_function_id,))  # as autograd.Function has it
 
     def derive(keys, *inputs):
         with _one_level():
-            return level.apply(*inputs, keys)
+            return level.apply(*inputs, keys, torch.is_grad_enabled(), _forward_mode_is_on())
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it replaces
@@ -4831,7 +4834,8 @@ def _plain_way(X, Y, contraction, structure):
 
 def _shortest_way(*product):
     """The product of tensors that fit each other, whatever they are."""
-    return (_plain_way(*product) or functools.partial(_operator, "product"))(*product)
+    plain_way = None if torch.compiler.is_compiling() else _plain_way(*product)  # compiled autograd comes here
+    return (plain_way or functools.partial(_operator, "product"))(*product)
 
 
 def _call(function, A, B, contraction, structure, names=("A", "B")):
@@ -4896,7 +4900,7 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     mask = _TRIU if upper else _TRIL
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
-    if isinstance(X, torch.Tensor) and isinstance(A, torch.Tensor) and A.dim() == 2 < X.dim():
+    if all(type(T) in (torch.Tensor, torch.nn.Parameter) for T in (A, X)) and A.dim() == 2 < X.dim():  # of no subclass: DTensor's shards
         # One A for a batch: one product of all its rows, and one gradient of A. By columns, if copying them takes less than its gradients.
         _prepared("triangular_matmul", *operands, _NN, structure, names)  # names what is wrong with them as they are
         if not left:

@@ -10,6 +10,7 @@ import glob
 import os
 import platform
 import signal
+import subprocess
 import tempfile
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -89,8 +90,8 @@ def restrict_files():
     rights = sum(1 << bit for bit in bits)
     scope = (ctypes.c_uint64 * 3)(rights, 0, 2)
     rules = LIBC.syscall(444, scope, 24 if version >= 6 else 16 if version >= 4 else 8, 0)
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    usual = {"TORCH_EXTENSIONS_DIR": f"{caches}/torch_extensions", "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")  # torch takes an empty one as the current folder
+    usual = {"TORCH_EXTENSIONS_DIR": os.path.join(caches, "torch_extensions"), "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
     usual |= {"TRITON_CACHE_DIR": "~/.triton", "CUDA_CACHE_PATH": "~/.nv"}
     folders = [os.environ.get(name, home(path)) for name, path in usual.items()]
     for folder in folders:
@@ -125,16 +126,25 @@ def guard(judge, others, room):
     return {"capabilities": bool(dropped), "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), beyond)}
 
 
+def remove(room):
+    """A folder that a stranger has filled: deeper than Python's own would go, or closed."""
+    for tidy in (["chmod", "-R", "u+rwx", room], ["rm", "-rf", room]):
+        subprocess.run(tidy, stderr=subprocess.DEVNULL)
+
+
 def end_groups():
-    """Ends the process groups that standard input names, as soon as nobody can write there any more: who told of them has ended."""
+    """Ends the process groups that standard input names, as soon as nobody can write there any more: who told of them has ended. And
+    removes their temporary folders."""
     LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: what it runs as could otherwise write code into it, where there is no Landlock
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with open(0, "rb") as told:
-        groups = told.read().split()
-    for group in groups:
+        groups = [line.split(b" ", 1) for line in told.read().splitlines()]
+    for group, _ in groups:
         with contextlib.suppress(OSError):
             os.killpg(int(group), signal.SIGKILL)
+    for _, room in groups:
+        remove(room)
 
 
 if __name__ == "__main__":

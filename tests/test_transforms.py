@@ -133,3 +133,46 @@ def test_derivatives_of_what_is_exported(model, function, matrices):
     exported = torch.export.export(Module(), tuple(matrices)).module()
     for name in ("jvp", "grad"):
         torch.testing.assert_close(TRANSFORMS[name](exported, *matrices), TRANSFORMS[name](reference, *matrices))
+
+
+@pytest.mark.parametrize("outer", ["grad", "jvp", "reverse"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_grad_inside_of_a_derivative(model, function, outer, matrices):
+    """What is computed there is a constant for every level around it."""
+
+    def derivative(f):
+        def constant_too(A):
+            with torch.no_grad():
+                C = f(A, A)
+            return (A @ C).sum()
+
+        def first(A):
+            return grad(constant_too)(A).sum()
+
+        A, B = matrices
+        if outer == "reverse":
+            A = A.clone().requires_grad_()
+            total = first(A)
+            return torch.autograd.grad(total, A, allow_unused=True)[0] if total.requires_grad else None
+        return grad(first)(A) if outer == "grad" else jvp(first, (A,), (B,))[1]
+
+    of, reference = FUNCTIONS[function]
+    mine, its = derivative(of(model)), derivative(reference)
+    assert (mine is None) == (its is None)
+    if its is not None:
+        torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("function", ["product", "dense", "inverse"])
+def test_compiled_autograd(model, function, fullgraph, matrices):
+    from torch._dynamo import compiled_autograd
+
+    gradients = []
+    for f in (FUNCTIONS[function][0](model), FUNCTIONS[function][1]):
+        A, B = (T.clone().requires_grad_() for T in matrices)
+        C = f(A, B)
+        with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=fullgraph)):
+            C.square().sum().backward()
+        gradients.append((A.grad, B.grad))
+    torch.testing.assert_close(*gradients)
