@@ -46,7 +46,7 @@ from judge.guard import LEFT_OPEN, LIBC, guard, remove
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
-GUARD = guard(CHILD["judge"], CHILD["others"], CHILD["room"]) if CHILD else {}
+GUARD = guard(CHILD["judge"], CHILD["others"], CHILD["folder"]) if CHILD else {}
 
 warnings.filterwarnings("ignore", message=".*(NumPy|deterministic)")  # torch's: it is not needed, and that is wanted, see Child.prepare
 import torch  # noqa: E402
@@ -298,10 +298,10 @@ class Contender(contextlib.ExitStack):
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
         self.files = {name: self.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
         self.heard = dict.fromkeys(self.files, 0)  # bytes
-        room = tempfile.mkdtemp(prefix="check-")
-        self.callback(remove, room)
+        folder = tempfile.mkdtemp(prefix="check-")
+        self.callback(remove, folder)
         self.channel, other = map(self.enter_context, socket.socketpair())
-        spec = {"judge": os.getpid(), "others": others, "room": room, "channel": other.fileno()}
+        spec = {"judge": os.getpid(), "others": others, "folder": folder, "channel": other.fileno()}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
@@ -309,7 +309,7 @@ class Contender(contextlib.ExitStack):
         self.callback(self.wait, LOADING)  # a driver may hold it
         self.callback(self.send, signal.SIGKILL)
         if warden:
-            os.write(warden, b"%d %s\n" % (self.process.pid, os.fsencode(room)))
+            os.write(warden, b"%d %s\n" % (self.process.pid, os.fsencode(folder)))
         other.close()
 
     def send(self, number):

@@ -4418,12 +4418,12 @@ _dispatch_keys = _private("_C._dispatch_keys")
 _dispatch_modes = _private("_C._len_torch_dispatch_stack")
 _func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad and jvp, around a call
 _OneLevel = _private("autograd.function._SingleLevelFunction")  # an autograd.Function of the innermost of them
-_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
-_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
+_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
+_set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _forward_mode_is_on = _private("_C._is_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
 _keys_below_autograd = _private("_C._after_autograd_keyset")
-_LEVELS = (_OneLevel, _one_level, _forward_mode, _forward_mode_is_on, _below_autograd, _keys_below_autograd)
+_LEVELS = (_OneLevel, _allow_one_level, _set_forward_mode, _forward_mode_is_on, _below_autograd, _keys_below_autograd)
 _HAS_LEVELS = not any(part is None for part in _LEVELS)
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
@@ -4448,6 +4448,10 @@ def _masks(structure, contraction=_NN):
 
 _DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _TRIU))
 _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+def _is_no_subclass(T):
+    return type(T) in (torch.Tensor, torch.nn.Parameter)
 
 
 def _check_flags(function, **flags):
@@ -4541,6 +4545,8 @@ _CUTS = (lambda T, out=None: T, torch.tril, torch.triu, lambda T, out=None: T.tr
 
 def _cut(T, mask):
     """T with zeros outside of its mask; what a batch repeats is not copied for each of it."""
+    if 0 not in T.stride()[:-2]:
+        return _CUTS[mask](T)
     once = T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]
     return _CUTS[mask](once).expand(T.shape)
 
@@ -4732,13 +4738,16 @@ def _operator(name, *inputs):
     return getattr(torch.ops.tril_matmul, name)(*inputs)
 
 
-def _define(function, name, schema, compute, fake):
-    """Defines an operator: what computes it, the shape of its result, and its derivatives, reverse and forward, of every order."""
+_product_op, _inverse_op = functools.partial(_operator, "product"), functools.partial(_operator, "inverse")
+
+
+def _define(rules, name, schema, compute, fake):
+    """Defines an operator: what computes it, the shape of its result, and its derivatives by these rules, in both modes, of every order."""
     definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     definition.register_fake(fake)
     definition.register_vmap(functools.partial(_map, functools.partial(_operator, name)))
-    definition.register_autograd(function.backward, setup_context=function.setup_context)
     if not _HAS_LEVELS:
+        definition.register_autograd(rules.backward, setup_context=rules.setup_context)
         return definition
 
     # What torch.library registers is refused by torch.func and loses forward mode's tangents. This is, like torch's own operators, of the
@@ -4747,23 +4756,23 @@ def _define(function, name, schema, compute, fake):
 
     def forward(ctx, *inputs):
         *inputs, keys, reverse_mode, forward_mode = inputs
-        with torch.set_grad_enabled(reverse_mode), _forward_mode(forward_mode), _below_autograd():
+        with torch.set_grad_enabled(reverse_mode), _set_forward_mode(forward_mode), _below_autograd():
             output = overload.redispatch(keys & _keys_below_autograd, *inputs)
-        function.setup_context(ctx, inputs, output)
+        rules.setup_context(ctx, inputs, output)
         return output
 
     def backward(ctx, G):
-        return *function.backward(ctx, G), None, None, None
+        return *rules.backward(ctx, G), None, None, None
 
     def jvp(ctx, *tangents):
-        with _forward_mode(True):
-            return function.jvp(ctx, *tangents)
+        with _set_forward_mode(True):
+            return rules.jvp(ctx, *tangents)
 
-    level = type(function.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
+    level = type(rules.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
     level._compiled_autograd_key = staticmethod(lambda ctx: (ctx._autograd_function_id,))  # as autograd.Function has it
 
     def derive(keys, *inputs):
-        with _one_level():
+        with _allow_one_level():
             return level.apply(*inputs, keys, torch.is_grad_enabled(), _forward_mode_is_on())
 
     with warnings.catch_warnings():
@@ -4821,6 +4830,8 @@ for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes,
 def _plain_way(X, Y, contraction, structure):
     """What computes the product of tensors at which nothing looks but autograd, None for others; on a GPU with kernels also for those that
     do not fit each other."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a graph holds the operator, no function of Python's
+        return None
     if _has_kernels(X):
         plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
     else:
@@ -4834,18 +4845,16 @@ def _plain_way(X, Y, contraction, structure):
 
 def _shortest_way(*product):
     """The product of tensors that fit each other, whatever they are."""
-    plain_way = None if torch.compiler.is_compiling() else _plain_way(*product)  # compiled autograd comes here
-    return (plain_way or functools.partial(_operator, "product"))(*product)
+    return (_plain_way(*product) or _product_op)(*product)
 
 
 def _call(function, A, B, contraction, structure, names=("A", "B")):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # a graph holds the operator, no function of Python's
-    on_gpu = not traced and isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor) and _has_kernels(A)
+    on_gpu = isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor) and _has_kernels(A)
     way = _plain_way(A, B, contraction, structure) if on_gpu else None  # which checks them, too
     if way is None:
         A, B = _prepared(function, A, B, contraction, structure, names)
-        way = functools.partial(_operator, "product") if traced else _shortest_way
+        way = _shortest_way
     return way(A, B, contraction, structure)
 
 
@@ -4900,9 +4909,9 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     mask = _TRIU if upper else _TRIL
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
-    if all(type(T) in (torch.Tensor, torch.nn.Parameter) for T in (A, X)) and A.dim() == 2 < X.dim():  # of no subclass: DTensor's shards
+    if _is_no_subclass(A) and _is_no_subclass(X) and A.dim() == 2 < X.dim():  # shards of a DTensor may stand in the way
         # One A for a batch: one product of all its rows, and one gradient of A. By columns, if copying them takes less than its gradients.
-        _prepared("triangular_matmul", *operands, _NN, structure, names)  # names what is wrong with them as they are
+        X = _prepared("triangular_matmul", *operands, _NN, structure, names)[1 if left else 0]  # says what is wrong with them as they are
         if not left:
             rows = triangular_matmul(A, X.flatten(0, -2), upper=upper, left=False, unitriangular=unitriangular)
             return rows.unflatten(0, X.shape[:-1])
@@ -4946,7 +4955,7 @@ def triangular_inverse(L, *, unitriangular=False):
     """
     _check_flags("triangular_inverse", unitriangular=unitriangular)
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"), autocast=False)
-    return _operator("inverse", L, unitriangular)
+    return _inverse_op(L, unitriangular)
 
 
 def explain(A, B, problem="lower"):
@@ -4968,7 +4977,7 @@ def explain(A, B, problem="lower"):
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
     contraction, structure = _PROBLEMS[problem]
     for name, T in (("A", A), ("B", B)):
-        if isinstance(T, torch.Tensor) and type(T) not in (torch.Tensor, torch.nn.Parameter):
+        if isinstance(T, torch.Tensor) and not _is_no_subclass(T):
             raise TypeError(f"explain: {name} must be a torch.Tensor, and of no subclass, but is {type(T).__name__}")
     if problem == "gram" and A is not B:
         raise ValueError("explain: A and B must be one matrix where problem is 'gram', but are two")

@@ -110,9 +110,9 @@ def restrict_files():
     return version if restricted else 0
 
 
-def guard(judge, others, room):
-    """Gives up what no solution needs; `room` is its temporary folder. Says what the system has of it."""
-    os.environ["TMPDIR"] = tempfile.tempdir = room
+def guard(judge, others, folder):
+    """Gives up what no solution needs; it may fill `folder`, as its temporary one. Says what the system has of it."""
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
     if os.getppid() != judge:  # it is gone already
         os._exit(0)
@@ -126,10 +126,11 @@ def guard(judge, others, room):
     return {"capabilities": bool(dropped), "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), beyond)}
 
 
-def remove(room):
+def remove(folder):
     """A folder that a stranger has filled: deeper than Python's own would go, or closed."""
-    for tidy in (["chmod", "-R", "u+rwx", room], ["rm", "-rf", room]):
-        subprocess.run(tidy, stderr=subprocess.DEVNULL)
+    if os.path.isdir(folder):
+        for tidy in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
+            subprocess.run(tidy, stderr=subprocess.DEVNULL)
 
 
 def end_groups():
@@ -143,8 +144,8 @@ def end_groups():
     for group, _ in groups:
         with contextlib.suppress(OSError):
             os.killpg(int(group), signal.SIGKILL)
-    for _, room in groups:
-        remove(room)
+    for _, folder in groups:
+        remove(folder)
 
 
 if __name__ == "__main__":
