@@ -149,7 +149,7 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
 // Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: where all tiles are at work at
-// once this takes no longer. What stands opposite is summed in the same order.
+// once this takes no longer, but for large ones in place of a half in small ones. What stands opposite is summed in the same order.
 bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
 
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
@@ -334,10 +334,12 @@ struct TileOrder {
       const uint32_t group = triangle_root(place);
       return in_group(int(group), int(place - group * (group + 1) / 2));   // in 32 bits, which take half as many instructions
     }
-    if (masked() || c_lower) return other_at(place);
-    const uint32_t width = band * cols, first = uint32_t(place) / width * band, in_band = uint32_t(place) % width;
-    const uint32_t height = min(band, rows - int(first));
-    return {int(first + in_band % height), int(in_band / height)};
+    if (c_lower || both_masked()) return other_at(place);
+    const uint32_t width = !masked() ? band * cols : by_rows() ? cols : rows;
+    const uint32_t group = uint32_t(place) / width, in = uint32_t(place) % width;
+    if (masked()) return by_rows() ? Place{along(int(group)), int(in)} : Place{int(in), along(int(group))};
+    const uint32_t first = group * band, height = min(band, rows - int(first));
+    return {int(first + in % height), int(in / height)};
   }
   // edge: in elements. depth: of all k.
   __device__ Tile tile(const Place& at, int edge, int depth) const {
@@ -345,13 +347,16 @@ struct TileOrder {
   }
 
  private:
+  __device__ int along(int group) const {   // the row or the column of a group, of one triangular operand
+    return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group;
+  }
   __device__ __noinline__ Place in_other_group(int group, int at) const {
-    const int along = (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group;   // the row or the column of one triangular operand
     if (both_masked()) {   // from the corner at the end of both, or at the begin
       const int i = at <= group ? group : at - group - 1, j = at <= group ? at : group;
       return x == kUpToLine ? Place{rows - 1 - i, rows - 1 - j} : Place{i, j};
     }
-    return by_rows() ? Place{along, at} : Place{c_lower ? along + at : at, along};
+    const int line = along(group);
+    return by_rows() ? Place{line, at} : Place{c_lower ? line + at : at, line};
   }
   __device__ __noinline__ Place other_at(int place) const {
     if (!masked() || (c_lower && !falls())) {   // C lower, anti-diagonals or groups that rise
@@ -362,12 +367,8 @@ struct TileOrder {
       const int all = int(count()), group = rows - 1 - triangle_root(all - 1 - place);
       return in_group(group, int(place - all + triangle(rows - group)));
     }
-    if (both_masked()) {
-      const int group = square_root(place);
-      return in_group(group, place - group * group);
-    }
-    const int width = by_rows() ? cols : rows;
-    return in_group(place / width, place % width);
+    const int group = square_root(place);
+    return in_group(group, place - group * group);
   }
 };
 
@@ -619,18 +620,18 @@ struct HalfPlan {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
     const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256);
     const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
-    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 22 where all SMs want the L2
+    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 14 where all SMs want the L2
     const int64_t time_of_large = 20 * (large / pairs) + (large % pairs == 0 ? 0 : 2 * (large % pairs) <= pairs ? 12 : 20);
-    const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 22 * small / sms);
-    const bool wide = splits == 1 && (is_masked(p) ? 4 * small > 7 * sms : time_of_large < time_of_small);
+    const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 14 * small / sms);
+    const bool wide = splits == 1 && (is_masked(p) ? 5 * small > 11 * sms : time_of_large < time_of_small);
     tiles = Tiles::of(p, wide ? 4 : 2);
     tiles.splits = splits, ctas = wide ? 2 : splits;
     const int64_t all = wide ? large : small, at_once = sms / ctas, left = all % at_once;
     int64_t halved = 0;
-    if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do; of small ones 1.4 times
-      const int64_t besides = wide ? 0 : 4, most = wide ? 6 : 7;   // besides: what a small tile takes besides its k-blocks, in such
+    if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do
+      const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides its k-blocks, in such
       int64_t work = p.batches * tiles.work() + all * besides;
-      for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > most * work; ++group) {
+      for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > 6 * work; ++group) {
         const int64_t found = p.batches * tiles.tiles_of(group);
         halved += found, work += found * (tiles.length(group) + besides) / 2;   // two halves take half as long again
       }
@@ -999,14 +1000,16 @@ __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int
   const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kBlockMN, column_major ? p.m - row : p.n - col);
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
-  if (length == kBlockMN && stride == 1 && line_stride % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
-    NO_UNROLL for (int e = from * kBlockMN + thread * kVector; e < lines * kBlockMN; e += threads * kVector) {
-      uint4* const at = reinterpret_cast<uint4*>(c + e / kBlockMN * line_stride + e % kBlockMN);
-      if constexpr (kStreaming)
-        __stcs(at, uint4());
-      else
-        *at = uint4();
-    }
+  if (stride == 1 && (line_stride | length) % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
+    constexpr int kInLine = kBlockMN / kVector;
+    NO_UNROLL for (int at = thread % kInLine * kVector; at < length; at += threads * kVector)
+      NO_UNROLL for (int line = from + thread / kInLine; line < lines; line += max(1, threads / kInLine)) {
+        uint4* const to = reinterpret_cast<uint4*>(c + line * line_stride + at);
+        if constexpr (kStreaming)
+          __stcs(to, uint4());
+        else
+          *to = uint4();
+      }
   } else {
     NO_UNROLL for (int e = from * kBlockMN + thread; e < lines * kBlockMN; e += threads)
       if (e % kBlockMN < length) c[e / kBlockMN * line_stride + e % kBlockMN * stride] = T();
@@ -2639,7 +2642,8 @@ struct TileQueue {
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
 //   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
-//   prepare, has_work, is_left_out, operands_of, load, compute, finish, own_role, result
+//   operands_of       what its producer keeps of a tile, for load
+//   prepare, has_work, is_left_out, load, compute, finish, own_role, result
 template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory own;
@@ -2654,10 +2658,6 @@ struct KBlock {
   int place;          // in the tile
   bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
   int round;          // the place in the queue of the tile after this one
-};
-
-struct OperandsAt {   // what a policy's producer keeps of a tile's operands
-  int x, y;
 };
 
 // ---- Skeleton: tiles.
@@ -2680,7 +2680,6 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
 // A thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
-  if (!has_queue<Policy>(h)) return;
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
@@ -2720,11 +2719,13 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
     const KRange range = h.tiles.k_range(tile, rank);
     const int count = range.end - range.begin;
-    const OperandsAt operands = Policy::operands_of(h, shared, tile);
+    const auto operands = Policy::operands_of(h, shared, tile);
+    const int ask_at = has_queue<Policy>(h) ? max(0, count - Policy::kAskedAhead) : -1;
+    int k = h.tiles.k_block(range, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
-      const int k = h.tiles.k_block(range, i);
       Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
-      if (i == max(0, count - Policy::kAskedAhead)) ask_for_tile<Policy>(h, shared, round, rank);
+      if (i == ask_at) ask_for_tile<Policy>(h, shared, round, rank);
+      if (++k == range.end) k = range.begin;
     }
   }
 }
@@ -2994,30 +2995,50 @@ struct Half {
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
-  static __device__ OperandsAt operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {   // the third coordinate of their maps
-    return {int(batch_offset(h.p, h.x_batch, tile.batch)), int(batch_offset(h.p, h.y_batch, tile.batch))};
+
+  // What the producer keeps of a tile. All that can be is found beforehand: one thread asks for all boxes, some six cycles an instruction,
+  // and small tiles are sooner multiplied than a hundred of those are executed.
+  struct Line {
+    int at;              // the first of a box
+    int begin, length;   // k-blocks that these lines have
+  };
+  static constexpr int kBoxesY = kBlocksN / kCtas;   // that a CTA asks for, of a whole tile
+  struct Operands {
+    Line x[kBlocksM], y[kBoxesY];
+    int x_batch, y_batch;         // the third coordinate of their maps
+    int x_diagonal, y_diagonal;   // the first k-blocks that are masked
+  };
+  static __device__ Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
+    const int rank = kWide ? block_rank_in_cluster() : 0;
+    auto line = [&](Operand operand, int block) {
+      const Side side = side_of(operand, h.p);
+      return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.k_blocks};
+    };
+    Operands of;
+    UNROLL for (int u = 0; u < kBlocksM; ++u) of.x[u] = line(kX, tile.row + rank * kBlocksM + u);
+    UNROLL for (int u = 0; u < kBoxesY; ++u) of.y[u] = line(kY, tile.col + kCtas * u + rank);
+    of.x_batch = int(batch_offset(h.p, h.x_batch, tile.batch)), of.y_batch = int(batch_offset(h.p, h.y_batch, tile.batch));
+    of.x_diagonal = h.p.x_triangular ? tile.row : h.tiles.k_blocks, of.y_diagonal = h.p.y_triangular ? tile.col : h.tiles.k_blocks;
+    return of;
   }
 
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
-                              const KBlock& k_block, const OperandsAt& operands) {
-    const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
-    const int k = k_block.k, row = tile.row + (kWide ? rank * kBlocksM : 0);
+                              const KBlock& k_block, const Operands& of) {
+    const int k = k_block.k;
+    const bool masked = uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols);
     auto& stage = shared.own.stage[at.stage];
-    uint64_t* const barrier = &(h.tiles.is_masked(tile, k) ? shared.own.landed : shared.full)[at.stage];
+    uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
+    auto fetch = [&](auto* copy, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
+      const int depth = (uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.k_blocks) * kBlock;
+      copy(stage[place], map, lines_first ? line.at : depth, lines_first ? depth : line.at, batch, barrier);
+    };
     barrier_wait(&shared.empty[at.stage], at.parity);
     barrier_arrive_expect_tx(barrier, (kBlocksM + tile.cols) * kOperandBytes);
-    UNROLL for (int u = 0; u < kBlocksM; ++u) {
-      const int line = (row + u) * kBlock, depth = (on_side(x_side, row + u, k) ? k : h.tiles.k_blocks) * kBlock;
-      tma_load(stage[u], h.x, kMajorX ? line : depth, kMajorX ? depth : line, operands.x, barrier);
-    }
-    UNROLL for (int u = 0; u < kBlocksN; u += kCtas)
-      if (u < tile.cols) {
-        const int block = u + (kWide ? rank : 0);
-        const int line = (tile.col + block) * kBlock, depth = (on_side(y_side, tile.col + block, k) ? k : h.tiles.k_blocks) * kBlock;
-        auto* const copy = kWide ? tma_load_multicast : tma_load;
-        copy(stage[kBlocksM + block], h.y, kMajorY ? line : depth, kMajorY ? depth : line, operands.y, barrier);
-      }
+    UNROLL for (int u = 0; u < kBlocksM; ++u) fetch(tma_load, u, h.x, kMajorX, of.x[u], of.x_batch);
+    UNROLL for (int u = 0; u < kBoxesY; ++u)
+      if (kCtas * u < tile.cols)
+        fetch(kWide ? tma_load_multicast : tma_load, kBlocksM + kCtas * u + (kWide ? rank : 0), h.y, kMajorY, of.y[u], of.y_batch);
     at.advance();
   }
 
@@ -3056,7 +3077,8 @@ struct Half {
   template <int kCols>
   static __device__ void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
-    const uint32_t base = shared_address(&shared);
+    uint32_t base = shared_address(&shared);
+    keep(base);   // or it would be found anew for each k-block
     const KRange range = h.tiles.k_range(tile, rank);
     float sum[32 * kCols] = {};
     UNROLL for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
@@ -3067,8 +3089,8 @@ struct Half {
     };
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
     NO_UNROLL for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
-      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       const uint64_t of_x = block(group), of_y = block(kBlocksM);
+      barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       warpgroup_arrive();
       issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
       warpgroup_commit_batch();
@@ -3533,13 +3555,16 @@ struct Pairs {
   static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
   static constexpr bool kStreaming = true;
 
+  struct Operands {
+    int x, y;   // the first blocks of the tile's matrices
+  };
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
     BlockHead head[kStages][2];
     int flags[kStages];   // of a k-block, with the stage of the first half of Y
     uint32_t wide[4];     // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
     ClusterTile tile;     // the producer's, which has few registers
-    OperandsAt first;     // the first blocks of the tile's matrices
+    Operands first;
   };
 
   // If the only product needs the fallback there is nothing to do.
@@ -3551,7 +3576,7 @@ struct Pairs {
   static __device__ bool is_left_out(const PairsProduct& h, int number) {
     return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
   }
-  static __device__ OperandsAt operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
+  static __device__ Operands operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
     shared.own.tile = tile;
     shared.own.first = {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
     return {};
@@ -3574,7 +3599,7 @@ struct Pairs {
   }
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
-                              const KBlock& k_block, const OperandsAt&) {
+                              const KBlock& k_block, const Operands&) {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
@@ -3693,7 +3718,8 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 
 bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
   const int64_t small = ceil_div(p.m, 128), large = ceil_div(p.m, 256);
-  return (type == kFloat16 || type == kBFloat16) && (p.batches * small * small <= gpu.sms || p.batches * large * large <= gpu.sms / 2);
+  if (type != kFloat16 && type != kBFloat16) return false;
+  return p.batches * small * small <= gpu.sms || (p.batches * triangle(small) > gpu.sms && p.batches * large * large <= gpu.sms / 2);
 }
 
 void launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
@@ -3920,7 +3946,7 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
   if (p.k <= 256) return is_lower(p) || order.count() * p.batches <= 2 * gpu.sms;
   const int64_t work = order.work(p.k, kBlock) * p.batches / gpu.sms;   // of an SM
-  return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 350 : 640);
+  return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 300 : 640);
 }
 
 // Whether float32 tiles are too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still.

@@ -299,19 +299,20 @@ def test_small_tiles(run, contraction, structure, late):
 @EVERY_MEMBER
 def test_large_tiles(run, contraction, structure, late):
     """Pairs of CTAs: all tiles of three products for one cluster, whose places in the queue are used again."""
+    lines = 257 if structure else 385  # of fewer, small tiles are the faster ones
     for x_by_rows, y_by_rows in LAYOUTS[1 - late :: 2] if structure == LOWER else LAYOUTS[:1]:
-        said = run(contraction, structure, (257,) * 3, batches=3, late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows)
+        said = run(contraction, structure, (lines, lines, 257), batches=3, late=late, x_by_rows=x_by_rows, y_by_rows=y_by_rows)
         assert "2 CTAs a cluster, tiles of 256" in said and "1 clusters" in said
 
 
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_halved_tiles(run, contraction):
     """Of a triangle, with a right half that is empty, large and small tiles, and of dense products."""
-    said = run(contraction, LOWER, (641,) * 3, late=1, sms=10)
+    said = run(contraction, LOWER, (897,) * 3, late=1, sms=14)
     assert "tiles of 256, 1 in halves" in said
     said = run(contraction, LOWER, (641,) * 3, late=1, sms=30)
-    assert "tiles of 128, 6 in halves" in said
-    assert "tiles of 256, 1 in halves" in run(contraction, DENSE, (300, 300, 100), sms=6)
+    assert "tiles of 128, 10 in halves" in said
+    assert "tiles of 256, 1 in halves" in run(contraction, DENSE, (396, 396, 100), sms=6)
     assert "tiles of 128, 2 in halves" in run(contraction, DENSE, (70, 150, 518), sms=132)
 
 
@@ -362,7 +363,7 @@ def test_large_tiles_of_every_mask(run, contraction, structure):
     """One cluster takes them all: of a symmetric C some write an odd number of boxes, and the next one finds two places in turn."""
     number = list(MASKED.values()).index((contraction, structure))
     x_by_rows, y_by_rows = LAYOUTS[(number + 2) % 4]
-    sizes = sizes_for(structure, LARGE + 1, BLOCK + 1)
+    sizes = sizes_for(structure, LARGE + (LARGE // 2 if not any(masks(structure)[:2]) else 0) + 1, BLOCK + 1)
     said = run(contraction, structure, sizes, batches=3, late=number % 2, x_by_rows=x_by_rows, y_by_rows=y_by_rows)
     assert "2 CTAs a cluster, tiles of 256" in said
 
@@ -370,10 +371,10 @@ def test_large_tiles_of_every_mask(run, contraction, structure):
 @pytest.mark.parametrize(
     ("name", "sms", "N", "R"),
     [
-        ("L X", 6, 2 * LARGE + LARGE // 2 + 2, LARGE // 2 + 2),
-        ("L U", 8, LARGE + LARGE // 2 + 2, 0),
-        ("X X^T", 4, LARGE + 1, BLOCK + 1),
-        ("L L^T", 10, 2 * LARGE + LARGE // 2 + 2, 0),
+        ("L X", 10, 3 * LARGE - 6, 2 * LARGE - 6),
+        ("L U", 16, 2 * LARGE + LARGE // 2 + 2, 0),
+        ("X X^T", 4, LARGE + LARGE // 2 + 1, BLOCK + 1),
+        ("L L^T", 14, 3 * LARGE + LARGE // 2 + 2, 0),
     ],
 )
 def test_halved_tiles_of_other_masks(run, name, sms, N, R):
