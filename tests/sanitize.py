@@ -124,7 +124,7 @@ HALF_SHARED = (2000, 100, 136)  # K, M, N: two CTAs share the k of each; so they
 HALF_LONG = (4100, 100, 136)  # four share it
 HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which CTAs compute two or three; their pipelines go round meanwhile
 HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
-HALF_BATCHES_FREE = 100  # a free side beside the latter
+HALF_OTHERS = (385, 100, 80)  # N, a free side, and a batch of OTHERS: tiles of 256 x 256
 HALF_LARGE = 3329  # tiles of 256 x 256, the first ones halved, one row in the last ones
 MMA_SIZES = (136, 200)  # tiles shared by clusters, with an edge that no block divides
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
@@ -276,7 +276,7 @@ def half_batches(torch, module):
         assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY if member[1] != UPPER)
         X[1, N - 1, N - 1] = float("inf")
         assert not finite(torch, module, X, Y, NN, LOWER)
-    assert all(others(torch, module, N + 128, HALF_BATCHES_FREE, torch.float16, batch))
+    assert all(others(torch, module, *HALF_OTHERS[:2], torch.float16, HALF_OTHERS[2]))
 
 
 def half_large(torch, module):

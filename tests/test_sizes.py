@@ -499,5 +499,4 @@ def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
     assert plans([*single, *batches, *shared]) == expected
     batch, N = sanitize.HALF_MANY
     assert batch * math.comb(-(-N // SMALL) + 1, 2) > 132, "each CTA has one tile"
-    batch, N = sanitize.HALF_BATCHES[-1]
-    assert others(200, 150) == {(1, SMALL)} and others(N + SMALL, sanitize.HALF_BATCHES_FREE, batch) == {(1, LARGE)}
+    assert others(200, 150) == {(1, SMALL)} and others(*sanitize.HALF_OTHERS) == {(1, LARGE)}
