@@ -7,7 +7,7 @@ ratio, or `WRONG: ...`.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
-    python check.py --size 256 --no-timing              a few seconds on a small machine
+    python check.py --size 256 --no-timing              half a minute on a small machine
 
 Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (bad option, no such file or GPU, not enough memory, a
 reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.

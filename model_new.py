@@ -148,8 +148,8 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 // Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product, or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
-// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: where all tiles are at work at
-// once this takes no longer, but for large ones in place of a half in small ones. What stands opposite is summed in the same order.
+// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: this takes no longer where all
+// its small tiles are at work at once, or its large ones, and a half's small ones are not. What stands opposite is summed in the same order.
 bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
 
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
@@ -323,7 +323,7 @@ struct TileOrder {
   struct Place {
     int i, j;
   };
-  // By group and place in it, where groups are. What is not tril_matmul's is a function of its own, whose instructions are rarely read.
+  // By group and place in it, where groups are. Rarer orders are functions of their own, whose instructions are seldom read.
   __device__ Place in_group(int group, int at) const {
     if (c_lower && both_masked())
       return {x == kFromLine ? group : at + rows - 1 - group, y == kUpToLine ? rows - 1 - group : at};
@@ -620,7 +620,7 @@ struct HalfPlan {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
     const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256);
     const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
-    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 14 where all SMs want the L2
+    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 14 / sms if that is more
     const int64_t time_of_large = 20 * (large / pairs) + (large % pairs == 0 ? 0 : 2 * (large % pairs) <= pairs ? 12 : 20);
     const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 14 * small / sms);
     const bool wide = splits == 1 && (is_masked(p) ? 5 * small > 11 * sms : time_of_large < time_of_small);
@@ -2640,9 +2640,10 @@ struct TileQueue {
 //   Memory            the stages, and what else of shared memory is its own
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
-//   kConsumerRegisters, kAskedAhead   the latter: k-blocks of a tile that are left when the next one is asked for
+//   kConsumerRegisters, kAskedAhead   the latter: behind which k-block of a tile, from its end, the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
 //   operands_of       what its producer keeps of a tile, for load
+//   kStreaming        whether zeros are to drive nothing out of the L2 cache
 //   prepare, has_work, is_left_out, load, compute, finish, own_role, result
 template <typename Policy>
 struct SharedMemory {
@@ -2997,10 +2998,10 @@ struct Half {
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
 
   // What the producer keeps of a tile. All that can be is found beforehand: one thread asks for all boxes, some six cycles an instruction,
-  // and small tiles are sooner multiplied than a hundred of those are executed.
+  // and a small tile's k-block is sooner multiplied than a hundred of those are executed.
   struct Line {
     int at;              // the first of a box
-    int begin, length;   // k-blocks that these lines have
+    int begin, length;   // of the k-blocks that these lines have; the length may go beyond the last one
   };
   static constexpr int kBoxesY = kBlocksN / kCtas;   // that a CTA asks for, of a whole tile
   struct Operands {

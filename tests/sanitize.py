@@ -118,11 +118,11 @@ COPIED = {  # for a tool: what becomes of what, besides
 }
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
-# Of half precision, by what its Plan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
+# Of half precision, by what its HalfPlan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
 HALF_SIZE = 136  # tiles of 128 x 128, of triangles in halves, a CTA each
 HALF_SHARED = (2000, 100, 136)  # K, M, N: two CTAs share the k of each; so they do where K x K is a triangle
 HALF_LONG = (4100, 100, 136)  # four share it
-HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which CTAs compute two or three; their pipelines go round meanwhile
+HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which some CTAs compute two or three; their pipelines go round meanwhile
 HALF_BATCHES = ((363, 80), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
 HALF_OTHERS = (385, 100, 80)  # N, a free side, and a batch of OTHERS: tiles of 256 x 256
 HALF_LARGE = 3329  # tiles of 256 x 256, the first ones halved, one row in the last ones
