@@ -149,7 +149,7 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
 // Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: this takes no longer where all
-// its small tiles are at work at once, or its large ones, and a half's small ones are not. What stands opposite is summed in the same order.
+// its small tiles are at work at once, or its large ones, and a half's small ones are not. What stands opposite has the same sums.
 bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
 
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
