@@ -237,7 +237,7 @@ class Child:
 
     def locate(self, answer, shapes):
         """Where the results of one call lie, or what is wrong with them in the child's own eyes."""
-        if isinstance(answer, torch.OutOfMemoryError):
+        if isinstance(answer, torch.OutOfMemoryError) and self.cuda:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
             return {"wrong": str(answer) if isinstance(answer, Wrong) else f"the solution raises {describe(answer)}"}
@@ -360,7 +360,7 @@ class Contender(contextlib.ExitStack):
                 if not piece:
                     self.printed("stderr")
                 if time.perf_counter() > deadline:
-                    raise self.fault(f" hangs: no answer within {limit:.0f} s while {doing}")
+                    raise self.fault(f" hangs: no answer within {limit:.0f} s (see --timeout) while {doing}")
         except (ValueError, TypeError, RecursionError):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
@@ -605,10 +605,13 @@ class Run:
                     f" its error is {error:.2e} of {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e};"
                     f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
-        C = results[0]
+        C, *gradients = results
         beyond = (torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0).nonzero()
         if len(beyond):
             return f"C{located(C, tuple(beyond[0].tolist()))} beyond the diagonal, where exact zeros belong"
+        for dX in gradients:  # where a mask covers them, too
+            if len(odd := dX.isfinite().logical_not().nonzero()) and call.name in ORDINARY:
+                return f"the element {located(dX, tuple(odd[0].tolist()))} of a gradient is no number"
         tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
         if call.name == "uniform" and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
             return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"

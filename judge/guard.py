@@ -26,7 +26,7 @@ MACHINE = {"x86_64": (0, 0xC000003E, 317, 126), "aarch64": (1, 0xC00000B7, 277, 
 CALLS = """
     kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138 tgkill 234 131 rt_tgsigqueueinfo 297 240 prlimit64 302 261 sched_setaffinity 203 122
     sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118 move_pages 279 239 migrate_pages 256 238 setpriority 141 140
-    fcntl 72 25 ioctl 16 29 clone 56 220 prctl 157 167 setsid 112 157 setpgid 109 154 clone3 435 435
+    fcntl 72 25 ioctl 16 29 clone 56 220 prctl 157 167 setsid 112 157 setpgid 109 154 clone3 435 435 setsockopt 54 208
 
     ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438
     pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 setns 308 268 mount 165 40 umount2 166 39
@@ -62,6 +62,8 @@ def filter_program(own, beyond):
         # FIOSETOWN, SIOCSPGRP, TIOCSTI; TCXONC stops a terminal; TIOCSCTTY, TIOCNOTTY, TIOCSPTLCK: who loses one is sent SIGCONT
         "ioctl": [*unless(second, 0x8901, 0x8902, 0x5412, 0x540A, 0x540E, 0x5422, 0x40045431), allow],
         "clone": [first, (any_bit, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
+        # SO_LINGER: whoever drops the last reference to such a socket waits, and one can be sent to the judge
+        "setsockopt": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],
         "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, which guard() has set
         "setsid setpgid": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
         "clone3": [missing],  # its callers turn to clone, whose flags are no pointer

@@ -219,6 +219,7 @@ HARD = {
     "elimination": Draw.elimination,
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
     "Cholesky, near singular": Draw.cholesky,
+    "uniform, large entries": lambda draw, shape, *_: draw.uniform(*shape) * (1 + 63 * (draw.uniform(*shape) * 4 * max(shape) < 1)),
     "rows of A over 2 decades": partial(Draw.scaled, of="A", along=0, span=1),
     **WIDE,
     **EXTREME,
