@@ -49,6 +49,7 @@ import glob
 import hashlib
 import importlib.machinery
 import importlib.util
+import itertools
 import math
 import os
 import shutil
@@ -623,7 +624,7 @@ struct HalfPlan {
     // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 14 / sms if that is more
     const int64_t time_of_large = 20 * (large / pairs) + (large % pairs == 0 ? 0 : 2 * (large % pairs) <= pairs ? 12 : 20);
     const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 14 * small / sms);
-    const bool wide = splits == 1 && (is_masked(p) ? 5 * small > 11 * sms : time_of_large < time_of_small);
+    const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
     tiles = Tiles::of(p, wide ? 4 : 2);
     tiles.splits = splits, ctas = wide ? 2 : splits;
     const int64_t all = wide ? large : small, at_once = sms / ctas, left = all % at_once;
@@ -1721,7 +1722,8 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
             part[at] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[at];
           }
     };
-    if (next <= k_end && has_all(x.side, x.first_line, kBlock, k0, kBlockK) && has_all(y.side, y.first_line, kBlock, k0, kBlockK))
+    if (next <= k_end && has_all(x.side, x.first_line & -kBlock, kBlock, k0, kBlockK) &&
+        has_all(y.side, y.first_line & -kBlock, kBlock, k0, kBlockK))   // of whole blocks, so that what is opposite is summed in one order
       multiply(std::false_type());
     else
       multiply(std::true_type());
@@ -4567,7 +4569,21 @@ def _built():
 _BLOCK = 128  # of the middle index; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
 _LARGEST_DENSE = 240  # the largest N for which one dense product is faster than blocks
 _CACHED = 2**18  # elements of a batch of smaller ones that are multiplied together, so that they stay in a CPU's caches
-_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, lambda T, out=None: T.tril() + T.tril(-1).mT)  # by mask
+
+
+def _mirrored(T, out=None):
+    """What T has on and below its diagonal, and the same opposite; in place, if T is `out`. By blocks, which stay in a CPU's caches."""
+    C, edge = T.clone() if out is None else out, 64
+    lower = torch.ones(edge, edge, dtype=torch.bool, device=T.device).tril_()
+    for at in range(0, C.shape[-1], edge):
+        middle, before = slice(at, at + edge), slice(at)
+        C[..., before, middle] = C[..., middle, before].mT
+        block = C[..., middle, middle]
+        block.copy_(torch.where(lower[: block.shape[-1], : block.shape[-1]], block, block.mT))
+    return C
+
+
+_CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # by mask
 
 
 def _cut(T, mask):
@@ -4613,7 +4629,8 @@ def _product_by_torch(X, Y, contraction, structure):
     # A NaN or Inf may have met a masked zero, which is no term of a sum: its k is added by itself, where there are terms.
     if (x or y) and not (math.isfinite(C.sum().item()) or C.isfinite().all()):  # a sum is read faster, but may overflow
         finite = (X.isfinite().all(-2) & Y.isfinite().all(-1)).reshape(-1, X.shape[-1]).all(0)  # by k
-        C = torch.matmul(X[..., finite], Y[..., finite, :])
+        if not finite.all():  # else it is a sum that is too large
+            C = torch.matmul(X[..., finite], Y[..., finite, :])
         for k in finite.logical_not().nonzero().flatten().tolist():
             rows, columns = (slice(None), slice(k, None), slice(k + 1))[x], (slice(None), slice(k + 1), slice(k, None))[y]
             C[..., rows, columns] += X[..., rows, k, None] * Y[..., k, None, columns]
@@ -4634,10 +4651,17 @@ def _inverse(L, unitriangular):
     if L.dtype in (torch.float16, torch.bfloat16):
         return _inverse(L.float(), unitriangular).to(L.dtype)
     if not _has_kernels(L):
-        one, solve = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand(L.shape), torch.linalg.solve_triangular
-        X = solve(L.tril(), one, upper=False, unitriangular=unitriangular).tril()
-        for j in range(L.shape[-1] if not X.isfinite().all() else 0):  # column j needs only what L has from j on, and zero times Inf is NaN
-            X[..., j:, j, None] = solve(L[..., j:, j:].tril(), one[..., j:, j, None], upper=False, unitriangular=unitriangular)
+        one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+        solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unitriangular)
+        L = L.tril()
+        X = solve(L, one.expand(L.shape)).tril()
+        for at in [] if X.isfinite().all() else X.isfinite().all(-1).all(-1).logical_not().nonzero().tolist():
+            # Columns stay apart from rows above them: zero over zero is NaN there, and zero times Inf
+            x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
+            begins = [z + 1 for z in (y.diagonal() == 0).nonzero().flatten().tolist() if z + 1 < N] if y.isfinite().all() else range(1, N)
+            for begin, end in itertools.pairwise([0, *begins, N]):
+                if not x[:, begin:end].isfinite().all():
+                    x[begin:, begin:end] = solve(y[begin:, begin:], one[begin:, begin:end]).tril()
         return X
     X, N, edge = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64
     while edge < N:
@@ -4942,7 +4966,7 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
         if not left:
             rows = triangular_matmul(A, X.flatten(0, -2), upper=upper, left=False, unitriangular=unitriangular)
             return rows.unflatten(0, X.shape[:-1])
-        if X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2]):
+        if not torch.compiler.is_compiling() and (X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])):
             return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
     if unitriangular:
         operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1

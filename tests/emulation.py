@@ -557,14 +557,14 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
 };
 
 // Its arguments are contraction, structure, m, n, k, batches, late, whether x and y are stored by rows (2 and 3 are 0 and 1 with neighbours
-// two apart), how much their rows (or columns) and those of c are padded, and the kind of their elements. compute(p) runs the kernel.
-// Of a symmetric product y is x.
+// two apart), how much their rows (or columns) and those of c are padded, and the kind of their elements, 10 more where all of a symmetric
+// product is computed. compute(p) runs the kernel. Of a symmetric product y is x.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];
   for (int i = 0; i < 12; ++i) a[i] = std::atoi(arguments[1 + i]);
   const Contraction contraction = static_cast<Contraction>(a[0]);
-  const int structure = a[1], m = a[2], n = a[3], k = a[4], batches = a[5], kind = a[11];
+  const int structure = a[1], m = a[2], n = a[3], k = a[4], batches = a[5], kind = a[11] % 10;
   late = a[6];
   const int x_mask = structure & 3, y_mask = structure >> 2 & 3, c_mask = structure >> 4;
   Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7] % 2, a[9], batches, 1 + a[7] / 2);
@@ -604,6 +604,7 @@ int run_product(char** arguments, const Compute& compute) {
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   describe_masks(p, structure, contraction);
+  if (a[11] >= 10) p.c_lower = p.symmetric = 0;
   compute(p);
   if (p.symmetric)   // what a launch behind does: the upper half is the lower one, which tests/test_family.py looks at on a GPU
     for (int batch = 0; batch < batches; ++batch)

@@ -200,6 +200,24 @@ def test_export(model, dynamic, device):
         torch.testing.assert_close(exported.module()(A, B), model.tril_matmul(A, B))
 
 
+def test_export_of_one_triangle_for_a_batch_with_any_number_of_columns(model):
+    """A parameter, strict: nothing may ask how many columns there are."""
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.A = torch.nn.Parameter(normal(8, 8, seed=1))
+
+        def forward(self, X):
+            return model.triangular_matmul(self.A, X)
+
+    module, X = Module(), normal(4, 8, 8, seed=2)
+    exported = torch.export.export(module, (X,), dynamic_shapes={"X": {2: torch.export.Dim("K")}}, strict=True)
+    for K in (2, 8, 30):
+        X = normal(4, 8, K, seed=3)
+        torch.testing.assert_close(exported.module()(X), module.A.tril() @ X)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_fake_result_is_like_the_real_one(model, dtype):
     from torch._subclasses.fake_tensor import FakeTensorMode
