@@ -4586,12 +4586,11 @@ def _mirrored(T, out=None):
 _CUTS = (lambda T, out=None: T, torch.tril, torch.triu, _mirrored)  # by mask
 
 
-def _cut(T, mask):
-    """T with zeros outside of its mask; what a batch repeats is not copied for each of it."""
+def _once(change, T):
+    """change(T), matrix by matrix; what a batch repeats is not copied for each of it."""
     if 0 not in T.stride()[:-2]:
-        return _CUTS[mask](T)
-    once = T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]
-    return _CUTS[mask](once).expand(T.shape)
+        return change(T)
+    return change(T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]).expand(T.shape)
 
 
 def _product_in_blocks(X, Y, contraction, structure):
@@ -4613,16 +4612,16 @@ def _product_by_torch(X, Y, contraction, structure):
     if torch.is_autocast_enabled(X.device.type):  # it would send the products below to another dtype
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)
-    if X.dtype in (torch.float16, torch.bfloat16):
-        return _product_by_torch(X.float(), Y.float(), contraction, structure).to(X.dtype)
     size, lower_or_upper = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
     in_blocks = lower_or_upper and X.shape[-1] > _LARGEST_DENSE and X.numel() > 0
     together = size if in_blocks else max(size, _CACHED)  # in blocks one by one
     if lower_or_upper and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
+    if X.dtype in (torch.float16, torch.bfloat16):
+        return _product_by_torch(_once(torch.Tensor.float, X), _once(torch.Tensor.float, Y), contraction, structure).to(X.dtype)
     x, y, _ = _masks(structure)
-    X, Y = _cut(X, x), _cut(Y, y)
+    X, Y = _once(_CUTS[x], X), _once(_CUTS[y], Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
     x, y, c = _masks(structure, contraction)
     C = _product_in_blocks(X, Y, contraction, structure) if in_blocks else torch.matmul(X, Y)
