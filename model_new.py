@@ -4959,13 +4959,15 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     mask = _TRIU if upper else _TRIL
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
-    if _is_no_subclass(A) and _is_no_subclass(X) and A.dim() == 2 < X.dim():  # shards of a DTensor may stand in the way
+    dynamic, plain = torch.compiler.is_compiling(), _is_no_subclass(A) and _is_no_subclass(X)  # shards of a DTensor may stand in the way
+    if plain and 2 <= A.dim() <= X.dim() > 2 and (A.dim() == 2 or (not dynamic and A.shape[:-2].numel() == 1)):
         # One A for a batch: one product of all its rows, and one gradient of A. By columns, if copying them takes less than its gradients.
         X = _prepared("triangular_matmul", *operands, _NN, structure, names)[1 if left else 0]  # says what is wrong with them as they are
+        A = A.reshape(A.shape[-2:])
         if not left:
             rows = triangular_matmul(A, X.flatten(0, -2), upper=upper, left=False, unitriangular=unitriangular)
             return rows.unflatten(0, X.shape[:-1])
-        if not torch.compiler.is_compiling() and (X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])):
+        if not dynamic and (X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])):
             return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
     if unitriangular:
         operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1

@@ -174,11 +174,12 @@ def test_batches(model, call, batches, device):
 
 @every_device
 @pytest.mark.parametrize("R", [1, 3])
+@pytest.mark.parametrize("ones", [(), (1,), (1, 1)], ids=str)
 @pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.function == "triangular_matmul"])
-def test_one_triangle_for_a_batch(model, name, R, device):
+def test_one_triangle_for_a_batch(model, name, ones, R, device):
     """Its gradient is one product, not one for each of the batch."""
     call = CALLS[name]
-    given = [T.requires_grad_() for T in call.arguments(70, R, ((), (3, 2)), dtype=torch.float64, device=device)]
+    given = [T.requires_grad_() for T in call.arguments(70, R, (ones, (3, 2)), dtype=torch.float64, device=device)]
     C = assert_call(model, call, given)
     assert C.is_contiguous()
     G = normal(*C.shape, seed=5, dtype=torch.float64, device=device)
