@@ -3071,6 +3071,8 @@ struct Half {
     }
   }
 
+  // ---- Half precision: the policy: multiplying, and sums that are not finite.
+
   // A consumer warpgroup computes its part of a CTA's tile, 64 rows.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     tile.cols < kBlocksN ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
@@ -4654,7 +4656,7 @@ def _inverse(L, unitriangular):
         solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unitriangular)
         L = L.tril()
         X = solve(L, one.expand(L.shape)).tril()
-        for at in [] if X.isfinite().all() else X.isfinite().all(-1).all(-1).logical_not().nonzero().tolist():
+        for at in X.isfinite().all(-1).all(-1).logical_not().nonzero().tolist():
             # Columns stay apart from rows above them: zero over zero is NaN there, and zero times Inf
             x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
             begins = [z + 1 for z in (y.diagonal() == 0).nonzero().flatten().tolist() if z + 1 < N] if y.isfinite().all() else range(1, N)

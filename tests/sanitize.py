@@ -276,7 +276,8 @@ def half_batches(torch, module):
         assert all(finite(torch, module, X.mT, Y, *member) for member in FAMILY if member[1] != UPPER)
         X[1, N - 1, N - 1] = float("inf")
         assert not finite(torch, module, X, Y, NN, LOWER)
-    assert all(others(torch, module, *HALF_OTHERS[:2], torch.float16, HALF_OTHERS[2]))
+    N, R, batch = HALF_OTHERS
+    assert all(others(torch, module, N, R, torch.float16, batch))
 
 
 def half_large(torch, module):
