@@ -106,7 +106,7 @@ struct Product {
   Contraction contraction;
   int x_triangular, y_triangular;   // 1: the operand, as it is stored, is lower triangular, and so square; 0: it has all elements
   int c_lower;             // 1: what is above the diagonal of C, which is square, is not computed, but zero or
-  int symmetric;           // 1: what stands opposite
+  int symmetric;           // 1: what stands opposite; y is x, transposed
   int tf32;                // 1: of float32 operands 11 bits are enough, which is what torch's settings call TF32
   int64_t batches;         // how many products: batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
@@ -149,8 +149,8 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 // Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product, or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
-// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that is then mirrored: this takes no longer where all
-// its small tiles are at work at once, or its large ones, and a half's small ones are not. What stands opposite has the same sums.
+// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that stands twice: this takes no longer where all its
+// small tiles are at work at once, or its large ones, and a half's small ones are not. What stands opposite has the same sums.
 bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
 
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
@@ -267,6 +267,9 @@ __host__ __device__ inline bool is_lower(const Product& p) { return are_triangle
 
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
 __host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
+
+// Whether half precision writes what is below the diagonal of C twice, to its place and opposite; else `mirror` brings it there.
+__host__ __device__ inline bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
 
 // The range of k that rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1 of C sum: in elements, or in blocks of one size.
 __host__ __device__ inline int first_k(Side x, Side y, int row, int col) { return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0); }
@@ -619,15 +622,19 @@ struct HalfPlan {
 
   HalfPlan(const Product& p, const Gpu& gpu) {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
-    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256);
+    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), over = large % pairs;
+    const int64_t cheap = is_stored_twice(p) ? p.batches * ceil_div(p.m, 128) : 0;   // small ones: see on_diagonal_of_c
+    const int64_t full = small - cheap / 2;   // what all small ones take, in such
     const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
-    // Dense: in twentieths of a large tile's time. The halves of a tile take 12 each, a small one 12, or 14 / sms if that is more
-    const int64_t time_of_large = 20 * (large / pairs) + (large % pairs == 0 ? 0 : 2 * (large % pairs) <= pairs ? 12 : 20);
-    const int64_t time_of_small = std::max(12 * ((small + sms - 1) / sms), 14 * small / sms);
+    const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
+    // Dense: in hundredths of a large tile's time. The halves of a tile take 60 each, a small one 60, or more where each SM has several
+    const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (full + sms - 1) / sms;
+    const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
+    const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
     const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
     tiles = Tiles::of(p, wide ? 4 : 2);
     tiles.splits = splits, ctas = wide ? 2 : splits;
-    const int64_t all = wide ? large : small, at_once = sms / ctas, left = all % at_once;
+    const int64_t all = wide ? large : small, at_once = sms / ctas, left = (wide ? large : full) % at_once;
     int64_t halved = 0;
     if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do
       const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides its k-blocks, in such
@@ -636,7 +643,7 @@ struct HalfPlan {
         const int64_t found = p.batches * tiles.tiles_of(group);
         halved += found, work += found * (tiles.length(group) + besides) / 2;   // two halves take half as long again
       }
-    } else if (wide && p.c_lower && p.batches == 1 && p.m % 256 == 0 && left < large && 12 * left <= sms && k_blocks >= 64) {
+    } else if (wide && few_over) {
       apart = int(left);
     } else if (splits == 1 && 2 * left <= at_once) {   // what would leave half of the clusters idle at the end
       halved = left;
@@ -2884,6 +2891,7 @@ struct NonFinite {
 
 struct HalfProduct {
   CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
+  int y_box;          // rows of a box of Y
   int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // those of p, in units of the third dimension
   Product p;
   Tiles tiles;
@@ -2901,13 +2909,13 @@ __device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __
 
 // A warpgroup rounds its sums of a box, block (row, col) of C, and writes it by way of shared memory: in lines of 128 bytes, rows, or
 // columns if C is column-major. Calls take two places in turn: whoever writes to one has since been at a barrier that all threads reached
-// after they had read what was there before. c: of this product of the batch. Returns whether a number is not finite that may lack terms:
-// dense products have every one, and beyond the edges there is no number.
-template <typename T>
+// after they had read what was there before. kTwice: below the diagonal of C its transpose is written before. c: of this product of the
+// batch. Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges is none.
+template <typename T, bool kTwice>
 __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-  const bool by_rows = h.p.c_col == 1;
-  if (h.p.c_lower && col >= row) {
+  const bool c_by_rows = h.p.c_col == 1;
+  if (!kTwice && h.p.c_lower && col >= row) {
     const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
     UNROLL for (int u = 0; u < 32; ++u)
       if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
@@ -2921,31 +2929,39 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
     w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
   }
   zero[0] = __hadd2(zero[0], zero[1]);
-  // To shared memory, 128 bytes a line, swizzled
-  const uint32_t base = shared_address(box);
-  const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
-  const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
-  if (by_rows) {
-    UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
-  } else {
-    UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
-  }
   const bool finite = (reinterpret_cast<const uint32_t&>(zero[0]) & 0x7FFF7FFF) == 0;
-  const bool any = named_barrier_or<128>(kConsumerTeam + group, is_masked(h.p) && !finite);
-  // To memory, 16 bytes at a time
-  const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
-  const int lines = by_rows ? m : n, length = (by_rows ? n : m) - thread % 8 * 8;
-  const int64_t stride = by_rows ? h.p.c_row : h.p.c_col;
-  uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
-  const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
-  if (lines >= kBlock && length >= 8) {
-    UNROLL for (int u = 0; u < kBlock / 16; ++u)
-      *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
-  } else {
-    NO_UNROLL for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
-      NO_UNROLL for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
-  }
-  return any && m > 0 && n > 0;
+  auto write = [&](int row, int col, bool by_rows) {
+    // To shared memory, 128 bytes a line, swizzled
+    const uint32_t base = shared_address(box);
+    const uint32_t by_row = base + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) * 16);
+    const uint32_t by_col = base + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+    if (by_rows) {
+      UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<false>(by_row ^ 32 * q, w[q]);
+    } else {
+      UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
+    }
+    const bool any = named_barrier_or<128>(kConsumerTeam + group, !kTwice && is_masked(h.p) && !finite);
+    // To memory, 16 bytes at a time
+    const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
+    const int lines = c_by_rows ? m : n, length = (c_by_rows ? n : m) - thread % 8 * 8;
+    const int64_t stride = c_by_rows ? h.p.c_row : h.p.c_col;
+    uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
+    const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
+    if (lines >= kBlock && length >= 8) {
+      UNROLL for (int u = 0; u < kBlock / 16; ++u)
+        *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
+    } else {
+      NO_UNROLL for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
+        NO_UNROLL for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
+    }
+    return any && m > 0 && n > 0;
+  };
+  if constexpr (kTwice)
+    if (col < row) {
+      write(col, row, !c_by_rows);
+      named_barrier_sync<128>(kConsumerTeam + group);   // it has been read
+    }
+  return write(row, col, c_by_rows);
 }
 
 // ---- Half precision: the policy: how the user's matrices are copied, masked and multiplied.
@@ -2965,11 +2981,12 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
 }
 
 // kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, each fetching half of Y for both. Else tiles are of 128 x 128.
+// kTwice: what is below the diagonal of C also goes opposite, transposed; what is above it is not stored.
 //
 //   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
 //
 // K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
-template <typename T, int kMajorX, int kMajorY, bool kWide>
+template <typename T, int kMajorX, int kMajorY, bool kWide, bool kTwice>
 struct Half {
   using Product = HalfProduct;
   using Element = uint16_t;
@@ -3002,24 +3019,34 @@ struct Half {
   // What the producer keeps of a tile. All that can be is found beforehand: one thread asks for all boxes, some six cycles an instruction,
   // and a small tile's k-block is sooner multiplied than a hundred of those are executed.
   struct Line {
-    int at;              // the first of a box
+    int at;              // the first of a block
     int begin, length;   // of the k-blocks that these lines have; the length may go beyond the last one
   };
-  static constexpr int kBoxesY = kBlocksN / kCtas;   // that a CTA asks for, of a whole tile
+  static constexpr int kBlocksY = kBlocksN / kCtas;      // that a CTA asks for, of a whole tile
+  static constexpr bool kMerged = kTwice && !kMajorX;    // boxes have two blocks: all lines have each k, and lie one behind the other
   struct Operands {
-    Line x[kBlocksM], y[kBoxesY];
+    Line x[kBlocksM], y[kBlocksY];
+    int y_boxes, place;           // how many the CTA asks for; where in the stage they come
+    int bytes;                    // of a k-block
     int x_batch, y_batch;         // the third coordinate of their maps
     int x_diagonal, y_diagonal;   // the first k-blocks that are masked
   };
+  // A small tile on the diagonal of a symmetric C: its columns are its rows, copied once, and what is above the diagonal is not computed.
+  static __device__ bool on_diagonal_of_c(const HalfProduct& h, const ClusterTile& tile) {
+    return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
+  }
   static __device__ Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
-    const int rank = kWide ? block_rank_in_cluster() : 0;
+    const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
     auto line = [&](Operand operand, int block) {
       const Side side = side_of(operand, h.p);
       return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.k_blocks};
     };
     Operands of;
     UNROLL for (int u = 0; u < kBlocksM; ++u) of.x[u] = line(kX, tile.row + rank * kBlocksM + u);
-    UNROLL for (int u = 0; u < kBoxesY; ++u) of.y[u] = line(kY, tile.col + kCtas * u + rank);
+    UNROLL for (int u = 0; u < kBlocksY; ++u) of.y[u] = line(kY, tile.col + rank * blocks + u);
+    const bool diagonal = on_diagonal_of_c(h, tile);
+    of.y_boxes = diagonal ? 0 : h.y_box == kBlock ? blocks : 1;
+    of.place = kBlocksM + rank * blocks, of.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
     of.x_batch = int(batch_offset(h.p, h.x_batch, tile.batch)), of.y_batch = int(batch_offset(h.p, h.y_batch, tile.batch));
     of.x_diagonal = h.p.x_triangular ? tile.row : h.tiles.k_blocks, of.y_diagonal = h.p.y_triangular ? tile.col : h.tiles.k_blocks;
     return of;
@@ -3037,17 +3064,16 @@ struct Half {
       copy(stage[place], map, lines_first ? line.at : depth, lines_first ? depth : line.at, batch, barrier);
     };
     barrier_wait(&shared.empty[at.stage], at.parity);
-    barrier_arrive_expect_tx(barrier, (kBlocksM + tile.cols) * kOperandBytes);
-    UNROLL for (int u = 0; u < kBlocksM; ++u) fetch(tma_load, u, h.x, kMajorX, of.x[u], of.x_batch);
-    UNROLL for (int u = 0; u < kBoxesY; ++u)
-      if (kCtas * u < tile.cols)
-        fetch(kWide ? tma_load_multicast : tma_load, kBlocksM + kCtas * u + (kWide ? rank : 0), h.y, kMajorY, of.y[u], of.y_batch);
+    barrier_arrive_expect_tx(barrier, of.bytes);
+    UNROLL for (int u = 0; u < (kMerged ? 1 : kBlocksM); ++u) fetch(tma_load, u, h.x, kMajorX, of.x[u], of.x_batch);
+    UNROLL for (int u = 0; u < kBlocksY; ++u)
+      if (u < of.y_boxes) fetch(kWide ? tma_load_multicast : tma_load, of.place + u, h.y, kMajorY, of.y[u], of.y_batch);
     at.advance();
   }
 
   // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: finish.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
-    if (!is_masked(h.p) || warp < kFirstMaskWarp) return;
+    if (kTwice || !is_masked(h.p) || warp < kFirstMaskWarp) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
     static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
@@ -3075,7 +3101,8 @@ struct Half {
 
   // A consumer warpgroup computes its part of a CTA's tile, 64 rows.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
-    tile.cols < kBlocksN ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
+    const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0) == 0);
+    half ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
   }
 
   // kCols: blocks of them.
@@ -3085,6 +3112,7 @@ struct Half {
     uint32_t base = shared_address(&shared);
     keep(base);   // or it would be found anew for each k-block
     const KRange range = h.tiles.k_range(tile, rank);
+    const int first_y = on_diagonal_of_c(h, tile) ? 0 : kBlocksM;
     float sum[32 * kCols] = {};
     UNROLL for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
     auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
@@ -3094,7 +3122,7 @@ struct Half {
     };
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
     NO_UNROLL for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
-      const uint64_t of_x = block(group), of_y = block(kBlocksM);
+      const uint64_t of_x = block(group), of_y = block(first_y);
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       warpgroup_arrive();
       issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
@@ -3108,13 +3136,14 @@ struct Half {
 
     const int row = tile.row + (kWide ? rank * kBlocksM : 0) + group, col = tile.col;
     uint16_t* const c = result(h, tile.batch);
-    const uint64_t found = is_masked(h.p) ? *h.non_finite.found : 0;   // it comes while C is written
+    const uint64_t found = !kTwice && is_masked(h.p) ? *h.non_finite.found : 0;   // it comes while C is written
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
     auto store = [&](int place, int u, float* sum) {
-      if (store_box<T>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
+      if (kTwice && col + u > row) return;
+      if (store_box<T, kTwice>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
-      if (kCols == 1) named_barrier_sync<128>(kConsumerTeam + group);   // half of a small tile, whose place the tile before has used, too
+      if (kCols == 1 || kTwice) named_barrier_sync<128>(kConsumerTeam + group);   // the tile before may have ended with the same place
       UNROLL for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
@@ -3149,7 +3178,7 @@ struct Half {
   // finds something later is not done. Tiles come the longest first, so that this is soon done.
   static __device__ void finish(const HalfProduct& h, Shared& shared) {
     auto& own = shared.own;
-    if (!is_masked(h.p)) return;
+    if (kTwice || !is_masked(h.p)) return;
     meet_exactly<kExactThreads>();
     if (!own.unfinished[0] && !own.unfinished[1]) return;
     const uint32_t words = h.non_finite.count, start = words * blockIdx.x / gridDim.x;   // CTAs look in other places first
@@ -3181,8 +3210,8 @@ struct Half {
 // ---- Half precision: launching.
 
 // The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; `steps` become the strides in such.
-static CUtensorMap encode_map(const void* data, ElementType type, const OperandLayout& layout, int lines, int depth, const Product& p,
-                              const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
+static CUtensorMap encode_map(const void* data, ElementType type, const OperandLayout& layout, int lines, int depth, int rows_of_box,
+                              const Product& p, const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
@@ -3198,7 +3227,7 @@ static CUtensorMap encode_map(const void* data, ElementType type, const OperandL
   }
   const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
   const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit ? unit : 8) * 2};
-  const cuuint32_t box[] = {kBlock, kBlock, 1}, every[] = {1, 1, 1};
+  const cuuint32_t box[] = {kBlock, cuuint32_t(rows_of_box), 1}, every[] = {1, 1, 1};
   const CUtensorMapDataType element = type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
   check(static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
@@ -3230,13 +3259,17 @@ static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void
   h.queue = {words, number_of_launch()};
   h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), words + 2, uint32_t(h.queue.launch >> 32), uint32_t(non_finite_words(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
-  h.x = encode_map(p.x, type, x, p.m, p.k, p, p.x_batch, h.x_batch);
-  h.y = encode_map(p.y, type, y, p.n, p.k, p, p.y_batch, h.y_batch);
-  std::visit([&](auto is_bfloat16, auto major_x, auto major_y, auto wide) {
-    using Policy = Half<std::conditional_t<is_bfloat16, __nv_bfloat16, __half>, major_x, major_y, wide>;
+  const bool twice = is_stored_twice(p);
+  const int x_box = twice && !x.lines_first ? 2 * kBlock : kBlock;   // see kMerged
+  h.y_box = h.tiles.halved ? kBlock : x_box;
+  h.x = encode_map(p.x, type, x, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
+  h.y = encode_map(p.y, type, y, p.n, p.k, h.y_box, p, p.y_batch, h.y_batch);
+  std::visit([&](auto is_bfloat16, auto major_x, auto major_y, auto wide, auto stored_twice) {
+    using Policy = Half<std::conditional_t<is_bfloat16, __nv_bfloat16, __half>, major_x, stored_twice ? major_x : major_y, wide,
+                        stored_twice>;
     const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
     launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
-  }, constant(type == kBFloat16), constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4));
+  }, constant(type == kBFloat16), constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4), constant(twice));
 }
 """
 
@@ -3722,9 +3755,11 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 }
 
 bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
-  const int64_t small = ceil_div(p.m, 128), large = ceil_div(p.m, 256);
+  const int64_t small = ceil_div(p.m, 128), large = ceil_div(p.m, 256), pairs = gpu.sms / 2;
   if (type != kFloat16 && type != kBFloat16) return false;
-  return p.batches * small * small <= gpu.sms || (p.batches * triangle(small) > gpu.sms && p.batches * large * large <= gpu.sms / 2);
+  // Mirrored by a launch of its own, or by the kernel itself; of long k more CTAs can share each tile of a half
+  if (p.batches * small * small <= (is_masked(p) ? gpu.sms : p.k < 4096 ? pairs : gpu.sms / 4)) return true;
+  return (is_masked(p) || p.k <= 1024) && p.batches * triangle(small) > gpu.sms && p.batches * large * large <= pairs;
 }
 
 void launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
@@ -3996,7 +4031,7 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
         controls += part.batches;
       });
   }
-  if (product.symmetric) launch_mirror(product, type, gpu, stream);
+  if (product.symmetric && !(kernel == kHalfKernel && is_stored_twice(product))) launch_mirror(product, type, gpu, stream);
 }
 
 // G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.

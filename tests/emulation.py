@@ -462,13 +462,15 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
     now();
 }
 template <int kPending>
-void warpgroup_wait() {
-  if (current->batches.size() <= kPending) return;
-  const size_t end = current->batches[current->batches.size() - 1 - kPending];
-  for (size_t at = 0; at < end; ++at) current->products[at]();
-  current->products.erase(current->products.begin(), current->products.begin() + end);
-  current->batches.erase(current->batches.begin(), current->batches.end() - kPending);
-  for (size_t& batch : current->batches) batch -= end;
+void warpgroup_wait() {   // a warp's lanes together: none goes on, and gives a stage back, before all have multiplied
+  if (current->batches.size() > kPending) {
+    const size_t end = current->batches[current->batches.size() - 1 - kPending];
+    for (size_t at = 0; at < end; ++at) current->products[at]();
+    current->products.erase(current->products.begin(), current->products.begin() + end);
+    current->batches.erase(current->batches.begin(), current->batches.end() - kPending);
+    for (size_t& batch : current->batches) batch -= end;
+  }
+  meet(warp().meeting, 32);
 }
 """
 

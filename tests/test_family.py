@@ -273,6 +273,26 @@ def test_tiles_that_are_left_when_all_clusters_have_had_equally_many(model, cont
         assert_bitwise(again, results[0])
 
 
+@needs_hopper
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("contraction", [NT, TN], ids=["NT", "TN"])
+def test_what_half_precision_stores_twice(model, contraction, dtype):
+    """Symmetric results by every plan: a tile for each SM or several, in halves, shared by CTAs, large and small; by rows and by columns;
+    and poisoned memory comes back as the result."""
+    edge = constant("_CUDA_SCHEDULE", "kTileEdge") // 2  # of the small tiles
+    sizes = [(16 * edge - n, 200 - n % 7) for n in (0, 1, 8, 64, 65, 127)]  # several small ones an SM, of which the cheap ones are last
+    sizes += [(9 * edge, 1200), (10 * edge + 1, 130), (6 * edge, 4100), (20 * edge + 8, 2000), (28 * edge, 3584), (32 * edge, 520)]
+    batches = [(16 * edge, 2000, 2), (11 * edge + 65, 136, 5), (2 * edge + 1, 64, 130)]
+    for number, (M, K, *batch) in enumerate(sizes + batches):
+        X = normal(*batch, *((K, M) if contraction == TN else (M, K)), seed=number, dtype=dtype, device="cuda")
+        X = X.mT.contiguous().mT if number % 2 else X
+        torch.full((*batch, M, M), math.nan, dtype=dtype, device="cuda")  # where the allocator may put the result
+        results = [product(X, X, contraction, masked(FULL, FULL, SYMMETRIC)) for _ in range(3)]
+        assert_product(results[0], X, X, contraction, masked(FULL, FULL, SYMMETRIC), f"{M} x {K}, {batch}")
+        for again in results[1:]:
+            assert_bitwise(again, results[0], f"{M} x {K}, {batch}, again")
+
+
 @needs_cuda
 @pytest.mark.parametrize("dtype", DTYPES)
 @every_call

@@ -41,7 +41,7 @@ HARNESS = r"""
 Product product_of(Contraction contraction, int m, int n, int k, int masks, int batches = 1) {
   Product p = {};
   p.m = m, p.n = n, p.k = k, p.contraction = contraction, p.batches = batches;
-  p.x_triangular = masks & 1, p.y_triangular = masks >> 1 & 1, p.c_lower = masks >> 2;
+  p.x_triangular = masks & 1, p.y_triangular = masks >> 1 & 1, p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
   return p;
 }
 
@@ -288,7 +288,7 @@ void check_apart(const Product& p, const HalfPlan& plan, int sms) {
     CHECK(offset(q.x, q.x_batch) == first * 1000 && offset(q.y, q.y_batch) == first * 5 && offset(q.c, q.c_batch) == first * 7011,
           "tile %d apart", tile);
   }
-  check_half(p.contraction, 256, 256, p.k, p.c_lower << 2, plan.apart, sms);
+  check_half(p.contraction, 256, 256, p.k, p.c_lower << 2 | p.symmetric << 3, plan.apart, sms);
 }
 
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
@@ -398,6 +398,7 @@ def program(model, tmp_path_factory):
 
 CONTRACTIONS = {"NN": 0, "NT": 1, "TN": 2}
 DENSE, X, Y, C, LOWER = 0, 1, 2, 4, 7  # masks: X and Y, as they are stored, and C lower triangular, one or some of them; all three
+SYMMETRIC = 8  # of C's, which is lower triangular, too: what stands opposite
 # Every other combination that the binding makes. Two that are triangular the same way, NN, have a triangular product: there is no such C
 # that has all elements.
 MASKED = {
@@ -530,6 +531,18 @@ def test_the_half_precision_kernel_sums_each_tile_of_every_mask_once_longest_fir
     for batch, *size in ((3, 1000, 320), (300, 257, 65), (64, 385, 800)):
         for sizes in fitting(masks, size):
             program("blocks", contraction, *sizes, masks, batch, sms)
+
+
+@pytest.mark.parametrize("contraction", [1, 2])
+def test_the_half_precision_kernel_sums_each_tile_of_what_is_stored_twice_once(program, contraction):
+    """Their plan goes by what tiles on the diagonal of C cost: each way of it."""
+    shapes = [(129, 64, 1), (900, 5000, 1), (1152, 1152, 1), (2048, 2048, 1), (2304, 2304, 1), (3000, 64, 1), (3584, 3584, 1)]
+    shapes += [(4096, 1024, 1), (4096, 4096, 1), (2048, 4096, 2), (1536, 1536, 40)]
+    found = [program("blocks", contraction, M, M, K, C | SYMMETRIC, batches, 132) for M, K, batches in shapes]
+    small, large = "1 CTAs a cluster, tiles of 128, ", "2 CTAs a cluster, tiles of 256, "
+    for way in (small + "0 in halves", large + "0 in halves, 0 apart", large + "0 in halves, 4 apart", "4 CTAs a cluster, tiles of 128"):
+        assert any(way in said for said in found), (way, found)
+    assert any(small in said and " 0 in halves" not in said for said in found), found
 
 
 @pytest.mark.parametrize("contraction", [1, 2])
