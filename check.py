@@ -233,7 +233,7 @@ class Child:
         C = self.model(*operands)
         if not C.requires_grad:
             raise Wrong("the result does not require a gradient when the inputs do")
-        return C, *torch.autograd.grad(C, operands, G, allow_unused=True)
+        return C, *torch.autograd.grad(C, operands, G.expand_as(C), allow_unused=True)
 
     def locate(self, answer, shapes):
         """Where the results of one call lie, or what is wrong with them in the child's own eyes."""
@@ -439,6 +439,7 @@ class Call:
         self.gradient = [self.result] * (mode == "gradients")
         self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
         self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
+        self.kind = 0  # of G
 
     @functools.cached_property
     def inputs(self):
@@ -446,7 +447,8 @@ class Call:
         run, draw = self.run, Draw(self.run.seed, self.number, self.run.device, self.run.tf32)
         made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.signs, strict=True)
         made = run.problem.given([X * sign for X, sign in made], run.dtype)
-        return [X.to(run.dtype).contiguous() for X in (*made, *(draw.normal(*shape) for shape in self.gradient))]
+        given = [X.to(run.dtype).contiguous() for X in made]
+        return given + [gradient_of(self.kind, draw, run.dtype, shape) for shape in self.gradient]
 
 
 class Run:
@@ -528,6 +530,7 @@ class Run:
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
+        operands = [X if X.is_contiguous() else X[..., :1, :1] for X in operands]  # a G of one value: the child expands it
         count = len(calls[0].inputs)
         laid = list(range(len(operands)))
         if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
@@ -645,6 +648,8 @@ class Run:
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
+            for call in calls:
+                call.kind = self.random.randrange(len(GRADIENTS))
         calls += again
         self.random.shuffle(calls)
         return calls

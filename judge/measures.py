@@ -227,6 +227,19 @@ HARD = {
 DISTRIBUTIONS = ORDINARY | HARD
 
 
+# dC: as ever; of rows of many scales; of one value and sign, an expanded tensor as a sum's or a mean's is.
+GRADIENTS = (
+    lambda draw, shape, span: draw.normal(*shape),
+    lambda draw, shape, span: draw.normal(*shape) * draw.decades(span, *shape[:-1], 1),
+    lambda draw, shape, span: draw.decades(span, 1) * (1 - 2 * draw.odd),
+)
+
+
+def gradient_of(kind, draw, dtype, shape):
+    """dC. 16-bit types keep the span small: no sum of a large product may overflow."""
+    return GRADIENTS[kind](draw, shape, 0.5 if narrow(dtype) else 4).to(dtype).expand(shape)
+
+
 def suits(name, dtype, problem):
     return dtype == torch.float32 and not problem.inverse if name in EXTREME else not (name in WIDE and narrow(dtype))
 
