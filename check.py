@@ -182,9 +182,9 @@ class Child:
         sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
-    def prepare(self, mode, shapes, inputs, timed):
+    def prepare(self, mode, shapes, inputs, timed, alone):
         """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
-        self.mode, self.shapes, self.answers, self.timed = mode, shapes, [], timed
+        self.mode, self.shapes, self.answers, self.timed, self.alone = mode, shapes, [], timed, iter(alone)
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         for X in itertools.chain(*(each[:-1] for each in self.operands if mode == "gradients")):
             X.requires_grad_()
@@ -230,12 +230,15 @@ class Child:
 
     def gradients(self, *operands):
         *operands, G = operands
-        C = self.model(*operands)
-        if not C.requires_grad:
-            raise Wrong("the result does not require a gradient when the inputs do")
-        if not self.timed:  # as where a network has the module twice: backward needs this call's operands, not the last one's
-            self.model(*(X / 2 for X in operands))
-        return C, *torch.autograd.grad(C, operands, G.expand_as(C), allow_unused=True)
+        found = []
+        for wanted in [[X] for X in operands] if next(self.alone) else [operands]:  # each as if the others were constants, or all at once
+            C = self.model(*(X if any(X is Y for Y in wanted) else X.detach() for X in operands))
+            if not C.requires_grad:
+                raise Wrong("the result does not require a gradient when the inputs do")
+            if not self.timed:  # as where a network has the module twice: backward needs this call's operands, not the last one's
+                self.model(*(X / 2 for X in operands))
+            found += torch.autograd.grad(C, wanted, G.expand_as(C), allow_unused=True)
+        return C, *found
 
     def locate(self, answer, shapes):
         """Where the results of one call lie, or what is wrong with them in the child's own eyes."""
@@ -441,7 +444,7 @@ class Call:
         self.gradient = [self.result] * (mode == "gradients")
         self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
         self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
-        self.kind = 0  # of G
+        self.kind, self.alone = 0, False  # of G; whether each gradient is asked for by itself
 
     @functools.cached_property
     def inputs(self):
@@ -540,7 +543,8 @@ class Run:
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
-        contender.ask("prepare", limit, mode=calls[0].mode, shapes=shapes, inputs=inputs, timed=timed)
+        how = {"mode": calls[0].mode, "timed": timed, "alone": [call.alone for call in calls]}
+        contender.ask("prepare", limit, shapes=shapes, inputs=inputs, **how)
         views = [self.slab.view(self.dtype, *place) for place in places]
         for X, view in zip(operands, views, strict=True):  # while the child stands still
             view.copy_(X)
@@ -651,7 +655,7 @@ class Run:
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
             for call in calls:
-                call.kind = self.random.randrange(len(GRADIENTS))
+                call.kind, call.alone = self.random.randrange(len(GRADIENTS)), self.random.random() < 0.3
         calls += again
         self.random.shuffle(calls)
         return calls
