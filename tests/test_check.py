@@ -458,6 +458,13 @@ def test_a_record_that_cannot_be_written_costs_no_verdict(tmp_path, capsys, monk
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_folder_that_cannot_be_removed_costs_no_verdict(quick, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, out, _ = judge(capsys, CHEATS[0].parent / "zeros_always.py", "--no-timing", "--forward-only")
+    assert status == 1 and out.splitlines()[-1].startswith("WRONG: ")
+
+
 def test_what_the_terminal_cannot_write_is_written_as_numbers(tmp_path):
     path = solution(tmp_path, PLAIN.replace("return ", "raise ValueError('\u00e9 \u6f22')\n        return "))
     command = [sys.executable, str(ROOT / "check.py"), "--solution", str(path), "--size", "8", "--no-timing", "--device", "cpu"]
