@@ -329,13 +329,26 @@ class Contender(contextlib.ExitStack):
     def stop(self):
         """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
         self.send(signal.SIGSTOP)
-        for _ in range(int(STOPPING / 1e-4)):  # rounds of some 0.1 ms, not a clock: while the whole machine stands, nobody can obey
+        for n in range(int(STOPPING / 1e-4)):  # rounds of some 0.1 ms, not a clock: while the whole machine stands, nobody can obey
             if self.process.poll() is not None or os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+                break
+            if n % 64 == 63 and self.stands():
                 break
             time.sleep(5e-5)
         else:
             raise self.fault("'s process does not stand still when it is stopped")
         time.sleep(2e-4)  # in which the last of them, too, will have met the signal
+
+    def stands(self):
+        """Whether each thread stands, or sleeps in the kernel and will stand before it runs on: so does one that has called vfork, while
+        the new process stands, and the child is never reported as stopped."""
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(tasks := f"/proc/{self.process.pid}/task"):
+                with open(f"{tasks}/{thread}/stat", "rb") as f:
+                    if f.read().rpartition(b") ")[2][:1] not in b"TDZ":
+                        return False
+            return True
+        return False
 
     def fault(self, what):
         """To be raised. What goes wrong with the reference says nothing about the solution."""
