@@ -230,8 +230,9 @@ class Child:
 
     def gradients(self, *operands):
         *operands, G = operands
-        found = []
-        for wanted in [[X] for X in operands] if next(self.alone) else [operands]:  # each as if the others were constants, or all at once
+        found, alone = [], next(self.alone)
+        G = G.mT.contiguous().mT if alone else G  # column by column, as where C.mT is used
+        for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
             C = self.model(*(X if any(X is Y for Y in wanted) else X.detach() for X in operands))
             if not C.requires_grad:
                 raise Wrong("the result does not require a gradient when the inputs do")
