@@ -5007,10 +5007,9 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
         if not dynamic and (X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])):
             return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
     if unitriangular:
-        operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1
-        ones = torch.ones_like(operands[at].diagonal(dim1=-2, dim2=-1))
-        operands[at] = operands[at].diagonal_scatter(ones, dim1=-2, dim2=-1)
-    return _call("triangular_matmul", *operands, _NN, structure, names)
+        _prepared("triangular_matmul", *operands, _NN, structure, names)  # says what is wrong with them as they are
+        A = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+    return _call("triangular_matmul", *((A, X) if left else (X, A)), _NN, structure, names)
 
 
 def gram(X, *, transpose=False, structure="dense"):
