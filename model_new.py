@@ -5008,7 +5008,11 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
             return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
     if unitriangular:
         _prepared("triangular_matmul", *operands, _NN, structure, names)  # says what is wrong with them as they are
-        A = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+        if plain:
+            A = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+        else:  # of a DTensor, that has no gradient
+            ones = torch.ones_like(A)
+            A = torch.where(ones.triu(1) + ones.tril(-1) > 0, A, ones)
     return _call("triangular_matmul", *((A, X) if left else (X, A)), _NN, structure, names)
 
 

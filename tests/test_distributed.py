@@ -1,6 +1,7 @@
 """examples/distributed.py in two processes over gloo: DTensors, the columns of one product, and the order in which they are spread."""
 
 import datetime
+import functools
 import json
 import os
 import subprocess
@@ -84,6 +85,8 @@ def batches(case):
             for place in (Shard(0), Shard(1), Replicate()):
                 assert_same_bits(case, function, (A, B), G, place)
         for place in (Shard(0), Shard(1), Replicate()):
+            for upper in (False, True):
+                assert_same_bits(case, functools.partial(model.triangular_matmul, upper=upper, unitriangular=True), (A, B), G, place)
             assert_same_bits(case, model.gram, (A,), G, place)
             assert_same_bits(case, lambda L: model.gram(L, structure="lower"), (A,), G, place)
 
