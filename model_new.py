@@ -4690,8 +4690,8 @@ def _inverse(L, unitriangular):
         one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
         solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unitriangular)
         L = L.tril()
-        X = solve(L, one.expand(L.shape)).tril()
-        for at in X.isfinite().all(-1).all(-1).logical_not().nonzero().tolist():
+        X = solve(L.mT, one.expand(L.shape), upper=True, left=False).mT.tril()  # by rows, as L lies
+        for at in X.sum((-2, -1)).isfinite().logical_not().nonzero().tolist():  # a sum is read faster, but may overflow
             # Columns stay apart from rows above them: zero over zero is NaN there, and zero times Inf
             x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
             begins = [z + 1 for z in (y.diagonal() == 0).nonzero().flatten().tolist() if z + 1 < N] if y.isfinite().all() else range(1, N)

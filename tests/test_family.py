@@ -537,6 +537,13 @@ def test_an_inverse_that_is_not_finite(model, N, device):
 
 
 @every_device
+def test_an_inverse_of_large_elements(model, device):
+    """Each is finite, their sum is not."""
+    one = torch.eye(70, device=device).expand(2, 70, 70)
+    assert_bitwise(model.triangular_inverse(one * 2.0**-126), one * 2.0**126)
+
+
+@every_device
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast_leaves_the_inverse_alone(model, dtype, device):
     """As torch's own inverse and solve_triangular."""
