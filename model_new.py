@@ -4565,7 +4565,8 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast
     if device not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{function}: {first} and {second} must be on a CPU or a CUDA device, but are on {A.device}")
     if cast:
-        A, B = (T.to(torch.get_autocast_dtype(device)) for T in (A, B))
+        one, A = A is B, A.to(torch.get_autocast_dtype(device))
+        B = A if one else B.to(A.dtype)
     if a[:-2] != b[:-2]:
         batch = torch.broadcast_shapes(a[:-2], b[:-2])
         A, B = A.expand(*batch, *a[-2:]), B.expand(*batch, *b[-2:])
@@ -4986,6 +4987,14 @@ def transposed_a_matmul(A, B):
     return _call("transposed_a_matmul", A, B, _TN, _DENSE)
 
 
+def _with_ones(T):
+    """A copy of T with ones on its diagonal."""
+    if _is_no_subclass(T):
+        return T.diagonal_scatter(torch.ones_like(T.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+    ones = torch.ones_like(T)  # of a DTensor, diagonal_scatter has no gradient
+    return torch.where(ones.triu(1) + ones.tril(-1) > 0, T, ones)
+
+
 def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     """The product of a triangular matrix and a dense one, A @ X, or X @ A: what torch.linalg.solve_triangular inverts.
 
@@ -5006,14 +5015,11 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
             return rows.unflatten(0, X.shape[:-1])
         if not dynamic and (X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])):
             return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
+        operands = A, X
     if unitriangular:
-        _prepared("triangular_matmul", *operands, _NN, structure, names)  # says what is wrong with them as they are
-        if plain:
-            A = A.diagonal_scatter(torch.ones_like(A.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
-        else:  # of a DTensor, that has no gradient
-            ones = torch.ones_like(A)
-            A = torch.where(ones.triu(1) + ones.tril(-1) > 0, A, ones)
-    return _call("triangular_matmul", *((A, X) if left else (X, A)), _NN, structure, names)
+        operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1
+        operands[at] = _once(_with_ones, operands[at])
+    return _call("triangular_matmul", *operands, _NN, structure, names)
 
 
 def gram(X, *, transpose=False, structure="dense"):

@@ -459,6 +459,23 @@ def test_autocast(model, call, device):
     assert all(g.dtype == torch.float32 for g in torch.autograd.grad(C.float().sum(), given))
 
 
+@every_device
+def test_autocast_casts_an_operand_once(model, device):
+    A, X, casts = normal(5, 5, seed=1, device=device), normal(3, 5, 7, seed=2, device=device), []
+
+    class Casts(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+            casts.extend([operation] * (operation is torch.ops.aten._to_copy.default))
+            return operation(*arguments, **(named or {}))
+
+    unit = functools.partial(model.triangular_matmul, unitriangular=True)
+    for call, given, number in ((model.gram, (A,), 1), (model.tril_matmul, (A, A), 1), (unit, (A, X), 3), (unit, (A, X[0]), 2)):
+        casts.clear()
+        with torch.autocast(device, torch.bfloat16), Casts():
+            call(*given)
+        assert len(casts) == number
+
+
 @every_mask
 def test_flops_are_counted(model, contraction, structure):
     """Two for each multiply-add that there is; of a symmetric C those of its lower half."""
