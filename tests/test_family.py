@@ -199,6 +199,29 @@ def test_one_triangle_for_a_batch(model, name, ones, R, device):
 
 
 @every_device
+@pytest.mark.parametrize("batch", [(3, 2), (0,)], ids=str)
+@pytest.mark.parametrize("R", [0, 1, 3])
+def test_one_dense_matrix_for_a_batch_of_narrow_ones(model, batch, R, device):
+    """As test_one_triangle_for_a_batch."""
+    A, B = (normal(*shape, seed=1, dtype=torch.float64, device=device).requires_grad_() for shape in ((70, 50), (*batch, 70, R)))
+    C, exact = model.transposed_a_matmul(A, B), A.mT @ B
+    assert C.is_contiguous()
+    torch.testing.assert_close(C, exact)
+    G, shapes = normal(*C.shape, seed=5, dtype=torch.float64, device=device), []
+
+    class Shapes(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+            result = operation(*arguments, **(named or {}))
+            shapes.append(result.shape)
+            return result
+
+    with Shapes():
+        mine = torch.autograd.grad(C, (A, B), G)
+    torch.testing.assert_close(mine, torch.autograd.grad(exact, (A, B), G))
+    assert (*batch, 70, 50) not in shapes
+
+
+@every_device
 @pytest.mark.parametrize("layout", LAYOUTS)
 @every_call
 def test_layouts(model, call, layout, device):
