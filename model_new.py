@@ -625,7 +625,7 @@ struct HalfPlan {
     const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), over = large % pairs;
     const int64_t cheap = is_stored_twice(p) ? p.batches * ceil_div(p.m, 128) : 0;   // small ones: see on_diagonal_of_c
     const int64_t full = small - cheap / 2;   // what all small ones take, in such
-    const int splits = 4 * small <= sms && k_blocks >= 64 ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
+    const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
     const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
     // Dense: in hundredths of a large tile's time. The halves of a tile take 60 each, a small one 60, or more where each SM has several
     const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (full + sms - 1) / sms;
@@ -697,10 +697,10 @@ __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
   return there;
 }
-__device__ inline float load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
-  return value;
+__device__ inline float4 load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+  return v;
 }
 
 // The two halves of a barrier of the cluster. Relaxed: it publishes nothing. All threads of a warp come together.
@@ -3147,10 +3147,10 @@ struct Half {
       UNROLL for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
-      float* const sums = reinterpret_cast<float*>(shared.own.stage);
+      float4* const sums = reinterpret_cast<float4*>(shared.own.stage);
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
-      UNROLL for (int u = 0; u < 32 * kCols; ++u) sums[u * 256 + threadIdx.x] = sum[u];
+      UNROLL for (int u = 0; u < 32 * kCols; u += 4) sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
       __syncwarp();
       const uint32_t written = shared_address(&shared.own.sums_written);
       if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));
@@ -3158,8 +3158,11 @@ struct Half {
       NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
         NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {
-          const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 32 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
-          UNROLL for (int e = 0; e < 32; ++e) total[e] += load_in_peer(there + e * 256 * 4);
+          const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
+          float4 part[8];   // all read before the first is added
+          UNROLL for (int e = 0; e < 8; ++e) part[e] = load_in_peer(there + e * 256 * sizeof(float4));
+          UNROLL for (int e = 0; e < 8; ++e)
+            total[4 * e] += part[e].x, total[4 * e + 1] += part[e].y, total[4 * e + 2] += part[e].z, total[4 * e + 3] += part[e].w;
         }
         store(0, box / 2, total);
       }
@@ -3758,7 +3761,7 @@ bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
   const int64_t small = ceil_div(p.m, 128), large = ceil_div(p.m, 256), pairs = gpu.sms / 2;
   if (type != kFloat16 && type != kBFloat16) return false;
   // Mirrored by a launch of its own, or by the kernel itself; of long k more CTAs can share each tile of a half
-  if (p.batches * small * small <= (is_masked(p) ? gpu.sms : p.k < 4096 ? pairs : gpu.sms / 4)) return true;
+  if (p.batches * small * small <= (is_masked(p) ? gpu.sms : p.k < 3072 ? pairs : gpu.sms / 4)) return true;
   return (is_masked(p) || p.k <= 1024) && p.batches * triangle(small) > gpu.sms && p.batches * large * large <= pairs;
 }
 
@@ -3984,7 +3987,8 @@ static bool hopper_serves_batch(const Product& p) {
 // has to sum; measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
-  const bool l_times_u = p.x_triangular && p.y_triangular && !p.c_lower && p.k >= 128;   // the mma kernel takes 2 us longer for it
+  // The mma kernel takes 2 us longer for L U, less than copies would
+  const bool l_times_u = p.x_triangular && p.y_triangular && !p.c_lower && operands_to_copy(p, kFloat16, kHalfKernel) == 0;
   if (p.k <= 256) return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !l_times_u);
   const int64_t work = order.work(p.k, kBlock) * p.batches / gpu.sms;   // of an SM
   return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 300 : 640);

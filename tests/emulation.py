@@ -261,10 +261,10 @@ inline void cluster_wait() {   // nobody arrives once more before all have come
 inline void there(uint32_t at) {
   if (!cluster->blocks[at >> kRankShift].left) fail("the shared memory of a CTA that has ended");
 }
-inline float load_in_peer(uint32_t at) {
+inline float4 load_in_peer(uint32_t at) {
   there(at);
-  if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(float)) fail("a peer that is not there, or not aligned");
-  return *reinterpret_cast<float*>(at_address(at));
+  if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(float4)) fail("a peer that is not there, or not aligned");
+  return *reinterpret_cast<float4*>(at_address(at));
 }
 struct Barrier {
   int32_t bytes;
