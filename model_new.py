@@ -4989,7 +4989,7 @@ def transposed_a_matmul(A, B):
 
     dA = B @ G^T, dB = A @ G. All else as in tril_matmul.
     """
-    one = _is_no_subclass(A) and _is_no_subclass(B) and A.dim() == 2 < B.dim() and not torch.compiler.is_compiling()
+    one = _is_no_subclass(A) and _is_no_subclass(B) and not B.is_nested and A.dim() == 2 < B.dim() and not torch.compiler.is_compiling()
     if one and (B.shape[-1] == 1 or (A.requires_grad and 4 * B.shape[-1] <= B.shape[-2])):  # one product, as in triangular_matmul
         _, B = _prepared("transposed_a_matmul", A, B, _TN, _DENSE)
         rows = _call("transposed_a_matmul", B.mT.flatten(0, -2), A, _NN, _DENSE)
