@@ -126,6 +126,7 @@ HALF_MANY = (22, 450)  # a batch, and N: tiles of 128 x 128, of which some CTAs 
 HALF_BATCHES = ((121, 136), (130, 257))  # tiles of 256 x 256, of which a cluster computes several, with as few k-blocks as can be
 HALF_OTHERS = (385, 100, 80)  # N, a free side, and a batch of OTHERS: tiles of 256 x 256
 HALF_LARGE = 3329  # tiles of 256 x 256, the first ones halved, one row in the last ones
+HALF_TWICE = ((2041, 72), (2297, 72))  # M, K of X X^T, of which half is computed and stored twice: small tiles, and large ones
 MMA_SIZES = (136, 200)  # tiles shared by clusters, with an edge that no block divides
 HOPPER_SIZE = 1300  # tiles in splits, an edge that no block divides
 
@@ -281,9 +282,12 @@ def half_batches(torch, module):
 
 
 def half_large(torch, module):
-    """The same of one matrix, with halved tiles: forward and dB."""
+    """The same of one matrix, with halved tiles: forward and dB; and what is stored twice."""
     X, Y = (torch.randn(HALF_LARGE, HALF_LARGE, device="cuda").half() for _ in range(2))
     assert finite(torch, module, X, Y, NN, LOWER) and finite(torch, module, X, Y, TN, LOWER)
+    for M, K in HALF_TWICE:
+        X, Y = (torch.randn(*shape, device="cuda").half() for shape in ((M, K), (K, M)))
+        assert finite(torch, module, X, X, *MASKED["X X^T"]) and finite(torch, module, Y, Y, *MASKED["X^T X"])
 
 
 def mma(torch, module):

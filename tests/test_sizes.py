@@ -440,7 +440,7 @@ int main(int, char** arguments) {
     Product p = {};
     p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]);
     const int masks = std::atoi(at[4]);
-    p.x_triangular = masks & 1, p.y_triangular = masks >> 1 & 1, p.c_lower = masks >> 2;
+    p.x_triangular = masks & 1, p.y_triangular = masks >> 1 & 1, p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
     const HalfPlan plan(p, gpu);
     std::printf("%d %d %d\n", plan.tiles.splits, plan.tiles.edge * kBlock, plan.tiles.halved > 0);
   }
@@ -452,7 +452,7 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def plans(model, tmp_path_factory):
     """plans([(K, M, N, batch, masks), ...]): of each (CTAs that share the k of a tile, its edge, whether some are halved). masks: 1 for X,
-    2 for Y, 4 for C."""
+    2 for Y, 4 for C, and 8 if it is symmetric."""
     run = host_program(tmp_path_factory.mktemp("plans"), "plans", [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, PLANS])
     return lambda shapes: [tuple(map(int, line.split())) for line in run(*itertools.chain(*shapes)).splitlines()[:-1]]
 
@@ -498,6 +498,7 @@ def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
     expected = [(1, SMALL, 1), (1, LARGE, 1), (1, SMALL, 0), (1, LARGE, 0), (1, LARGE, 0), (4, SMALL, 0), *[(2, SMALL, 0)] * 3]
     assert plans([*single, *batches, *shared]) == expected
     assert plans([(100, 100, 100, 1000, 1), (100, 100, 300, 1000, 1)]) == [(1, SMALL, 0), (1, LARGE, 0)], "one small tile in a large one"
+    assert plans([(K, M, M, 1, 12) for M, K in sanitize.HALF_TWICE]) == [(1, SMALL, 0), (1, LARGE, 0)]
     batch, N = sanitize.HALF_MANY
     assert batch * math.comb(-(-N // SMALL) + 1, 2) > 132, "each CTA has one tile"
     assert others(200, 150) == {(1, SMALL)} and others(*sanitize.HALF_OTHERS) == {(1, LARGE)}
