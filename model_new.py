@@ -3144,7 +3144,8 @@ struct Half {
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
       if (kCols == 1 || kTwice) named_barrier_sync<128>(kConsumerTeam + group);   // the tile before may have ended with the same place
-      UNROLL for (int u = 0; u < kCols; ++u) store(u % 2, u, sum + 32 * u);
+      constexpr int kFirst = kCols == 1;   // half of a small tile: the next tile, a whole one perhaps, begins with the other place
+      UNROLL for (int u = 0; u < kCols; ++u) store((kFirst + u) % 2, u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float4* const sums = reinterpret_cast<float4*>(shared.own.stage);

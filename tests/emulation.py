@@ -180,15 +180,17 @@ Cluster* cluster;
 Thread* current;
 Context all_are_done;
 bool late;   // copies arrive, and products are done, as late as the kernel allows
+int behind = -1;   // a warp of each CTA that goes on only where no other can
 std::vector<std::function<void()>> engine;   // copies by tensor maps that are on their way: late, until all wait for one
 
 // Threads take turns, each until it waits for what does not hold yet. One that cannot go on is not switched to.
 void switch_to_next() {
   Thread* const from = current;
-  auto waits = [] { return current->done || (current->can_go_on && !current->can_go_on()); };
+  bool all = behind < 0;   // whether it is the turn of the warp that is behind, too
+  auto waits = [&] { return (!all && int(current->x / 32) == behind) || current->done || (current->can_go_on && !current->can_go_on()); };
   do {
     current = current->next;
-    if (current == from && waits()) {
+    if (current == from && waits() && std::exchange(all, true) && waits()) {
       if (engine.empty()) fail("they wait for each other forever");
       const std::function<void()> last = engine.back();
       engine.pop_back(), last();
@@ -558,16 +560,16 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
   int64_t col_stride() const { return by_rows ? near : pitch; }
 };
 
-// Its arguments are contraction, structure, m, n, k, batches, late, whether x and y are stored by rows (2 and 3 are 0 and 1 with neighbours
-// two apart), how much their rows (or columns) and those of c are padded, and the kind of their elements, 10 more where all of a symmetric
-// product is computed. compute(p) runs the kernel. Of a symmetric product y is x.
+// Its arguments are contraction, structure, m, n, k, batches, late (2 w + 2 more: warp w is behind the others), whether x and y are stored
+// by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c are padded, and the kind of their
+// elements, 10 more where all of a symmetric product is computed. compute(p) runs the kernel. Of a symmetric product y is x.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];
   for (int i = 0; i < 12; ++i) a[i] = std::atoi(arguments[1 + i]);
   const Contraction contraction = static_cast<Contraction>(a[0]);
   const int structure = a[1], m = a[2], n = a[3], k = a[4], batches = a[5], kind = a[11] % 10;
-  late = a[6];
+  late = a[6] % 2, behind = a[6] / 2 - 1;
   const int x_mask = structure & 3, y_mask = structure >> 2 & 3, c_mask = structure >> 4;
   Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7] % 2, a[9], batches, 1 + a[7] / 2);
   Matrix<T> another(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8] % 2, a[9], batches, 1 + a[8] / 2);

@@ -312,6 +312,17 @@ def test_large_tiles(run, contraction, structure, late):
         assert "2 CTAs a cluster, tiles of 256" in said and "1 clusters" in said
 
 
+@pytest.mark.parametrize("warp", [0, 3, 6])
+def test_a_warp_that_is_behind(run, warp):
+    """It still reads the last box of half a small tile when the others of its warpgroup write the first one of a whole tile; of tiles that
+    are stored twice, some end with either place."""
+    for late in (0, 1):
+        said = run(NN, DENSE, (100, 100, 100), batches=5, sms=4, late=2 * warp + 2 + late)
+        assert "tiles of 128, 1 in halves, 4 clusters, 6 tiles" in said
+        run(*MASKED["X X^T"], (300, 300, 68), batches=2, late=2 * warp + 2 + late)
+        run(*MASKED["X X^T"], (1281, 1281, 65), late=2 * warp + 2 + late)
+
+
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_halved_tiles(run, contraction):
     """Of a triangle, with a right half that is empty, large and small tiles, and of dense products."""
