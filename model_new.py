@@ -646,7 +646,7 @@ struct HalfPlan {
     } else if (wide && few_over) {
       apart = int(left);
     } else if (splits == 1 && 2 * left <= at_once) {   // what would leave half of the clusters idle at the end
-      halved = left;
+      halved = std::min(left, wide ? large : small - cheap);   // not those on the diagonal of C, which are half as long and come last
     }
     count = all + halved - apart;
     clusters = int(std::min(at_once, count));

@@ -304,6 +304,8 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
   CHECK(plan.clusters >= 1 && plan.clusters <= tiles.count && plan.clusters * plan.ctas <= sms, "%d clusters", plan.clusters);
   CHECK(splits == 1 || (plan.clusters == tiles.count && tiles.edge == 2), "CTAs that share k take %d tiles", tiles.count);
   CHECK(triangular || splits > 1 || tiles.edge == 2 || 2 * tiles.halved <= plan.clusters, "%d dense tiles in halves", tiles.halved);
+  CHECK(triangular || !tiles.halved || tiles.count <= sms / plan.ctas || tiles.count - tiles.halved > sms / plan.ctas,
+        "halves make more numbers, %d, than there is room for at once", tiles.count);
   std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
   int before = 1 << 30;
   for (int number = 0; number < tiles.count; ++number) {
@@ -312,6 +314,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
     CHECK(tile.row >= 0 && tile.row < m_blocks && tile.col >= 0 && tile.batch >= 0 && tile.batch < batches,
           "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
     CHECK(tile.cols == tiles.edge / (half ? 2 : 1), "tile %d has %d columns of blocks", number, tile.cols);
+    CHECK(!half || !is_stored_twice(p) || tiles.edge == 4 || tile.row != tile.col / 2 * 2, "half of a cheap tile, %d", number);
     std::vector<char> all(k_blocks, 0);
     int length = 0;
     for (int rank = 0; rank < splits; ++rank) {
@@ -537,7 +540,7 @@ def test_the_half_precision_kernel_sums_each_tile_of_every_mask_once_longest_fir
 def test_the_half_precision_kernel_sums_each_tile_of_what_is_stored_twice_once(program, contraction):
     """Their plan goes by what tiles on the diagonal of C cost: each way of it."""
     shapes = [(129, 64, 1), (900, 5000, 1), (1152, 1152, 1), (2048, 2048, 1), (2304, 2304, 1), (3000, 64, 1), (3584, 3584, 1)]
-    shapes += [(4096, 1024, 1), (4096, 4096, 1), (2048, 4096, 2), (1536, 1536, 40)]
+    shapes += [(4096, 1024, 1), (4096, 4096, 1), (2048, 4096, 2), (1536, 1536, 40), (128, 512, 100), (1000, 300, 2)]
     found = [program("blocks", contraction, M, M, K, C | SYMMETRIC, batches, 132) for M, K, batches in shapes]
     small, large = "1 CTAs a cluster, tiles of 128, ", "2 CTAs a cluster, tiles of 256, "
     for way in (small + "0 in halves", large + "0 in halves, 0 apart", large + "0 in halves, 4 apart", "4 CTAs a cluster, tiles of 128"):
