@@ -3988,9 +3988,11 @@ static bool hopper_serves_batch(const Product& p) {
 // has to sum; measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
-  // The mma kernel takes 2 us longer for L U, less than copies would
-  const bool l_times_u = p.x_triangular && p.y_triangular && !p.c_lower && operands_to_copy(p, kFloat16, kHalfKernel) == 0;
-  if (p.k <= 256) return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !l_times_u);
+  if (p.k <= 256) {
+    // The mma kernel takes 2 us longer for L U, and a launch behind it mirrors what is symmetric; but it reads what is not aligned
+    const bool slow = is_stored_twice(p) || (p.x_triangular && p.y_triangular && !p.c_lower && p.x != p.y);
+    return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !(slow && !operands_to_copy(p, kFloat16, kHalfKernel)));
+  }
   const int64_t work = order.work(p.k, kBlock) * p.batches / gpu.sms;   // of an SM
   return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 300 : 640);
 }
