@@ -4,6 +4,7 @@ Every tile comes once, the long ones first; every packed block and every partial
 
 import pytest
 from helpers import COMPILER, host_program
+from test_outliers_emulated import cut
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("schedule")]
 
@@ -554,3 +555,43 @@ def test_what_half_precision_leaves_on_the_diagonal_is_computed_apart(program, c
     assert "3 apart" in program("blocks", contraction, 5120, 5120, 4100, C, 1, 138)
     for M, K, batches in ((4095, 4096, 1), (4096, 4032, 1), (4096, 4096, 2), (8192, 4096, 1)):
         assert "0 apart" in program("blocks", contraction, M, M, K, C, batches, 132)
+
+
+# ---- Which kernel computes a 16-bit product. -------------------------------------------------------------------------
+
+CHOICE_MAIN = r"""
+int main(int, char** arguments) {
+  int a[7];   // contraction, n, k, masks, batches, whether the operands and C are aligned, compute capability
+  for (int i = 0; i < 7; ++i) a[i] = std::atoi(arguments[1 + i]);
+  Product p = product_of(static_cast<Contraction>(a[0]), a[1], a[1], a[2], a[3], a[4]);
+  const Gpu gpu = {132, a[6]};
+  const int pitch = (a[1] + a[2]) / 8 * 8 + 8 + (a[5] ? 0 : 1);
+  const bool k_first = a[0] != kTN, k_first_y = a[0] == kNT;
+  p.x_row = k_first ? pitch : 1, p.x_col = k_first ? 1 : pitch, p.y_row = k_first_y ? 1 : pitch, p.y_col = k_first_y ? pitch : 1;
+  p.c_row = pitch, p.c_col = 1;
+  if (p.symmetric && is_computed_whole(p, kFloat16, gpu)) p.c_lower = p.symmetric = 0;
+  std::printf("%s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", p.symmetric ? is_stored_twice(p) ? "twice" : "mirror" : "whole");
+}
+"""
+
+
+def test_which_kernel_computes_what_is_symmetric_or_l_times_u(model, tmp_path):
+    """None leaves to a launch behind, or to copies before, what another kernel does by itself as fast."""
+    choice = [
+        cut(model._CUDA_LAUNCH, "// How an operand lies in memory", "static OperandLayout layout_of_c"),
+        "static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }",
+        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// The greatest step of which all of an operand's batch strides") :],
+        cut(model._CUDA_MIRROR, "bool is_computed_whole(", "void launch_mirror("),
+        cut(model._CUDA_HOPPER_LAUNCH, "static bool mma_beats_half(", "// Whether float32 tiles are too few"),
+    ]
+    head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
+    run = host_program(tmp_path, "choice", [*head, HARNESS.partition("// The k that the sums")[0], *choice, CHOICE_MAIN])
+    for contraction in (1, 2):
+        for n, k, batches in ((1040, 64, 1), (1408, 256, 1), (720, 64, 2), (128, 200, 80), (300, 256, 16), (2304, 256, 1)):
+            assert "half, twice" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
+        for n, k, batches in ((1024, 256, 1), (64, 64, 100), (64, 1024, 132)):
+            assert "whole" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
+        assert "mma" in run(contraction, 1040, 64, C | SYMMETRIC, 1, 0, 90)
+        assert "whole" in run(contraction, 1280, 64, C | SYMMETRIC, 1, 1, 80)
+        assert "mirror" in run(contraction, 4096, 4096, LOWER | SYMMETRIC, 1, 1, 90)
+    assert "half" in run(0, 200, 200, X | Y, 1, 1, 90) and "mma" in run(0, 200, 200, X | Y, 1, 0, 90)
