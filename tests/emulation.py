@@ -561,8 +561,8 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
 };
 
 // Its arguments are contraction, structure, m, n, k, batches, late (2 w + 2 more: warp w is behind the others), whether x and y are stored
-// by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c are padded, and the kind of their
-// elements, 10 more where all of a symmetric product is computed. compute(p) runs the kernel. Of a symmetric product y is x.
+// by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c are padded, and the kind of
+// their elements, 10 more where all of a symmetric product is computed. compute(p) runs the kernel. Of a symmetric product y is x.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];

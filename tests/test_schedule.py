@@ -570,7 +570,8 @@ int main(int, char** arguments) {
   p.x_row = k_first ? pitch : 1, p.x_col = k_first ? 1 : pitch, p.y_row = k_first_y ? 1 : pitch, p.y_col = k_first_y ? pitch : 1;
   p.c_row = pitch, p.c_col = 1;
   if (p.symmetric && is_computed_whole(p, kFloat16, gpu)) p.c_lower = p.symmetric = 0;
-  std::printf("%s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", p.symmetric ? is_stored_twice(p) ? "twice" : "mirror" : "whole");
+  const char* const c = !p.symmetric ? "whole" : is_stored_twice(p) ? "twice" : "mirror";
+  std::printf("%s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", c);
 }
 """
 
