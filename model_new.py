@@ -2842,9 +2842,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
 # other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
 #
-# A tensor map's box of 64 x 64 with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the producer brings
-# boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C. Zeros of masked blocks meet Inf in the
-# tensor cores: so boxes of C with a sum that is not finite are summed again at the end, on the exact path, by whichever CTAs are done.
+# A tensor map's box of 64 x 64, or of 128 lines, with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the
+# producer brings boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C. Zeros of masked blocks
+# meet Inf in the tensor cores: so boxes of C with a sum that is not finite are summed again at the end, on the exact path, by whichever
+# CTAs are done.
 _CUDA_HALF = r"""
 #include <random>
 
@@ -3053,7 +3054,7 @@ struct Half {
   }
 
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
-  static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int rank,
+  static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
                               const KBlock& k_block, const Operands& of) {
     const int k = k_block.k;
     const bool masked = uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols);
@@ -3719,7 +3720,7 @@ struct Pairs {
 };
 """
 
-# ---- Symmetric results: behind any kernel, which has computed the lower half. ------------------------------------------
+# ---- Symmetric results: behind a kernel that has computed the lower half, and not written it twice. ------------------
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
 

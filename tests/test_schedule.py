@@ -569,6 +569,7 @@ int main(int, char** arguments) {
   const bool k_first = a[0] != kTN, k_first_y = a[0] == kNT;
   p.x_row = k_first ? pitch : 1, p.x_col = k_first ? 1 : pitch, p.y_row = k_first_y ? 1 : pitch, p.y_col = k_first_y ? pitch : 1;
   p.c_row = pitch, p.c_col = 1;
+  p.y = reinterpret_cast<const void*>(p.symmetric ? 0 : 16);   // another matrix than x
   if (p.symmetric && is_computed_whole(p, kFloat16, gpu)) p.c_lower = p.symmetric = 0;
   const char* const c = !p.symmetric ? "whole" : is_stored_twice(p) ? "twice" : "mirror";
   std::printf("%s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", c);
