@@ -580,7 +580,7 @@ def test_an_inverse_that_is_not_finite(model, N, device):
 def test_an_inverse_of_large_elements(model, device):
     """Each is finite, their sum is not."""
     one = torch.eye(70, device=device).expand(2, 70, 70)
-    assert_bitwise(model.triangular_inverse(one * 2.0**-126), one * 2.0**126)
+    assert torch.equal(model.triangular_inverse(one * 2.0**-126), one * 2.0**126)  # zeros of either sign
 
 
 @every_device
