@@ -3763,7 +3763,8 @@ bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
   const int64_t small = ceil_div(p.m, 128), large = ceil_div(p.m, 256), pairs = gpu.sms / 2;
   if (type != kFloat16 && type != kBFloat16) return false;
   // Mirrored by a launch of its own, as the mma kernel's are, or by the kernel itself; of long k more CTAs can share each tile of a half
-  const bool mirrored = !is_stored_twice(p) || p.m <= kBlock || gpu.capability != 90;
+  const bool by_mma = p.m <= kBlock || gpu.capability != 90 || (p.k <= 256 && operands_to_copy(p, type, kHalfKernel));
+  const bool mirrored = !is_stored_twice(p) || by_mma;
   if (p.batches * small * small <= (mirrored ? gpu.sms : p.k < 3072 ? pairs : gpu.sms / 4)) return true;
   return (mirrored || p.k <= 1024) && p.batches * triangle(small) > gpu.sms && p.batches * large * large <= pairs;
 }

@@ -593,7 +593,8 @@ def test_which_kernel_computes_what_is_symmetric_or_l_times_u(model, tmp_path):
             assert "half, twice" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
         for n, k, batches in ((1024, 256, 1), (64, 64, 100), (64, 1024, 132)):
             assert "whole" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
-        assert "mma" in run(contraction, 1040, 64, C | SYMMETRIC, 1, 0, 90)
+        assert "whole" in run(contraction, 1040, 64, C | SYMMETRIC, 1, 0, 90)
+        assert "mma, whole" in run(contraction, 700, 128, C | SYMMETRIC, 2, 0, 90)
         assert "whole" in run(contraction, 1280, 64, C | SYMMETRIC, 1, 1, 80)
         assert "mirror" in run(contraction, 4096, 4096, LOWER | SYMMETRIC, 1, 1, 90)
     assert "half" in run(0, 200, 200, X | Y, 1, 1, 90) and "mma" in run(0, 200, 200, X | Y, 1, 0, 90)
