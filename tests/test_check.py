@@ -316,7 +316,7 @@ T = "(torch.eye(L.shape[-1]) - (1 / L.diagonal(dim1=-2, dim2=-1))[..., None] * L
         ("triangular", "A, X", "torch.tril(A) @ torch.tril(X)", "worst element C["),
         ("triangular", "A, X", "torch.tril(A) @ (2 * X - X.detach())", "worst element dX["),
         ("triangular", "A, X", "(2 * torch.tril(A) - torch.tril(A).detach()) @ X", "worst element dA["),
-        ("gram", "X", "torch.cat([X, X], -1) @ torch.cat([X, X], -1).mT / 2", "all holds"),
+        ("gram", "X", "torch.cat([X, torch.zeros_like(X)], -1) @ torch.cat([X, X], -1).mT", "all holds"),
         ("gram", "X", "torch.tril(X @ X.mT)", "worst element C["),
         ("gram", "X", f"torch.tril(X @ X.mT) + torch.triu({SHAPED.format('X @ X.mT')}, 1)", "worst element C["),  # of an earlier call
         ("gram", "X", "X.mT @ X", "worst element C["),
