@@ -81,6 +81,7 @@ LIBRARY = {
     "stdlib.h": "#include <cuda/std/cstddef>",
 }
 LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy|variant)\b|\bLaunch\b|\blaunch_\w+[<(]"
+LAUNCHES += r"|\boperands_to_copy\("
 
 
 def device_part(source, launching):
