@@ -41,6 +41,7 @@ import timeit
 import traceback
 import types
 import warnings
+from pathlib import Path
 
 from judge.guard import LEFT_OPEN, LIBC, guard, remove
 
@@ -343,12 +344,9 @@ class Contender(contextlib.ExitStack):
     def stands(self):
         """Whether each thread stands, or sleeps in the kernel and will stand before it runs on: so does one that has called vfork, while
         the new process stands, and the child is never reported as stopped."""
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(tasks := f"/proc/{self.process.pid}/task"):
-                with open(f"{tasks}/{thread}/stat", "rb") as f:
-                    if f.read().rpartition(b") ")[2][:1] not in b"TDZ":
-                        return False
-            return True
+        with contextlib.suppress(OSError):  # one that ends meanwhile
+            threads = list(Path(f"/proc/{self.process.pid}/task").iterdir())
+            return all((thread / "stat").read_bytes().rpartition(b") ")[2][:1] in b"TDZ" for thread in threads)
         return False
 
     def fault(self, what):

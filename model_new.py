@@ -634,7 +634,7 @@ struct HalfPlan {
     const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
     tiles = Tiles::of(p, wide ? 4 : 2);
     tiles.splits = splits, ctas = wide ? 2 : splits;
-    const int64_t all = wide ? large : small, at_once = sms / ctas, left = (wide ? large : full) % at_once;
+    const int64_t all = wide ? large : small, at_once = sms / ctas, left = wide ? over : full % at_once;
     int64_t halved = 0;
     if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do
       const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides its k-blocks, in such
@@ -1880,7 +1880,7 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
   sum_exactly<XCopier, YCopier, Lanes>(view_of(kX, p, work), view_of(kY, p, work), work.k_begin, k_end, memory, sum);
 }
 
-// ---- Tiles of 64 x 64: the splits of a tile, and writing it.
+// ---- Tiles of 64 x 64: the epilogue, adding up the splits of a tile, and writing it.
 
 // 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all CTAs, and adds them.
 template <typename Acc>
@@ -2096,7 +2096,7 @@ struct Tf32Splitter {
   }
 };
 
-// ---- tf32 kernel: multiplying.
+// ---- tf32 kernel: the main loop, multiplying.
 
 // part = X Y of one k-block. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block.
 __device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,
@@ -2346,7 +2346,7 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
   }
 }
 
-// ---- mma kernel: summing a CTA's k-blocks, each while later ones are being copied.
+// ---- mma kernel: the main loop, summing a CTA's k-blocks, each while later ones are being copied.
 
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
@@ -2670,7 +2670,7 @@ struct KBlock {
   int round;          // the place in the queue of the tile after this one
 };
 
-// ---- Skeleton: tiles.
+// ---- Skeleton: the tile scheduler.
 
 // Whether clusters take tiles from the queue: else each has its only one by its number.
 template <typename Policy>
@@ -2901,7 +2901,7 @@ struct HalfProduct {
   NonFinite non_finite;
 };
 
-// ---- Half precision: storing C.
+// ---- Half precision: the epilogue, storing C.
 
 template <typename T>
 using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
@@ -3098,7 +3098,7 @@ struct Half {
     }
   }
 
-  // ---- Half precision: the policy: multiplying, and sums that are not finite.
+  // ---- Half precision: the policy: the main loop, and sums that are not finite.
 
   // A consumer warpgroup computes its part of a CTA's tile, 64 rows.
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
@@ -3359,7 +3359,7 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& parts, 
     }
 }
 
-// ---- Pairs: writing a tile, or leaving its sums.
+// ---- Pairs: the epilogue, writing a tile, or leaving its sums.
 
 // Writes 128 columns of this warpgroup's 64 rows, from row and column `first` on. A warp's stores fill sectors of 32 bytes: eight columns
 // of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
@@ -3454,7 +3454,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
-// ---- Pairs: what a warpgroup multiplies.
+// ---- Pairs: the main loop, what a warpgroup multiplies.
 
 // What a warpgroup does with half of the columns of a k-block, found out one half ahead. In one register: few are left beside the sums.
 struct ColumnHalf {
@@ -4990,13 +4990,18 @@ def triu_matmul(A, B):
     return _call("triu_matmul", A, B, _NN, _UPPER)
 
 
+def _pays_by_columns(A, X):
+    """Whether one A for a batch X meets all columns of X in one product: if copying them takes less than a gradient of A for each."""
+    return X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])
+
+
 def transposed_a_matmul(A, B):
     """C = A^T @ B for dense A (..., K, M) and B (..., K, N), C (..., M, N); K, M, N >= 0, and zeros where K = 0.
 
     dA = B @ G^T, dB = A @ G. All else as in tril_matmul.
     """
     one = _is_no_subclass(A) and _is_no_subclass(B) and not B.is_nested and A.dim() == 2 < B.dim() and not torch.compiler.is_compiling()
-    if one and (B.shape[-1] == 1 or (A.requires_grad and 4 * B.shape[-1] <= B.shape[-2])):  # one product, as in triangular_matmul
+    if one and _pays_by_columns(A, B):  # one product, as in triangular_matmul
         _, B = _prepared("transposed_a_matmul", A, B, _TN, _DENSE)
         rows = _call("transposed_a_matmul", B.mT.flatten(0, -2), A, _NN, _DENSE)
         return rows.unflatten(0, (*B.shape[:-2], B.shape[-1])).mT.contiguous()
@@ -5023,13 +5028,13 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     dynamic, plain = torch.compiler.is_compiling(), _is_no_subclass(A) and _is_no_subclass(X)  # shards of a DTensor may stand in the way
     if plain and 2 <= A.dim() <= X.dim() > 2 and (A.dim() == 2 or (not dynamic and A.shape[:-2].numel() == 1)):
-        # One A for a batch: one product of all its rows, and one gradient of A. By columns, if copying them takes less than its gradients.
+        # One A for a batch: one product of all its rows, and one gradient of A; or of all its columns.
         X = _prepared("triangular_matmul", *operands, _NN, structure, names)[1 if left else 0]  # says what is wrong with them as they are
         A = A.reshape(A.shape[-2:])
         if not left:
             rows = triangular_matmul(A, X.flatten(0, -2), upper=upper, left=False, unitriangular=unitriangular)
             return rows.unflatten(0, X.shape[:-1])
-        if not dynamic and (X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])):
+        if not dynamic and _pays_by_columns(A, X):
             return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
         operands = A, X
     if unitriangular:
