@@ -1973,22 +1973,17 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 
 // ---- Tiles of 64 x 64: launching.
 
-// How many clusters of SplitPlan's size the current device runs at once.
-template <auto kKernel>
-static int clusters_at_once(int bytes) {
-  return on_this_device<kKernel>([&] {
-    allow_shared_memory<kKernel>(bytes);
-    const Launch launch(SplitPlan::kMostSplits, kTileThreads, bytes, SplitPlan::kMostSplits, false, nullptr);
-    int clusters = 0;
-    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
-    return clusters;
-  });
-}
-
 // Launches a kernel by its plan. product_behind, given more, begins early; where its CTAs share nothing a GPU full of them takes all tiles.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStream_t stream, const Behind&... behind) {
-  const int at_once = gpu.capability >= 90 ? clusters_at_once<kKernel>(sizeof(Memory)) : 0;
+  auto clusters_at_once = [] {   // of SplitPlan's size, on the current device
+    allow_shared_memory<kKernel>(sizeof(Memory));
+    const Launch launch(SplitPlan::kMostSplits, kTileThreads, sizeof(Memory), SplitPlan::kMostSplits, false, nullptr);
+    int clusters = 0;
+    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
+    return clusters;
+  };
+  const int at_once = gpu.capability >= 90 ? on_this_device<kKernel>(clusters_at_once) : 0;
   const SplitPlan plan = SplitPlan::of(p, block_k, at_once, at_once / kCtasPerSm);
   constexpr bool kBehind = sizeof...(behind) > 0;
   const int64_t all = plan.clusters * p.batches * plan.cluster_size, room = gpu.sms * kCtasPerSm;
