@@ -3995,11 +3995,6 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 300 : 640);
 }
 
-// Whether float32 tiles are too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still.
-static bool few_tiles(const Product& p, const Gpu& gpu) {
-  return tile_count(p, 64) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) & 3 ? 4 : 1);
-}
-
 // Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has a table, docs/limits.md the measurement behind each bound.
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kExactPath || p.k == 0) return kExactKernel;
@@ -4009,7 +4004,9 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
   if (hopper_serves_batch(p)) return kHopperKernel;
   if (tf32_serves(p, gpu)) return kTf32Kernel;
   if (hopper_serves(p)) return kHopperKernel;
-  return few_tiles(p, gpu) && tf32_computes(p) ? kTf32Kernel : kMmaKernel;
+  // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still
+  const bool few_tiles = tile_count(p, kBlock) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) & 3 ? 4 : 1);
+  return few_tiles && tf32_computes(p) ? kTf32Kernel : kMmaKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {

@@ -584,7 +584,7 @@ def test_which_kernel_computes_what_is_symmetric_or_l_times_u(model, tmp_path):
         "static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }",
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// The greatest step of which all of an operand's batch strides") :],
         cut(model._CUDA_MIRROR, "bool is_computed_whole(", "void launch_mirror("),
-        cut(model._CUDA_HOPPER_LAUNCH, "static bool mma_beats_half(", "// Whether float32 tiles are too few"),
+        cut(model._CUDA_HOPPER_LAUNCH, "static bool mma_beats_half(", "// Which kernel computes a product"),
     ]
     head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
     run = host_program(tmp_path, "choice", [*head, HARNESS.partition("// The k that the sums")[0], *choice, CHOICE_MAIN])
