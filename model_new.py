@@ -1452,8 +1452,8 @@ _CUDA_LAUNCH = r"""
 struct Launch {
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
-  int64_t blocks;
-  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) : blocks(blocks) {
+  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) {
+    if (blocks > 2147483647) check(cudaErrorInvalidConfiguration);
     config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
     if (early) {
@@ -1489,7 +1489,6 @@ static void allow_shared_memory(int bytes) {
 
 template <auto kKernel, typename... Arguments>
 static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
-  if (launch.blocks > 2147483647) check(cudaErrorInvalidConfiguration);
   allow_shared_memory<kKernel>(int(launch.config.dynamicSmemBytes));
   check(cudaLaunchKernelEx(&launch.config, kKernel, arguments...));
 }
