@@ -3242,11 +3242,10 @@ static uint64_t number_of_launch() {
   return next += 2ull << 32;
 }
 
-// The workspace: TileQueue's word, NonFinite's `found` and, of products with masks, its words.
+// NonFinite's words, which products with masks have. Before them the workspace has TileQueue's word and NonFinite's `found`.
 static int64_t non_finite_words(const Product& p) {
   return is_masked(p) ? (p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) - 1) / NonFinite::kBoxes + 1 : 0;
 }
-static int64_t half_workspace_bytes(const Product& p) { return (2 + non_finite_words(p)) * sizeof(uint64_t); }
 
 static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const HalfPlan plan(p, gpu);
@@ -4009,7 +4008,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
-  if (kernel == kHalfKernel) return half_workspace_bytes(p);
+  if (kernel == kHalfKernel) return (2 + non_finite_words(p)) * sizeof(uint64_t);
   int64_t bytes = 0;
   if (kernel == kHopperKernel)
     for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
