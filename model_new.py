@@ -4827,9 +4827,6 @@ def _operator(name, *inputs):
     return getattr(torch.ops.tril_matmul, name)(*inputs)
 
 
-_product_op, _inverse_op = functools.partial(_operator, "product"), functools.partial(_operator, "inverse")
-
-
 def _define(rules, name, schema, compute, fake):
     """Defines an operator: what computes it, the shape of its result, and its derivatives by these rules, in both modes, of every order."""
     definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
@@ -4934,7 +4931,7 @@ def _plain_way(X, Y, contraction, structure):
 
 def _shortest_way(*product):
     """The product of tensors that fit each other, whatever they are."""
-    return (_plain_way(*product) or _product_op)(*product)
+    return (_plain_way(*product) or functools.partial(_operator, "product"))(*product)
 
 
 def _call(function, A, B, contraction, structure, names=("A", "B")):
@@ -5064,7 +5061,7 @@ def triangular_inverse(L, *, unitriangular=False):
     """
     _check_flags("triangular_inverse", unitriangular=unitriangular)
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"), autocast=False)
-    return _inverse_op(L, unitriangular)
+    return _operator("inverse", L, unitriangular)
 
 
 def explain(A, B, problem="lower"):
