@@ -2411,7 +2411,6 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
 
 // ---- mma kernel: the kernel.
 
-// Sums and writes what a CTA of a cluster does.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {   // all others wait for this
@@ -3911,7 +3910,6 @@ __global__ void reset_counters(int* words, int count) {
 #endif
 }
 
-// One product, or two of one size, NT and TN, of which each has every other cluster.
 template <typename First, typename Second = First>
 static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t stream) {
   constexpr int kCount = kProductsOf<First, Second>;
