@@ -481,6 +481,7 @@ struct alignas(16) ClusterTile {
   int batch;            // which product of the batch
   int split, splits;    // of SplitTiles: which split of its k-blocks, and of how many
   int place;            // of the partial sums of its first split
+  int corner;           // 0, or 1 or 2: see Tiles::corners
 };
 
 struct KRange {
@@ -498,13 +499,16 @@ struct Tiles : TileOrder {
   int m_blocks, k_blocks;
   int batches;
   int halved;            // so many tiles, the first ones, have two numbers: for the left half of their columns and the right one
+  // Whether of each two tiles on the diagonal of a symmetric C, and the one in which they meet, two CTAs compute a half each: one of the two,
+  // and a row of blocks of the latter. They come last.
+  bool corners;
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
 
   // Whole ones, of which no CTAs share k. The count is not set.
   __host__ static Tiles of(const Product& p, int edge) {
     const int m_blocks = ceil_div(p.m, kBlock), k_blocks = ceil_div(p.k, kBlock);
-    return {TileOrder::of(p, edge * kBlock), edge, kBandBlocks / edge, m_blocks, k_blocks, int(p.batches), 0, 0, 1};
+    return {TileOrder::of(p, edge * kBlock), edge, kBandBlocks / edge, m_blocks, k_blocks, int(p.batches), 0, false, 0, 1};
   }
   // k-blocks of a group's tiles; of all tiles of one C.
   __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
@@ -514,7 +518,12 @@ struct Tiles : TileOrder {
     const bool half = number < 2u * halved;
     uint32_t tile = half ? number / 2 : number - halved, batch = 0;
     if (batches > 1) batch = tile % batches, tile /= batches;
-    const Place place = TileOrder::at(tile, band);
+    const int left = corners ? int(tile - triangle(rows - 2)) : -1, beside = (rows - 1) / 2;   // tiles beside the diagonal, not in corners
+    if (left >= beside) {
+      const int on_diagonal = left - beside, first = on_diagonal / 2 * 2 * edge;
+      return {first + edge, first, edge, int(batch), 0, 0, 0, on_diagonal % 2 + 1};
+    }
+    const Place place = left >= 0 ? Place{2 * left + 2, 2 * left + 1} : TileOrder::at(tile, band);
     return {place.i * edge, place.j * edge + (half && number % 2 ? edge / 2 : 0), half ? edge / 2 : edge, int(batch)};
   }
 
@@ -624,7 +633,9 @@ struct HalfPlan {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
     const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), over = large % pairs;
     const int64_t cheap = is_stored_twice(p) ? p.batches * ceil_div(p.m, 128) : 0;   // small ones: see on_diagonal_of_c
-    const int64_t full = small - cheap / 2;   // what all small ones take, in such
+    const int64_t with_corners = small - (cheap ? p.batches * (ceil_div(p.m, 128) / 2) : 0);
+    const bool corners = small > sms && with_corners <= sms;   // a round less; they take a fifth longer than others
+    const int64_t full = corners ? with_corners : small - cheap / 2;   // what all small ones take, in such
     const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
     const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
     // Dense: in hundredths of a large tile's time. The halves of a tile take 60 each, a small one 60, or more where each SM has several
@@ -633,8 +644,8 @@ struct HalfPlan {
     const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
     const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
     tiles = Tiles::of(p, wide ? 4 : 2);
-    tiles.splits = splits, ctas = wide ? 2 : splits;
-    const int64_t all = wide ? large : small, at_once = sms / ctas, left = wide ? over : full % at_once;
+    tiles.splits = splits, tiles.corners = corners && !wide, ctas = wide ? 2 : splits;
+    const int64_t all = wide ? large : corners ? full : small, at_once = sms / ctas, left = wide ? over : full % at_once;
     int64_t halved = 0;
     if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do
       const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides its k-blocks, in such
@@ -3094,21 +3105,26 @@ struct Half {
   // ---- Half precision: the policy: the main loop, and sums that are not finite.
 
   // A consumer warpgroup computes its part of a CTA's tile, 64 rows.
+  static constexpr bool kHasCorners = kTwice && !kWide;
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
     const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0) == 0);
+    if (kHasCorners && tile.corner && __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0) == 1)
+      return compute_rows<kBlocksN, kHasCorners>(h, shared, tile, at);
     half ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
   }
 
-  // kCols: blocks of them.
-  template <int kCols>
+  // kCols: blocks of them. kOnDiagonal: the tile on the diagonal of a corner, whose rows are its columns, as three boxes.
+  template <int kCols, bool kOnDiagonal = false>
   static __device__ void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     uint32_t base = shared_address(&shared);
     keep(base);   // or it would be found anew for each k-block
     const KRange range = h.tiles.k_range(tile, rank);
-    const int first_y = on_diagonal_of_c(h, tile) ? 0 : kBlocksM;
-    float sum[32 * kCols] = {};
-    UNROLL for (int u = 0; u < 32 * kCols; ++u) keep(sum[u]);   // zero while the first k-block is on its way
+    const int x_place = kOnDiagonal ? (tile.corner == 1 ? kBlocksM : 0) : kHasCorners && tile.corner ? tile.corner - 1 : group;
+    const int y_place = kOnDiagonal ? x_place : on_diagonal_of_c(h, tile) ? 0 : kBlocksM;
+    constexpr int kBoxes = kOnDiagonal ? 3 : kCols;
+    float sum[32 * kBoxes] = {};
+    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) keep(sum[u]);   // zero while the first k-block is on its way
     auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
@@ -3116,10 +3132,15 @@ struct Half {
     };
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
     NO_UNROLL for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
-      const uint64_t of_x = block(group), of_y = block(first_y);
+      const uint64_t of_x = block(x_place), of_y = block(y_place);
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       warpgroup_arrive();
-      issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
+      if constexpr (kOnDiagonal) {
+        issue_wgmma<T, 64, kMajorX, kMajorY>(of_x, of_y, sum, true);
+        issue_wgmma<T, 128, kMajorX, kMajorY>(advance_descriptor(of_x, kOperandBytes), of_y, sum + 32, true);
+      } else {
+        issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
+      }
       warpgroup_commit_batch();
       warpgroup_wait<1>();
       if (reading >= 0) release(reading);
@@ -3128,7 +3149,8 @@ struct Half {
     warpgroup_wait<0>();
     if (reading >= 0) release(reading);
 
-    const int row = tile.row + (kWide ? rank * kBlocksM : 0) + group, col = tile.col;
+    const int row = kOnDiagonal ? (tile.corner == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_place;
+    const int col = kOnDiagonal ? row : tile.col;
     uint16_t* const c = result(h, tile.batch);
     const uint64_t found = !kTwice && is_masked(h.p) ? *h.non_finite.found : 0;   // it comes while C is written
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
@@ -3139,7 +3161,12 @@ struct Half {
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
       if (kCols == 1 || kTwice) named_barrier_sync<128>(kConsumerTeam + group);   // the tile before may have ended with the same place
       constexpr int kFirst = kCols == 1;   // half of a small tile: the next tile, a whole one perhaps, begins with the other place
-      UNROLL for (int u = 0; u < kCols; ++u) store((kFirst + u) % 2, u, sum + 32 * u);
+      UNROLL for (int u = 0; u < kBoxes; ++u) {
+        if (kOnDiagonal)
+          store_box<T, kTwice>(h, shared.own.box[group][u % 2], group, c, row + (u > 0), col + (u > 1), sum + 32 * u);
+        else
+          store((kFirst + u) % 2, u, sum + 32 * u);
+      }
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float4* const sums = reinterpret_cast<float4*>(shared.own.stage);
@@ -3758,7 +3785,7 @@ bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
   const bool by_mma = p.m <= kBlock || gpu.capability != 90 || (p.k <= 256 && operands_to_copy(p, type, kHalfKernel));
   const bool mirrored = !is_stored_twice(p) || by_mma;
   if (p.batches * small * small <= (mirrored ? gpu.sms : p.k < 3072 ? pairs : gpu.sms / 4)) return true;
-  return (mirrored || p.k <= 1024) && p.batches * triangle(small) > gpu.sms && p.batches * large * large <= pairs;
+  return mirrored && p.batches * triangle(small) > gpu.sms && p.batches * large * large <= pairs;
 }
 
 void launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {

@@ -240,8 +240,8 @@ int run_type(char** arguments) {
       if (left) fail("boxes are not summed again");
     }
     if (is_stored_twice(p)) p.symmetric = 0;   // so that nothing is mirrored
-    std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, ", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
-                plan.clusters, h.tiles.count);
+    std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
+                plan.clusters, h.tiles.count, h.tiles.corners ? "corners, " : "");
   });
 }
 
@@ -323,6 +323,18 @@ def test_a_warp_that_is_behind(run, warp):
         assert "tiles of 256" in said and "1 clusters" in said
 
 
+@pytest.mark.parametrize(("tiles", "batches", "sms"), [(2, 1, 2), (3, 1, 5), (4, 1, 9), (2, 2, 4), (5, 2, 26)])
+@pytest.mark.parametrize("name", ["X X^T", "X^T X"])
+def test_corners(run, name, tiles, batches, sms):
+    """The last one half empty, if tiles on the diagonal are odd; an edge; a warp that is behind."""
+    for N, late in ((tiles * LARGE // 2 - 60, 0), (tiles * LARGE // 2, 1), (tiles * LARGE // 2 - 4, 2 * tiles + 3)):
+        for x_by_rows in (0, 1):
+            laid = {"x_by_rows": x_by_rows, "y_by_rows": x_by_rows, "bfloat16": x_by_rows}
+            sizes = sizes_for(MASKED[name][1], N, 2 * BLOCK + N % 8)
+            said = run(*MASKED[name], sizes, batches=batches, sms=sms, late=late, **laid)
+            assert "tiles of 128" in said and "corners" in said
+
+
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_halved_tiles(run, contraction):
     """Of a triangle, with a right half that is empty, large and small tiles, and of dense products."""
@@ -331,6 +343,8 @@ def test_halved_tiles(run, contraction):
     said = run(contraction, LOWER, (641,) * 3, late=1, sms=30)
     assert "tiles of 128, 10 in halves" in said
     assert "tiles of 256, 1 in halves" in run(contraction, DENSE, (396, 396, 100), sms=6)
+    if contraction != NN:  # not those on the diagonal
+        assert "tiles of 128, 3 in halves" in run(contraction, MASKED["X X^T"][1], (300, 300, 68), late=1, sms=132)
     assert "tiles of 128, 2 in halves" in run(contraction, DENSE, (70, 150, 518), sms=132)
 
 

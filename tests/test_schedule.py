@@ -312,9 +312,11 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
   for (int number = 0; number < tiles.count; ++number) {
     const ClusterTile tile = tiles.at(number);
     const bool half = number < 2 * tiles.halved, beyond = tile.col >= n_blocks;   // beyond: nothing of it is stored
-    CHECK(tile.row >= 0 && tile.row < m_blocks && tile.col >= 0 && tile.batch >= 0 && tile.batch < batches,
+    CHECK(tile.row >= 0 && (tile.row < m_blocks || tile.corner == 1) && tile.col >= 0 && tile.batch >= 0 && tile.batch < batches,
           "tile %d: row %d, column %d of product %d", number, tile.row, tile.col, tile.batch);
     CHECK(tile.cols == tiles.edge / (half ? 2 : 1), "tile %d has %d columns of blocks", number, tile.cols);
+    const bool meets = tile.row == tile.col + 2 && tile.col % 4 == 0;   // two tiles on the diagonal, of which the first has an even number
+    CHECK(!tile.corner || (is_stored_twice(p) && tiles.edge == 2 && !half && meets), "tile %d is no corner", number);
     CHECK(!half || !is_stored_twice(p) || tiles.edge == 4 || tile.row != tile.col / 2 * 2, "half of a cheap tile, %d", number);
     std::vector<char> all(k_blocks, 0);
     int length = 0;
@@ -336,8 +338,10 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
     if (beyond) continue;
     CHECK(length - (tiles.edge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
     before = min(before, length);
-    for (int i = tile.row; i < min(m_blocks, tile.row + tiles.edge); ++i)
-      for (int j = tile.col; j < min(n_blocks, tile.col + tile.cols); ++j) {
+    const int rows = tile.corner ? 2 * tiles.edge : tiles.edge, first = tile.corner ? tile.col : tile.row;
+    for (int i = first; i < min(m_blocks, first + rows); ++i)
+      for (int j = tile.col; j < min(n_blocks, tile.col + (tile.corner ? i - first + 1 : tile.cols)); ++j) {
+        if (tile.corner && (i / 2 == j / 2 ? i >= tile.row : i > tile.row) != (tile.corner == 2)) continue;   // the other one has it
         CHECK(!summed.count({tile.batch, i, j}), "block %d, %d of product %d is computed twice", i, j, tile.batch);
         summed[{tile.batch, i, j}] = all;
         for (int k_block = 0; triangular && k_block < k_blocks; ++k_block) {   // a block on a diagonal has to be masked
