@@ -499,8 +499,8 @@ struct Tiles : TileOrder {
   int m_blocks, k_blocks;
   int batches;
   int halved;            // so many tiles, the first ones, have two numbers: for the left half of their columns and the right one
-  // Whether of each two tiles on the diagonal of a symmetric C, and the one in which they meet, two CTAs compute a half each: one of the two,
-  // and a row of blocks of the latter. They come last.
+  // Whether of each two tiles on the diagonal of a symmetric C, and the one in which they meet, two CTAs compute a half each: one of the
+  // two, and a row of blocks of the latter. They come last.
   bool corners;
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
