@@ -328,26 +328,27 @@ class Contender(contextlib.ExitStack):
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
 
-    def stop(self):
-        """Waits until the child stands still. Its descendants get the same signal, and none can send one that undoes it."""
+    def stop(self, whole=True):
+        """Waits until the child stands still, and, if `whole`, all its descendants, who get the same signal; none can undo it."""
         self.send(signal.SIGSTOP)
-        for n in range(int(STOPPING / 1e-4)):  # rounds of some 0.1 ms, not a clock: while the whole machine stands, nobody can obey
-            if self.process.poll() is not None or os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
-                break
-            if n % 64 == 63 and self.stands():
-                break
-            time.sleep(5e-5)
-        else:
+        rounds = int(STOPPING / 1e-4)  # of some 0.1 ms, not a clock: while the whole machine stands, nobody can obey
+        stopped = any(self.has_stopped() or (n % 64 == 63 and self.stands()) or time.sleep(5e-5) for n in range(rounds))
+        if not stopped or (whole and not any(self.stands() for _ in range(rounds // 10))):  # each of which takes some 1 ms
             raise self.fault("'s process does not stand still when it is stopped")
-        time.sleep(2e-4)  # in which the last of them, too, will have met the signal
+
+    def has_stopped(self):
+        return self.process.poll() is not None or os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
 
     def stands(self):
-        """Whether each thread stands, or sleeps in the kernel and will stand before it runs on: so does one that has called vfork, while
-        the new process stands, and the child is never reported as stopped."""
-        with contextlib.suppress(OSError):  # one that ends meanwhile
-            threads = list(Path(f"/proc/{self.process.pid}/task").iterdir())
-            return all((thread / "stat").read_bytes().rpartition(b") ")[2][:1] in b"TDZ" for thread in threads)
-        return False
+        """Whether each thread of the process group stands, or sleeps in the kernel and will stand before it runs on: so does one that has
+        called vfork, while the new process stands; a process with such a thread is never reported as stopped, and others of it run on."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # one that ends meanwhile
+                if int((process / "stat").read_bytes().rpartition(b") ")[2].split()[2]) != self.process.pid:
+                    continue
+                if any((each / "stat").read_bytes().rpartition(b") ")[2][:1] not in b"TDZX" for each in (process / "task").iterdir()):
+                    return False
+        return True
 
     def fault(self, what):
         """To be raised. What goes wrong with the reference says nothing about the solution."""
@@ -574,6 +575,8 @@ class Run:
         for n in order[: self.cuda]:
             results[n] = self.take(contender, calls[n], said[n])
             self.wait()
+        if not self.cuda:  # nor has a CPU's work an end before it stands still: while one thread sleeps in vfork others may be at work
+            contender.stop(whole=False)
         took = time.perf_counter() - begun
         contender.stop()
         results |= {n: self.take(contender, calls[n], said[n]) for n in order[self.cuda :]}

@@ -23,7 +23,8 @@ The contract:
   * The same input, with the same strides and alignment, gives bitwise the same result on every run on the same GPU. No input is
     modified. The work runs on the current stream and never synchronises the host.
   * On a GPU of compute capability 8.0 or more it is always our kernel that computes. A build or a launch that fails raises an error.
-    For older GPUs, as for a CPU, torch's own products compute, over the blocks that are not zero; these wait for the GPU.
+    For older GPUs, as for a CPU, torch's own products compute, of two triangles alike only the blocks that are not zero; they wait for
+    the GPU.
 
 The file is the source: nothing generates it, and it needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA
 kernels are compiled at import, once; a machine without such a GPU compiles nothing. To know for which GPUs to compile, the import
@@ -4552,8 +4553,8 @@ def _check_flags(function, **flags):
             raise TypeError(f"{function}: {name} must be True or False, but is {flag!r}")
 
 
-def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast=True):
-    """The operands in the dtype that autocast wants, their leading dimensions broadcast. Whatever is wrong with them is said here: which
+def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast=True, broadcast=True):
+    """The operands in the dtype that autocast wants, their leading dimensions broadcast, unless not asked for. Whatever is wrong with them is said here: which
     argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         if not isinstance(T, torch.Tensor):
@@ -4593,7 +4594,7 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast
     if cast:
         one, A = A is B, A.to(torch.get_autocast_dtype(device))
         B = A if one else B.to(A.dtype)
-    if a[:-2] != b[:-2]:
+    if broadcast and a[:-2] != b[:-2]:
         batch = torch.broadcast_shapes(a[:-2], b[:-2])
         A, B = A.expand(*batch, *a[-2:]), B.expand(*batch, *b[-2:])
     return A, B
@@ -5050,8 +5051,8 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
             return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
         operands = A, X
     if unitriangular:
-        operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names)), 0 if left else 1
-        operands[at] = _once(_with_ones, operands[at])
+        operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names, broadcast=False)), 0 if left else 1
+        operands[at] = _with_ones(operands[at])  # a matrix for a batch is copied once
     return _call("triangular_matmul", *operands, _NN, structure, names)
 
 
@@ -5101,6 +5102,7 @@ def explain(A, B, problem="lower"):
         'fallback', 'fallback_at': whether another kernel computed, as pairs of float16 cannot hold an operand; and which products of
             the batch, counted over its leading dimensions as one
         'outliers': how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks
+        'masks': what there is of A, B and the result: 'dense', 'lower', 'upper' or 'symmetric'
 
     Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), and what those functions raise.
     """
@@ -5120,7 +5122,8 @@ def explain(A, B, problem="lower"):
     if any(fallbacks):
         path = "fallback" if all(fallbacks) else "hopper, fallback"
     fallback_at = [number for number, fallback in enumerate(fallbacks) if fallback]
-    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": sum(outliers)}
+    masks = tuple(("dense", "lower", "upper", "symmetric")[mask] for mask in _masks(structure))
+    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": sum(outliers), "masks": masks}
 
 
 # ======================================================================================================================

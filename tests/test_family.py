@@ -500,6 +500,20 @@ def test_autocast_casts_an_operand_once(model, device):
         assert len(casts) == number
 
 
+@every_device
+@every_call
+def test_gradients_of_expanded_leaves(model, call, device):
+    """Each matrix has its own gradient, though all are one in memory; and what is broadcast besides, the sum."""
+    for batch, other in (((3,), (3,)), ((2, 1), (2, 3))):
+        first, *rest = call.arguments(5, 4, ((1,) * len(batch), other), dtype=torch.float64, device=device)
+        first, gradients = first.expand(*batch, -1, -1), []
+        for leaf in (first.detach(), first.clone()):
+            leaves = [T.requires_grad_() for T in (leaf, *(T.clone() for T in rest))]
+            gradients.append(torch.autograd.grad(call.of(model)(*leaves).square().sum(), leaves))
+        for ours, wanted in zip(*gradients, strict=True):
+            torch.testing.assert_close(ours, wanted)
+
+
 @every_mask
 def test_flops_are_counted(model, contraction, structure):
     """Two for each multiply-add that there is; of a symmetric C those of its lower half."""

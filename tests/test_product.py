@@ -681,7 +681,9 @@ def test_memory_beyond_the_result(model, function):
 
 EXPLAINED = {"lower": LOWER, "upper": UPPER, "transposed_a": DENSE}
 PROBLEM_OF = dict(zip(FUNCTIONS, EXPLAINED, strict=True))  # the problem that a public function computes
-PLAIN = {"fallback": False, "fallback_at": [], "outliers": 0}  # what explain tells of a kernel that has no fallback
+PLAIN = {"fallback": False, "fallback_at": [], "outliers": 0}  # what explain tells of a kernel that has no fallback; and of masks
+MASKS = {"lower": ("lower",) * 3, "upper": ("upper",) * 3, "transposed_a": ("dense",) * 3, "lu": ("lower", "upper", "dense")}
+MASKS |= {"triangular": ("lower", "dense", "dense"), "gram": ("dense", "dense", "symmetric")}
 
 
 @pytest.fixture
@@ -694,8 +696,8 @@ def automatic(model):
 
 def test_explain_on_the_cpu(model):
     A = normal(2048, 2048, seed=1)
-    for problem in EXPLAINED:
-        assert model.explain(A, A, problem) == {**PLAIN, "path": "cpu"}
+    for problem, masks in MASKS.items():
+        assert model.explain(A, A, problem) == {**PLAIN, "path": "cpu", "masks": masks}
 
 
 @needs_hopper
@@ -720,9 +722,9 @@ def test_explain_names_the_tf32_kernel(automatic, problem):
         (A[None].expand(2, 600, 600), B),
         (A[:90, :90].expand(99, 90, 90),) * 2,
     ):
-        assert automatic.explain(*operands, problem) == {**PLAIN, "path": "tf32"}
+        assert automatic.explain(*operands, problem) == {**PLAIN, "path": "tf32", "masks": MASKS[problem]}
     apart = B.repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, ::2]  # no neighbours
-    assert automatic.explain(A, apart, problem) == {**PLAIN, "path": "mma"}
+    assert automatic.explain(A, apart, problem) == {**PLAIN, "path": "mma", "masks": MASKS[problem]}
 
 
 @needs_hopper
@@ -743,7 +745,7 @@ def test_explain_tells_of_a_whole_batch(automatic, problem):
     alone = [automatic.explain(X, B, problem)["outliers"] for X in (A, small)]
     assert alone[1] > alone[0]
     told = automatic.explain(torch.stack([small, A, small, A]).view(2, 2, 2048, 2048), B, problem)
-    assert told == {"path": "hopper", "fallback": False, "fallback_at": [], "outliers": 2 * sum(alone)}
+    assert told == {**PLAIN, "path": "hopper", "outliers": 2 * sum(alone), "masks": MASKS[problem]}
     told = automatic.explain(torch.stack([hard, small, hard, A]), B, problem)  # the last one does not fall back
     assert (told["path"], told["fallback"], told["fallback_at"]) == ("hopper, fallback", True, [0, 2]) and told["outliers"] >= sum(alone), (
         told
@@ -800,7 +802,8 @@ def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, contr
     extension = types.SimpleNamespace(product=lambda *_: (None, "hopper", None, torch.tensor(controls, dtype=torch.int32)))
     monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
     monkeypatch.setattr(model, "_EXTENSION", extension)
-    assert model.explain(None, None) == dict(zip(("path", "fallback", "fallback_at", "outliers"), told, strict=True))
+    said = model.explain(None, None)
+    assert tuple(said[what] for what in ("path", "fallback", "fallback_at", "outliers")) == told
 
 
 @needs_hopper

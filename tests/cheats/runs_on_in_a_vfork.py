@@ -1,0 +1,18 @@
+# WRONG, "does not stand still when it is stopped": a descendant whose first thread sleeps in vfork, so that its second one is not stopped
+import ctypes
+import os
+import threading
+import time
+
+import torch
+from torch import nn
+
+if not os.fork():
+    threading.Thread(target=lambda: [time.sleep(1e-4) for _ in iter(int, 1)], daemon=True).start()
+    if not ctypes.CDLL(None).syscall(56, 0x4000 | 17, 0, 0, 0, 0):  # clone(CLONE_VFORK | SIGCHLD)
+        time.sleep(1e9)
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        return torch.tril(torch.matmul(A, B))
