@@ -4554,8 +4554,8 @@ def _check_flags(function, **flags):
 
 
 def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast=True, broadcast=True):
-    """The operands in the dtype that autocast wants, their leading dimensions broadcast, unless not asked for. Whatever is wrong with them is said here: which
-    argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
+    """The operands in the dtype that autocast wants, if asked for, and their leading dimensions broadcast, likewise. Whatever is wrong with
+    them is said here: which argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         if not isinstance(T, torch.Tensor):
             raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")

@@ -293,17 +293,26 @@ def slower(*records):
         faster = [side for side in PEER_NAMES if side in row and row[side]["median_us"] < row["ours"]["median_us"] and side != "reference"]
         times = ", ".join(f"{PEER_NAMES[side]} {median(row[side])}" for side in faster)
         ahead += [f"{with_dtype(row)}: {times} (ours {median(row['ours'])} µs)"] * bool(faster)
-    small = "On the CPU, where Python's checks and masks cost more than they save in so small a product"
+    small = "On the CPU all but products of two triangles; and of these, where Python's checks and masks cost more than they save"
     by_whom = "; ".join(ahead) + " ([where ours goes](docs/limits.md#half-precision))" if ahead else "nobody in the table above"
     return f"Slower than the reference on the GPU: {listed(chain(*measured))}. {small}: {listed(cpu)}.\nFaster than ours: {by_whom}."
 
 
 # A suite, and what a label says of it.
-WANTED_SUITES = {"forward": [], "backward": ["forward and backward"], "batch": [], "mma": ["mma kernel forced"]}
+WANTED_SUITES = {
+    "forward": [],
+    "backward": ["forward and backward"],
+    "batch": [],
+    "mma": ["mma kernel forced"],
+    "problems": [],
+    "family": [],
+}
 
 
 def product_label(row, suite):
     """What tells a row of a suite's record from all others of WANTED_SUITES."""
+    if suite == "family":
+        return f"{row['what']}, {with_dtype(row)}"
     special = [row["problem"]] * (row["problem"] in ("upper", "transposed_a")) + [row["inputs"]] * (row["inputs"] != "uniform")
     return ", ".join([with_dtype(row), *special, *["TF32 allowed"] * (row["group"] == "tf32"), *WANTED_SUITES[suite]])
 

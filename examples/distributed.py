@@ -81,7 +81,8 @@ def register():
 
     Sharded over leading dimensions, or replicated, they are multiplied where they lie. One operand may be replicated where the other one
     is sharded: of that its own part is taken, and the gradient is summed by an all-reduce. A dimension shorter than the mesh, or no
-    multiple of it, is gathered first, and so is what product_placements leaves out, with a warning; partial sums are added first.
+    multiple of it, is gathered first, and so is what product_placements leaves out, with a warning; partial sums are added first. A
+    dimension of size 1 that is broadcast has to be replicated before (torch cannot expand a sharded one).
     Again after model_new.py was executed again, which defines the operators anew.
     """
     register_sharding(torch.ops.tril_matmul.product.default)(product_placements)

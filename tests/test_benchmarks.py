@@ -464,8 +464,8 @@ def test_what_was_wanted_is_met_or_has_its_reason(tables):
     asked = [{"product": "4096", "ratio": 18, "why": "packing"}]
     row = {**record_of(4096)["rows"][0], "group": "sizes", "problem": "lower", "dtype": "float32", "inputs": "uniform"}
     for value, said in ((18, "| met |"), (17.9, "| packing |")):
-        assert said in tables.wanted(asked, [{**row, "ratio": value}, {**row, "inputs": "normal", "ratio": 99}], [], [], [])
-    assert len(tables.wanted(asked, [{**row, "reference": NOISY}], [], [], []).splitlines()) == 2  # the head alone
+        assert said in tables.wanted(asked, [{**row, "ratio": value}, {**row, "inputs": "normal", "ratio": 99}], *[[]] * 5)
+    assert len(tables.wanted(asked, [{**row, "reference": NOISY}], *[[]] * 5).splitlines()) == 2  # the head alone
 
 
 def test_all_that_is_slower_is_named_once(tables):
