@@ -498,7 +498,7 @@ def test_the_sanitizer_sees_every_plan_of_half_precision(plans):
     expected = [(1, SMALL, 1), (1, LARGE, 1), (1, SMALL, 0), (1, LARGE, 0), (1, LARGE, 0), (4, SMALL, 0), *[(2, SMALL, 0)] * 3]
     assert plans([*single, *batches, *shared]) == expected
     assert plans([(100, 100, 100, 1000, 1), (100, 100, 300, 1000, 1)]) == [(1, SMALL, 0), (1, LARGE, 0)], "one small tile in a large one"
-    assert plans([(K, M, M, 1, 12) for M, K in sanitize.HALF_TWICE]) == [(1, SMALL, 0), (1, LARGE, 0)]
+    assert plans([(K, M, M, 1, 12) for M, K in sanitize.HALF_TWICE]) == [(1, SMALL, 0), (1, SMALL, 0), (1, LARGE, 0)]
     batch, N = sanitize.HALF_MANY
     assert batch * math.comb(-(-N // SMALL) + 1, 2) > 132, "each CTA has one tile"
     assert others(200, 150) == {(1, SMALL)} and others(*sanitize.HALF_OTHERS) == {(1, LARGE)}
