@@ -333,7 +333,7 @@ class Contender(contextlib.ExitStack):
         self.send(signal.SIGSTOP)
         rounds = int(STOPPING / 1e-4)  # of some 0.1 ms, not a clock: while the whole machine stands, nobody can obey
         stopped = any(self.has_stopped() or (n % 64 == 63 and self.stands()) or time.sleep(5e-5) for n in range(rounds))
-        if not stopped or (whole and not any(self.stands() for _ in range(rounds // 10))):  # each of which takes some 1 ms
+        if not stopped or (whole and not any(self.stands() for _ in range(rounds // 5))):  # each of which takes some 0.5 ms
             raise self.fault("'s process does not stand still when it is stopped")
 
     def has_stopped(self):
@@ -342,11 +342,10 @@ class Contender(contextlib.ExitStack):
     def stands(self):
         """Whether each thread of the process group stands, or sleeps in the kernel and will stand before it runs on: so does one that has
         called vfork, while the new process stands; a process with such a thread is never reported as stopped, and others of it run on."""
-        for process in Path("/proc").glob("[0-9]*"):
+        for number in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):  # one that ends meanwhile
-                if int((process / "stat").read_bytes().rpartition(b") ")[2].split()[2]) != self.process.pid:
-                    continue
-                if any((each / "stat").read_bytes().rpartition(b") ")[2][:1] not in b"TDZX" for each in (process / "task").iterdir()):
+                threads = Path(f"/proc/{number}/task").iterdir() if os.getpgid(int(number)) == self.process.pid else ()
+                if any((each / "stat").read_bytes().rpartition(b") ")[2][:1] not in b"TDZX" for each in threads):
                     return False
         return True
 
