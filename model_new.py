@@ -335,9 +335,9 @@ struct TileOrder {
     return in_other_group(group, at);
   }
   __device__ Place at(int place, int band) const {   // band: rows that the tiles of a dense product go through together
-    if (c_lower && both_masked()) {
-      const uint32_t group = triangle_root(place);
-      return in_group(int(group), int(place - group * (group + 1) / 2));   // in 32 bits, which take half as many instructions
+    if (c_lower && masked() == both_masked()) {
+      const uint32_t group = triangle_root(place), in = place - group * (group + 1) / 2;   // 32 bits take half as many instructions
+      return masked() ? in_group(int(group), int(in)) : Place{int(in) + rows - 1 - int(group), int(in)};
     }
     if (c_lower || both_masked()) return other_at(place);
     const uint32_t width = !masked() ? band * cols : by_rows() ? cols : rows;
@@ -364,9 +364,9 @@ struct TileOrder {
     return by_rows() ? Place{line, at} : Place{c_lower ? line + at : at, line};
   }
   __device__ __noinline__ Place other_at(int place) const {
-    if (!masked() || (c_lower && !falls())) {   // C lower, anti-diagonals or groups that rise
-      const int group = triangle_root(place), in = int(place - triangle(group));
-      return masked() ? in_group(group, in) : Place{in + rows - 1 - group, in};
+    if (c_lower && !falls()) {   // groups that rise
+      const int group = triangle_root(place);
+      return in_group(group, int(place - triangle(group)));
     }
     if (c_lower) {
       const int all = int(count()), group = rows - 1 - triangle_root(all - 1 - place);
@@ -520,7 +520,7 @@ struct Tiles : TileOrder {
     uint32_t tile = half ? number / 2 : number - halved, batch = 0;
     if (batches > 1) batch = tile % batches, tile /= batches;
     const int left = corners ? int(tile - triangle(rows - 2)) : -1, beside = (rows - 1) / 2;   // tiles beside the diagonal, not in corners
-    if (left >= beside) {
+    if (corners && left >= beside) {
       const int on_diagonal = left - beside, first = on_diagonal / 2 * 2 * edge;
       return {first + edge, first, edge, int(batch), 0, 0, 0, on_diagonal % 2 + 1};
     }
@@ -3044,7 +3044,7 @@ struct Half {
   static __device__ Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
     const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
     auto line = [&](Operand operand, int block) {
-      const Side side = side_of(operand, h.p);
+      const Side side = kTwice ? kEverywhere : side_of(operand, h.p);
       return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.k_blocks};
     };
     Operands of;
@@ -3062,11 +3062,12 @@ struct Half {
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
                               const KBlock& k_block, const Operands& of) {
     const int k = k_block.k;
-    const bool masked = uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols);
+    const bool masked =
+        !kTwice && (uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols));
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
     auto fetch = [&](auto* copy, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
-      const int depth = (uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.k_blocks) * kBlock;
+      const int depth = (kTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.k_blocks) * kBlock;
       copy(stage[place], map, lines_first ? line.at : depth, lines_first ? depth : line.at, batch, barrier);
     };
     barrier_wait(&shared.empty[at.stage], at.parity);
