@@ -24,7 +24,7 @@ The contract:
     modified. The work runs on the current stream and never synchronises the host.
   * On a GPU of compute capability 8.0 or more it is always our kernel that computes. A build or a launch that fails raises an error.
     For older GPUs, as for a CPU, torch's own products compute, of two triangles alike only the blocks that are not zero; they wait for
-    the GPU.
+    the GPU, and have torch's errors, which on a CPU are larger in long sums of a result that is one row or column.
 
 The file is the source: nothing generates it, and it needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA
 kernels are compiled at import, once; a machine without such a GPU compiles nothing. To know for which GPUs to compile, the import
@@ -4633,13 +4633,13 @@ def _built():
 # KernelBench's static checker looks for such calls: these serve no GPU that has kernels.
 
 _BLOCK = 128  # of the middle index; 96 to 160 measure within 5 % of each other from N = 256 to 1024 on two cores
-_LARGEST_DENSE = 240  # the largest N for which one dense product is faster than blocks
+_LARGEST_DENSE = 240, 320  # the largest N for which dense products are faster than blocks: of one matrix, of a batch
 _CACHED = 2**18  # elements of a batch of smaller ones that are multiplied together, so that they stay in a CPU's caches
 
 
 def _mirrored(T, out=None):
     """What T has on and below its diagonal, and the same opposite; in place, if T is `out`. By blocks, which stay in a CPU's caches."""
-    C, edge = T.clone() if out is None else out, 64
+    C, edge = T.clone() if out is None else out, 128
     lower = torch.ones(edge, edge, dtype=torch.bool, device=T.device).tril_()
     for at in range(0, C.shape[-1], edge):
         middle, before = slice(at, at + edge), slice(at)
@@ -4679,7 +4679,7 @@ def _product_by_torch(X, Y, contraction, structure):
         with torch.autocast(X.device.type, enabled=False):
             return _product_by_torch(X, Y, contraction, structure)
     size, lower_or_upper = X.shape[-2:].numel(), structure in (_LOWER, _UPPER)
-    in_blocks = lower_or_upper and X.shape[-1] > _LARGEST_DENSE and X.numel() > 0
+    in_blocks = lower_or_upper and X.shape[-1] > _LARGEST_DENSE[X.numel() > size] and X.numel() > 0
     together = size if in_blocks else max(size, _CACHED)  # in blocks one by one
     if lower_or_upper and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
@@ -5065,7 +5065,7 @@ def gram(X, *, transpose=False, structure="dense"):
     dX = (G + G^T) @ X, or X @ (G + G^T). All else as in tril_matmul.
     """
     _check_flags("gram", transpose=transpose)
-    if structure not in tuple(_STRUCTURES):
+    if not isinstance(structure, str) or structure not in _STRUCTURES:
         raise ValueError(f"gram: structure must be one of {', '.join(map(repr, _STRUCTURES))}, but is {structure!r}")
     mask = _STRUCTURES[structure]
     return _call("gram", X, X, _TN if transpose else _NT, _masked(mask, mask, _SYMMETRIC), ("X", "X"))
@@ -5107,7 +5107,7 @@ def explain(A, B, problem="lower"):
 
     Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), and what those functions raise.
     """
-    if problem not in tuple(_PROBLEMS):
+    if not isinstance(problem, str) or problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")
     contraction, structure = _PROBLEMS[problem]
     for name, T in (("A", A), ("B", B)):

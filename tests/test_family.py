@@ -689,11 +689,17 @@ def test_sizes_that_differ(model):
     )
 
 
-@pytest.mark.parametrize("structure", ["diagonal", "Lower", "", None, 1])
+@pytest.mark.parametrize("structure", ["diagonal", "Lower", "", None, 1, ["lower"]])
 def test_a_structure_that_gram_does_not_know(model, structure):
     assert refusal(ValueError, model.gram, torch.ones(3, 3), structure=structure) == (
         f"gram: structure must be one of 'dense', 'lower', 'upper', but is {structure!r}"
     )
+
+
+def test_a_structure_that_is_equal_to_none_or_several(model):
+    names = pytest.importorskip("numpy").array(["lower", "upper"])
+    assert refusal(ValueError, model.gram, torch.ones(3, 3), structure=names).startswith("gram: structure must be one of 'dense',")
+    assert refusal(ValueError, model.explain, *[torch.ones(3, 3)] * 2, names).startswith("explain: problem must be one of lower,")
 
 
 @pytest.mark.parametrize("flag", ["lower", 1, None])
