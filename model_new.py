@@ -2953,9 +2953,9 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
     const int64_t stride = c_by_rows ? h.p.c_row : h.p.c_col;
     uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
     const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
-    if (lines >= kBlock && length >= 8) {
+    if (length >= 8) {
       UNROLL for (int u = 0; u < kBlock / 16; ++u)
-        *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
+        if (thread / 8 + u * 16 < lines) *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
     } else {
       NO_UNROLL for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
         NO_UNROLL for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
