@@ -3259,7 +3259,7 @@ static CUtensorMap encode_map(const void* data, ElementType type, const OperandL
   CUtensorMap map;
   check(static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
       encode(&map, element, 3, const_cast<void*>(data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)));
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)));
   return map;
 }
 

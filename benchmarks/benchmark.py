@@ -52,7 +52,7 @@ WARM_SECONDS = 0.1  # before a row: an idle GPU runs at a fraction of its clock
 FULL_ERROR_EDGE = 8192  # up to here every element is compared
 SAMPLED_LINES = 256  # rows and columns that are compared beyond
 
-HALF_SIZES = (64, 256, 512, 1024, 2048, 4096, 8192)
+HALF_SIZES = (64, 256, 512, 1000, 1024, 2048, 3000, 4096, 8192)
 # Problem, dtype, TRIL_MATMUL_PATH, further options.
 CHECKS = [(problem, "float32", "auto") for problem in ("lower", "upper", "transposed_a")]
 CHECKS += [("lower", "float32", "auto", "--tf32"), ("lower", "float16", "auto"), ("lower", "float32", "mma")]
