@@ -144,7 +144,7 @@ _CUDA_LAUNCHERS = r"""
 
 Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu, Path path);
 
-// Which operands a kernel cannot read, or write, as they are, so that they have to be copied: bit 0 for x, bit 1 for y, bit 2 for c.
+// Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 
 // Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product, or for one or two gradients.
@@ -1031,8 +1031,15 @@ __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int
           *to = uint4();
       }
   } else {
-    NO_UNROLL for (int e = from * kBlockMN + thread; e < lines * kBlockMN; e += threads)
-      if (e % kBlockMN < length) c[e / kBlockMN * line_stride + e % kBlockMN * stride] = T();
+    constexpr int kInLine = kBlockMN / kVector + 1;   // a line may begin and end between multiples of 16 bytes
+    NO_UNROLL for (int u = thread; u < (lines - from) * kInLine; u += threads) {
+      T* const line = c + (from + u / kInLine) * line_stride;
+      const int at = u % kInLine * kVector - int(reinterpret_cast<uintptr_t>(line) / sizeof(T) % kVector);
+      if (stride == 1 && at >= 0 && at + kVector <= length)
+        *reinterpret_cast<uint4*>(line + at) = uint4();
+      else
+        NO_UNROLL for (int e = max(at, 0); e < min(at + kVector, length); ++e) line[e * stride] = T();
+    }
   }
 }
 
@@ -1537,7 +1544,6 @@ struct OperandLayout {
 };
 static OperandLayout layout_of_x(const Product& p, int unit) { return {p.x, p.x_row, p.x_col, p.m, p.k, unit}; }
 static OperandLayout layout_of_y(const Product& p, int unit) { return {p.y, p.y_col, p.y_row, p.n, p.k, unit}; }
-static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }   // lines: its rows
 
 // The greatest step of which all of an operand's batch strides are multiples. 0: there is only one.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
@@ -1553,9 +1559,7 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
   const int unit = by_elements ? 1 : type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
   const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
   const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
-  const OperandLayout c = layout_of_c(p, unit);   // with one column its rows are neighbours, which the kernel does not take it for
-  const bool c_fits = c.readable && c.lines_first == (p.c_col != 1) && batch_unit(p, p.c_batch) % unit == 0;
-  return (x ? 0 : 1) | (y ? 0 : 2) | (c_fits || kernel == kMmaKernel ? 0 : 4);
+  return (x ? 0 : 1) | (y ? 0 : 2);
 }
 """
 
@@ -2845,7 +2849,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
-# other strides, and so has C (operands_to_copy tells which have not). Leaves: all of C, in one launch.
+# other strides (operands_to_copy tells which have not); C has neighbours along its rows or its columns. Leaves: all of C, in one launch.
 #
 # A tensor map's box of 64 x 64, or of 128 lines, with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the
 # producer brings boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C. Zeros of masked blocks
@@ -2947,18 +2951,24 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
     const bool any = named_barrier_or<128>(kConsumerTeam + group, !kTwice && is_masked(h.p) && !finite);
-    // To memory, 16 bytes at a time
     const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
-    const int lines = c_by_rows ? m : n, length = (c_by_rows ? n : m) - thread % 8 * 8;
+    const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
     const int64_t stride = c_by_rows ? h.p.c_row : h.p.c_col;
-    uint16_t* to = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col + thread / 8 * stride + thread % 8 * 8;
-    const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
-    if (length >= 8) {
-      UNROLL for (int u = 0; u < kBlock / 16; ++u)
-        if (thread / 8 + u * 16 < lines) *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
+    uint16_t* const first = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col;
+    if ((int(stride) | length | int(reinterpret_cast<uintptr_t>(c)) / 2) % 8 == 0) {   // 16 bytes at a time
+      uint16_t* to = first + thread / 8 * stride + thread % 8 * 8;
+      const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
+      if (lines >= kBlock && thread % 8 * 8 < length) {
+        UNROLL for (int u = 0; u < kBlock / 16; ++u)
+          *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
+      } else if (thread % 8 * 8 < length) {
+        NO_UNROLL for (int line = thread / 8; line < lines; line += 16, to += 16 * stride, from += 2048)
+          *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      }
     } else {
-      NO_UNROLL for (int line = thread / 8; line < min(lines, kBlock); line += 16, to += 16 * stride, from += 2048)
-        NO_UNROLL for (int e = 0; e < min(length, 8); ++e) to[e] = reinterpret_cast<const uint16_t*>(from)[e];
+      NO_UNROLL for (int line = warp; line < min(lines, kBlock); line += 4)
+        UNROLL for (int e = lane; e < kBlock; e += 32)
+          if (e < length) first[line * stride + e] = *reinterpret_cast<const uint16_t*>(box + swizzled(line, e));
     }
     return any && m > 0 && n > 0;
   };
@@ -4030,7 +4040,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
   if (tf32_serves(p, gpu)) return kTf32Kernel;
   if (hopper_serves(p)) return kHopperKernel;
   // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still
-  const bool few_tiles = tile_count(p, kBlock) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) & 3 ? 4 : 1);
+  const bool few_tiles = tile_count(p, kBlock) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
   return few_tiles && tf32_computes(p) ? kTf32Kernel : kMmaKernel;
 }
 
@@ -4218,19 +4228,21 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   return p;
 }
 
-// A tensor whose strides but the last, which is 1, are multiples of eight elements.
-Tensor empty_padded(const Tensor& like) {
-  c10::SmallVector<int64_t, 8> shape(like.sizes().begin(), like.sizes().end());
-  shape.back() = (shape.back() + 7) / 8 * 8;
-  return at::empty(shape, like.options()).narrow(-1, 0, like.size(-1));
-}
-
-// A copy that is padded so. What is broadcast stays so.
+// A copy with neighbours where t has them, in lines that begin at multiples of 16 bytes. What is broadcast stays so. torch copies such
+// lines element by element: of 8 bytes, if they can be seen so.
 Tensor padded_copy(const Tensor& t) {
-  Tensor once = t;
+  if (t.stride(-1) != 1 && t.stride(-2) == 1) return padded_copy(t.mT()).mT();
+  Tensor from = t;
   for (int64_t d = 0; d < t.dim() - 2; ++d)
-    if (t.stride(d) == 0) once = once.narrow(d, 0, 1);
-  return empty_padded(once).copy_(once).expand(t.sizes());
+    if (t.stride(d) == 0) from = from.narrow(d, 0, 1);
+  c10::SmallVector<int64_t, 8> shape(from.sizes().begin(), from.sizes().end());
+  const int64_t words = 8 / from.element_size(), length = shape.back();
+  shape.back() = (length + 7) / 8 * 8;
+  const Tensor to = at::empty(shape, from.options()).narrow(-1, 0, length);
+  bool by_words = from.stride(-1) == 1 && length % words == 0 && reinterpret_cast<uintptr_t>(from.const_data_ptr()) % 8 == 0;
+  for (int64_t d = 0; d < from.dim() - 1; ++d) by_words &= from.stride(d) % words == 0;
+  by_words ? to.view(at::kLong).copy_(from.view(at::kLong)) : to.copy_(from);
+  return to.expand(t.sizes());
 }
 
 // ---- Binding: what the kernels can be given.
@@ -4282,13 +4294,12 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   const ElementType type = element_type(x);
   Product p = describe(x, y, c, contraction, structure);
   const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
-  Tensor written = c;
   if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see transpose
     const bool transposed = Structure(structure, contraction).c == kUpper;
-    if (copies & (transposed ? 2 : 1)) x = padded_copy(x);
-    if (copies & (transposed ? 1 : 2)) y = padded_copy(y);
-    if (copies & 4) written = empty_padded(c);
-    p = describe(x, y, written, contraction, structure);
+    const bool of_x = copies & (transposed ? 2 : 1), same = of_x && y.is_same(x);
+    if (of_x) x = padded_copy(x);
+    if (copies & (transposed ? 1 : 2)) y = same ? x : padded_copy(y);
+    p = describe(x, y, c, contraction, structure);
   }
   Maybe workspace, controls;   // freed at the end, they go to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
@@ -4297,7 +4308,6 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   keep = keep && kernel == kHopperKernel && products_at_once(p) == p.batches;
   launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
                  controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream());
-  if (!written.is_same(c)) c.copy_(written);
   if (!keep) workspace.reset();
   return {c, kKernelNames[kernel], workspace, controls};
 }
