@@ -1655,6 +1655,12 @@ struct BlockCopier {
         cp_async_16(after(at, i), from, end(i) * int(sizeof(T)));
       return;
     }
+    // The chunk in which a row begins cp.async cannot mask. Of 16 bits it is asked for before the others, and awaited behind them
+    const int apart = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + apart * kFarStep - col;
+    static_assert(kFarStep >= kChunk, "a thread has one at most");
+    const bool is_apart = sizeof(T) < 4 && chunks && apart < kChunks && begin < kChunk && end(apart) == kChunk;
+    uint4 chunk = {};
+    if (is_apart) chunk = *reinterpret_cast<const uint4*>(from + apart * step);
     NO_UNROLL for (int i = 0; i < kChunks; ++i, from += step) {
       const int first = begins ? row + i * kFarStep - col : 0, stop = end(i);
       const uint32_t there = after(at, i);
@@ -1663,13 +1669,15 @@ struct BlockCopier {
         cp_async_16(there, from, stop <= first ? 0 : stop * int(sizeof(T)));
       } else if constexpr (sizeof(T) >= 4) {
         UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
-      } else {
+      } else if (!is_apart || i != apart) {
         alignas(16) T v[kChunk];
         UNROLL for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
         const uint4 w = *reinterpret_cast<const uint4*>(v);
         store_shared_four(there, w.x, w.y, w.z, w.w);
       }
     }
+    auto masked = [begin](uint32_t two, int e) { return e >= begin ? two : e + 1 == begin ? two & 0xFFFF0000u : 0u; };
+    if (is_apart) store_shared_four(after(at, apart), masked(chunk.x, 0), masked(chunk.y, 2), masked(chunk.z, 4), masked(chunk.w, 6));
   }
 };
 
