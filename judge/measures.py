@@ -153,11 +153,7 @@ class Draw:
         """The factor L of a Gaussian-kernel Gram matrix, whose pivots fall to the 1e-8 that keeps it positive definite."""
         x = self.uniform(max(shape)).cpu().sort().values
         gram = torch.exp(-(((x[:, None] - x) / 0.1) ** 2) / 2)
-        for ridge in (1e-8, 1e-6, 1e-4):  # more, where rounding errors leave a pivot below zero
-            gram.diagonal().add_(ridge)
-            L, failed = torch.linalg.cholesky_ex(gram)
-            if not failed:
-                break
+        L = torch.linalg.cholesky(gram.fill_diagonal_(1 + 1e-8))
         # Its transpose stands above the diagonal, so that an upper triangular problem finds a factor too.
         return (L + L.tril(-1).mT)[: shape[0], : shape[1]].to(self.device)
 
