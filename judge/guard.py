@@ -20,7 +20,7 @@ LEFT_OPEN = {  # what a process could do without each of these
     "landlock": "write to your files, and by /proc to memory of your processes",
     "capabilities": "do what yours allow",
 }
-MACHINE = {"x86_64": (0, 0xC000003E, 317, 126), "aarch64": (1, 0xC00000B7, 277, 91)}.get(platform.machine())  # seccomp, capset
+MACHINE = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}.get(platform.machine())  # seccomp
 # System calls, each with its numbers on x86_64 and aarch64: those that filter_program() looks at, then those that it refuses. A filter sees
 # numbers and arguments, not what pointers point to.
 CALLS = """
@@ -123,9 +123,9 @@ def guard(judge, others, folder):
     LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     for capability in range(64):
         LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
-    dropped = MACHINE and LIBC.syscall(MACHINE[3], (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
+    dropped = LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
     beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)  # where process ids have begun anew since
-    return {"capabilities": bool(dropped), "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), beyond)}
+    return {"capabilities": dropped, "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), beyond)}
 
 
 def remove(folder):
