@@ -670,7 +670,7 @@ class Run:
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
             for call in calls:
-                call.kind, call.alone = self.random.randrange(len(GRADIENTS)), self.random.random() < 0.3
+                call.kind, call.alone = self.random.randrange(3), self.random.random() < 0.3
         calls += again
         self.random.shuffle(calls)
         return calls

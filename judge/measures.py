@@ -223,17 +223,12 @@ HARD = {
 DISTRIBUTIONS = ORDINARY | HARD
 
 
-# dC: as ever; of rows of many scales; of one value and sign, an expanded tensor as a sum's or a mean's is.
-GRADIENTS = (
-    lambda draw, shape, span: draw.normal(*shape),
-    lambda draw, shape, span: draw.normal(*shape) * draw.decades(span, *shape[:-1], 1),
-    lambda draw, shape, span: draw.decades(span, 1) * (1 - 2 * draw.odd),
-)
-
-
 def gradient_of(kind, draw, dtype, shape):
-    """dC. 16-bit types keep the span small: no sum of a large product may overflow."""
-    return GRADIENTS[kind](draw, shape, 0.5 if narrow(dtype) else 4).to(dtype).expand(shape)
+    """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of one value and sign, an expanded tensor as a sum's or a mean's is."""
+    span = 0.5 if narrow(dtype) else 4  # small for 16-bit types: no sum of a large product may overflow
+    if kind == 2:
+        return (draw.decades(span, 1) * (1 - 2 * draw.odd)).to(dtype).expand(shape)
+    return (draw.normal(*shape) * (draw.decades(span, *shape[:-1], 1) if kind else 1)).to(dtype)
 
 
 def suits(name, dtype, problem):
