@@ -977,8 +977,7 @@ def referee(options):
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
         try:
-            with open(path, encoding="utf-8") as f:
-                texts[who] = f.read()
+            texts[who] = Path(path).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CannotRun(f"--{who} {path}: cannot be read ({error}); a Python file is accepted") from None
     run, problem = Run(options), PROBLEMS[options.problem]
