@@ -658,8 +658,7 @@ class Run:
         calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
         calls += [self.call(name, self.dims) for name in (self.hard if cuda or size <= 600 else self.random.sample(self.hard, 6))]
         calls += [self.call("normal", dims) for dims in some_batches(4 * batches, *drawn)]
-        calls.append(self.call("normal", self.near(300)))
-        again = [calls[-1]] * 6 + [next(call for call in calls if call.name == "normal" and call.dims == self.dims)] * 2
+        again = [self.call("normal", self.near(300))] * 7 + [self.call("normal", self.dims)] * 3
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2]
