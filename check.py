@@ -301,7 +301,7 @@ class Contender(contextlib.ExitStack):
 
     def __init__(self, who, path, slab, others=(), warden=None):
         super().__init__()
-        self.who, self.path, self.slab, self.relayed, self.memory, self.changed = who, path, slab, 0, None, None
+        self.who, self.path, self.slab, self.relayed, self.changed = who, path, slab, 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
         self.files = {name: self.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
         self.heard = dict.fromkeys(self.files, 0)  # bytes
@@ -318,6 +318,8 @@ class Contender(contextlib.ExitStack):
         if warden:
             os.write(warden, b"%d %s\n" % (self.process.pid, os.fsencode(folder)))
         other.close()
+        self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDONLY)  # while nothing has closed it
+        self.callback(os.close, self.memory)
 
     def send(self, number):
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left there
@@ -914,9 +916,6 @@ def begin(run, stack, who, text, arguments=None, **others):
     classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
     always = {"device": str(run.device), "size": run.slab.size, "place": run.slab.place, "dtype": run.options.dtype}
     guarded = dict(contender.ask("start", STARTING, names=run.problem.results, **always).get("guard") or {})
-    if not run.cuda and contender.memory is None:
-        contender.memory = os.open(f"/proc/{contender.process.pid}/mem", os.O_RDONLY)
-        contender.callback(os.close, contender.memory)
     if who == "solution":
         run.guard = guarded
         for what in (what for what in LEFT_OPEN if not guarded.get(what)):
