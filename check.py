@@ -161,13 +161,12 @@ class Child:
     def start(self, device, size, place, dtype, names):
         """What holds for all requests: the slab, and the dtype and the names of the results."""
         self.device, self.cuda, self.dtype, self.names = torch.device(device), device.startswith("cuda"), DTYPES[dtype], names
+        self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)  # makes the context, without which nothing can be opened
         if self.cuda:
             torch.cuda.set_device(self.device)
-            torch.empty(1, device=self.device)  # the context, without which nothing can be opened
             self.gpu = GpuMemory()
         self.slab = Slab(self.device, size, place)
         self.at = self.slab.bytes.data_ptr()
-        self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)
         return {"guard": GUARD}
 
     def load(self, path, text, classes, arguments, tf32):
