@@ -1010,6 +1010,8 @@ def sentence(run, calls):
     name, findings = os.path.basename(run.options.solution), run.findings
     for what, detail in findings.items():
         return f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
+    if not calls:
+        raise CannotRun("no call was judged")
     told = f"all holds: {name} computes {run.problem.formula} right in all of {calls} calls with inputs of their own"
     told += ", gradients included" if run.gradients else "; gradients were not looked at"
     if not (times := run.timings.get("forward")):
