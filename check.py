@@ -338,7 +338,9 @@ class Contender(contextlib.ExitStack):
             raise self.fault("'s process does not stand still when it is stopped")
 
     def has_stopped(self):
-        return self.process.poll() is not None or os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        with contextlib.suppress(ChildProcessError):  # it may end between these two
+            return self.process.poll() is not None or os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        return True
 
     def stands(self):
         """Whether each thread of the process group stands, or sleeps in the kernel and will stand before it runs on: so does one that has

@@ -106,7 +106,7 @@ COPIED = {  # for a tool: what becomes of what, besides
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));",
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte)), kernel == kHalfKernel ? workspace->zero_() : *workspace;",
         ),
-        ("return at::empty(shape, like.options()).narrow(-1", "return at::empty(shape, like.options()).zero_().narrow(-1"),
+        ("to = at::empty(shape, from.options()).narrow(-1", "to = at::empty(shape, from.options()).zero_().narrow(-1"),
     ),
     "synccheck": (  # a k-block of the mma kernel has one code: warps come to its barrier from one place
         (

@@ -541,6 +541,18 @@ def test_a_short_timeout_is_not_that_of_importing_torch(quick, capsys, monkeypat
     assert limits["start"] >= 60 and limits["load"] == 5
 
 
+def test_a_child_that_ends_while_it_is_stopped_has_stopped():
+    """Between two questions of the judge's; "No child processes" was its last word then (seen once, of parent_goes.py)."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert check.Contender.has_stopped(types.SimpleNamespace(process=types.SimpleNamespace(pid=pid, poll=lambda: None)))
+    finally:
+        os.waitpid(pid, 0)
+
+
 def test_the_judge_imports_nothing_beside_the_solution(tmp_path):
     """A solution that writes to files which the judge imports later would run inside it."""
     code = "import sys, check; real = check.Contender.__init__; seen = []\n"

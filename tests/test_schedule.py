@@ -584,9 +584,7 @@ int main(int, char** arguments) {
 def test_which_kernel_computes_what_is_symmetric_or_l_times_u(model, tmp_path):
     """None leaves to a launch behind, or to copies before, what another kernel does by itself as fast."""
     choice = [
-        cut(model._CUDA_LAUNCH, "// How an operand lies in memory", "static OperandLayout layout_of_c"),
-        "static OperandLayout layout_of_c(const Product& p, int unit) { return {p.c, p.c_row, p.c_col, p.m, p.n, unit}; }",
-        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// The greatest step of which all of an operand's batch strides") :],
+        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
         cut(model._CUDA_MIRROR, "bool is_computed_whole(", "void launch_mirror("),
         cut(model._CUDA_HOPPER_LAUNCH, "static bool mma_beats_half(", "// Which kernel computes a product"),
     ]
