@@ -88,6 +88,8 @@ def test_not_square(model, function, device):
     call, good, bad = getattr(model, function), torch.ones(3, 3, device=device), torch.ones(2, 3, 4, device=device)
     assert refusal(ValueError, call, bad, good) == f"{function}: A must be square in its last two dimensions, but has shape (2, 3, 4)"
     assert refusal(ValueError, call, good, bad) == f"{function}: B must be square in its last two dimensions, but has shape (2, 3, 4)"
+    tall = torch.ones(3, 2, device=device)  # whose rows are as many as A's columns
+    assert refusal(ValueError, call, good, tall) == f"{function}: B must be square in its last two dimensions, but has shape (3, 2)"
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -116,7 +116,9 @@ void check_roots() {
 void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_once, int batches, int block_k) {
   static float elements[512];   // where the products of the batch begin: one after the other in x, two apart in y, and so on
   Product p = product_of(contraction, m, n, k, masks, batches);
-  p.batch_dims = 1, p.batch_size[0] = batches, p.x_batch[0] = 1, p.y_batch[0] = 2, p.c_batch[0] = 3;
+  p.batch_dims = batches % 4 ? 1 : 3, p.batch_size[0] = batches >> (p.batch_dims - 1), p.batch_size[1] = p.batch_size[2] = 2;
+  for (int64_t d = 0, step = batches; d < p.batch_dims; ++d)
+    step /= p.batch_size[d], p.x_batch[d] = step, p.y_batch[d] = 2 * step, p.c_batch[d] = 3 * step;
   p.x = p.y = p.c = elements;
   const int spread = at_once / 3;   // clusters, over all SMs
   const SplitPlan plan = SplitPlan::of(p, block_k, at_once, spread);
@@ -444,6 +446,12 @@ def test_ctas_sum_each_tile_of_64_once(program, contraction, at_once, batches, b
         program("plan", CONTRACTIONS[contraction], N, N, N, LOWER, at_once, batches, block_k)
     for sizes in RECTANGLES:
         program("plan", CONTRACTIONS[contraction], *sizes, DENSE, at_once, 3 if batches == 100 else batches, block_k)
+
+
+def test_where_there_is_room_for_more_clusters_than_a_plan_holds_it_has_no_more(program):
+    """On a GPU larger than any that there is: else a plan would write beyond its order."""
+    for batches in (1, 2):
+        program("plan", CONTRACTIONS["NN"], 3000, 3000, 3000, LOWER, 200 * batches, batches, 32)
 
 
 def test_the_root_of_a_triangular_number_is_exact(program):
