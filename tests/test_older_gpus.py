@@ -1,11 +1,13 @@
 """GPUs before compute capability 8.0 have no kernels: nothing is compiled for them, and torch's own products compute, as on a CPU."""
 
+import importlib.machinery
 import math
+import os
 import types
 
 import pytest
 import torch
-from helpers import DTYPES, FUNCTIONS, NN, NT, TN, assert_product, execute, needs_cuda, normal, poison
+from helpers import DTYPES, FUNCTIONS, NN, NT, SOURCE, TN, assert_product, execute, needs_cuda, normal, poison
 
 
 def gpus(monkeypatch, *capabilities):
@@ -38,10 +40,41 @@ def test_what_is_compiled(model, monkeypatch):
     assert targets == [(8, 0), (8, 6), (9, 0)]
 
 
+@pytest.fixture
+def asked(model, monkeypatch):
+    """asked(): the folder of builds and the build's name, as the import would ask for them."""
+    monkeypatch.setattr(model, "_load_build", lambda folder, name: None)
+    monkeypatch.setattr(model, "_compile", lambda root, name, flags, targets: (root, name))
+    gpus(monkeypatch, (9, 0))
+    return model._build
+
+
+def test_a_build_has_another_name_where_anything_differs_that_decides_it(model, asked, monkeypatch):
+    ours, names = asked()[1], []
+    changes = [(model, "_CUDA_SOURCES", [*model._CUDA_SOURCES[:-1], model._CUDA_SOURCES[-1] + " "]), (model, "_CPP_BINDING", " ")]
+    changes += [(model, "_NVCC_FLAGS", ["-O2"]), (torch, "__version__", "0"), (importlib.machinery, "EXTENSION_SUFFIXES", [".so"])]
+    for changed in (*changes, (torch.cuda, "get_device_capability", lambda device=None: (8, 0))):
+        with monkeypatch.context() as patch:
+            patch.setattr(*changed)
+            names.append(asked()[1])
+    assert len({ours, *names}) == 1 + len(names) and asked()[1] == ours
+
+
+def test_where_builds_lie(asked, monkeypatch):
+    """As torch has it: an empty variable is none."""
+    for extensions, caches, folder in (("x", "y", "x"), ("", "/y", "/y/torch_extensions"), ("", "", "/home/.cache/torch_extensions")):
+        for name, value in {"TORCH_EXTENSIONS_DIR": extensions, "XDG_CACHE_HOME": caches, "HOME": "/home"}.items():
+            monkeypatch.setenv(name, value)
+        assert asked()[0] == os.path.abspath(folder)
+
+
 def test_which_tensors_have_kernels(monkeypatch):
     with monkeypatch.context() as patch:
         gpus(patch, (7, 5), (7, 0))
         room = execute()
+        gpus(patch, (7, 5), (7, 0), (8, 0))  # now that nothing would be built for it
+        (line,) = (line for line in SOURCE.read_text().splitlines() if line.startswith("_GPUS_WITHOUT_KERNELS = "))
+        exec(line, room)
     execute()  # torch's operator is then the file's as it is
     for device, has_kernels in ((0, False), (1, False), (2, True)):
         X = types.SimpleNamespace(is_cuda=True, get_device=lambda device=device: device)
