@@ -608,3 +608,82 @@ def test_which_kernel_computes_what_is_symmetric_or_l_times_u(model, tmp_path):
         assert "whole" in run(contraction, 1280, 64, C | SYMMETRIC, 1, 1, 80)
         assert "mirror" in run(contraction, 4096, 4096, LOWER | SYMMETRIC, 1, 1, 90)
     assert "half" in run(0, 200, 200, X | Y, 1, 1, 90) and "mma" in run(0, 200, 200, X | Y, 1, 0, 90)
+
+
+# ---- Batches: how the binding describes them, and the parts that the Hopper kernel takes of one. ---------------------
+
+BATCH_HARNESS = r"""
+// A tensor as the binding looks at its batch.
+struct Tensor {
+  std::vector<int64_t> sizes, strides;   // of the leading dimensions
+  int64_t dim() const { return sizes.size() + 2; }
+  int64_t size(int64_t d) const { return sizes[d]; }
+  int64_t stride(int64_t d) const { return strides[d]; }
+};
+"""
+
+BATCH_MAIN = r"""
+uint64_t state = 12345;
+int random_below(int end) { return (state = state * 6364136223846793005ull + 1442695040888963407ull) >> 33, int(state >> 33) % end; }
+
+// Contiguous, its dimensions in any order, or some of them broadcast.
+Tensor tensor_of(const std::vector<int64_t>& sizes, bool contiguous) {
+  Tensor t = {sizes, std::vector<int64_t>(sizes.size())};
+  std::vector<int> order(sizes.size());
+  for (size_t d = 0; d < order.size(); ++d) order[d] = int(order.size() - 1 - d);
+  for (size_t d = 0; !contiguous && d < order.size(); ++d) std::swap(order[d], order[random_below(int(order.size()))]);
+  int64_t stride = 12;
+  for (const int d : order) t.strides[d] = !contiguous && random_below(4) == 0 ? 0 : stride, stride *= t.strides[d] ? sizes[d] : 1;
+  return t;
+}
+int64_t offset_in(const Tensor& t, int64_t number) {
+  int64_t offset = 0;
+  for (int64_t d = t.dim() - 3; d >= 0; --d) offset += number % t.sizes[d] * t.strides[d], number /= t.sizes[d];
+  return offset;
+}
+template <typename T>
+int64_t place(const T* of) { return reinterpret_cast<const float*>(of) - static_cast<const float*>(nullptr); }
+
+int main() {
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<int64_t> sizes(random_below(6));
+    for (int64_t& size : sizes) size = 1 + random_below(4);
+    const bool contiguous = round % 4 == 0;
+    const Tensor x = tensor_of(sizes, contiguous), y = tensor_of(sizes, contiguous), c = tensor_of(sizes, true);
+    Product p = {};
+    CHECK(describe_batch(x, y, c, p), "round %d", round);
+    int64_t all = 1;
+    for (const int64_t size : sizes) all *= size;
+    CHECK(p.batches == all && (!contiguous || p.batch_dims == (all > 1)), "%lld products, %d dimensions", (long long)p.batches,
+          p.batch_dims);
+    for (const int64_t most : {int64_t(1), int64_t(2), int64_t(5), all}) {
+      int64_t number = 0;
+      for_each_part(p, most, [&](const Product& part) {
+        CHECK(part.batches >= 1 && part.batches <= most, "a part of %lld, and not %lld", (long long)part.batches, (long long)most);
+        for (int at = 0; at < part.batches; ++at, ++number)
+          CHECK(place(x_of<float>(part, at)) == offset_in(x, number) && place(y_of<float>(part, at)) == offset_in(y, number) &&
+                place(c_of<float>(part, at)) == offset_in(c, number), "product %lld", (long long)number);
+      });
+      CHECK(number == all, "%lld products of %lld", (long long)number, (long long)all);
+    }
+  }
+  const std::vector<int64_t> many(kMaxBatchDims + 1, 2), apart = {3, 10, 40, 100, 300, 700, 2000, 5000, 20000};
+  Product p = {};
+  CHECK(!describe_batch({many, apart}, {many, apart}, {many, apart}, p), "dimensions that cannot be merged are more than a product has");
+  std::printf("all holds\n");
+}
+"""
+
+
+def test_a_batch_comes_in_parts_each_product_once(model, tmp_path):
+    """Whatever the order of its dimensions, which are merged where they can be, and whichever of them an operand does not have."""
+    parts = [
+        cut(model._CPP_BINDING, "bool describe_batch(", "// Whether torch's settings allow TF32"),
+        cut(
+            model._CUDA_HOPPER_LAUNCH,
+            "template <typename F>\nstatic void for_each_part(",
+            "// ---- Hopper kernel, launching: the workspace.",
+        ),
+    ]
+    head = [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// Masks: 1 for X")[0], BATCH_HARNESS]
+    host_program(tmp_path, "batches", [*head, *parts, BATCH_MAIN])()
