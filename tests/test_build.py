@@ -67,10 +67,10 @@ exec {compiler} "$@"
 
 
 class Room:
-    """A folder with a compiler, a toolkit that has nvcc's name, and builds."""
+    """A folder with a compiler, a toolkit that has nvcc's name, and builds, in a folder whose name is a pattern of glob's."""
 
     def __init__(self, folder):
-        self.folder, self.builds, self.hold, self.children = folder, folder / "builds", folder / "hold", []
+        self.folder, self.builds, self.hold, self.children = folder, folder / "builds[1]", folder / "hold", []
         (folder / "toolkit" / "bin").mkdir(parents=True)
         (folder / "toolkit" / "bin" / "nvcc").touch()
         (folder / "c++").write_text(WRAPPER.format(room=folder, compiler=COMPILER))
