@@ -133,6 +133,9 @@ def test_a_build_that_was_killed_is_built_again(room):
     room.hold.unlink()
     room.wait_for(lambda: not Path(f"/proc/{compiler}").exists(), "the compiler of the killed build does not end")
     assert room.left() == ["build", "lock"]
+    (lock,) = room.builds.glob("*.lock")
+    assert lock.read_text() == f"process {after.pid}"  # and no more: whoever waits says so
+    assert Path(path).parent.stat().st_mode & 0o777 == 0o755  # others may use it
     assert room.end(room.start()) == [["42", path, "False"]]
 
 
