@@ -55,6 +55,19 @@ def test_autocast_without_gradients(model, function, device, dtype):
 
 
 @pytest.mark.parametrize(("device", "dtype"), AUTOCAST)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_autocast_around_backward_alone_changes_nothing(model, function, device, dtype):
+    A, B = operands(70, device)
+    C = getattr(model, function)(A, B)
+    G = normal(*C.shape, seed=5, device=device)
+    expected = torch.autograd.grad(C, (A, B), G, retain_graph=True)
+    with torch.autocast(device, dtype):
+        found = torch.autograd.grad(C, (A, B), G)
+    for mine, its in zip(found, expected, strict=True):
+        assert_bitwise(mine, its)
+
+
+@pytest.mark.parametrize(("device", "dtype"), AUTOCAST)
 def test_explain_computes_what_autocast_makes_of_the_operands(model, device, dtype):
     A, B = (T.detach() for T in operands(70, device))
     with torch.autocast(device, dtype):
@@ -71,6 +84,8 @@ def test_autocast_leaves_float64_alone(model, device, dtype):
         assert torch.matmul(A, B).dtype == C.dtype == torch.float64
         with pytest.raises(RuntimeError, match="must have the same dtype, but A is float64 and B is float32"):
             model.tril_matmul(A, B.float())
+        with pytest.raises(RuntimeError, match="must have the same dtype, but A is float32 and B is float64"):
+            model.tril_matmul(A.float(), B)
     assert_bitwise(C.detach(), model.tril_matmul(A, B).detach())
 
 
