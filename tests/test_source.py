@@ -147,6 +147,14 @@ def test_torch_stays_out_of_the_cuda_source(model):
     assert not re.search(r"\b(at|c10|torch)::", source)
 
 
+def test_numbers_that_python_hands_on_are_those_of_the_cuda_source(model):
+    of_cuda = {name: int(number) for name, number in re.findall(r"\b(k[A-Z]\w+) = (\d+)\b", model._CUDA_TYPES)}
+    ours = {"kNN": model._NN, "kNT": model._NT, "kTN": model._TN}
+    ours |= {"kAll": model._FULL, "kLower": model._TRIL, "kUpper": model._TRIU, "kSymmetric": model._SYMMETRIC}
+    ours |= {"kAutomaticPath": model._PATHS["auto"], "kExactPath": model._PATHS["exact"], "kMmaPath": model._PATHS["mma"]}
+    assert ours == {name: of_cuda[name] for name in ours}
+
+
 # ---- The compiler that pip installs. ---------------------------------------------------------------------------------
 
 PIP_FILES = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx", "include/cuda_runtime.h"]
@@ -188,8 +196,12 @@ def test_pips_toolkit_is_found(model, tmp_path):
 
 def test_pips_toolkit_in_two_folders(model, tmp_path):
     ours, torchs = tree(tmp_path / "ours", PIP_FILES[:4]), tree(tmp_path / "torchs", PIP_FILES[4:])
-    found = model._pip_toolkit("13.0", [str(tmp_path / "ours"), str(tmp_path / "torchs")])
+    path = [str(tmp_path / "ours"), str(tmp_path / "torchs")]
+    found = model._pip_toolkit("13.0", path)
     assert found == (ours, [f"{ours}/include", f"{torchs}/include", f"{ours}/include/cccl"], f"{torchs}/lib/libcudart.so.13")
+    tree(tmp_path / "torchs", PIP_FILES[3:4])
+    Path(ours, PIP_FILES[3]).unlink()
+    assert model._pip_toolkit("13.0", path)[1] == [f"{ours}/include", f"{torchs}/include", f"{torchs}/include/cccl"]
 
 
 @pytest.mark.parametrize("missing", PIP_FILES)
@@ -201,6 +213,7 @@ def test_pips_toolkit_without_a_package(model, tmp_path, missing):
 @pytest.mark.skipif(not CUDA.startswith("13."), reason="torch is built for another CUDA version")
 @pytest.mark.parametrize("there", ["no CUDA_HOME", "a CUDA_HOME without nvcc"])
 def test_the_build_is_handed_pips_toolkit(model, no_toolkit, monkeypatch, tmp_path, there):
+    (tmp_path / "runtime").mkdir()
     before = None if there == "no CUDA_HOME" else str(tmp_path / "runtime")
     monkeypatch.setattr(no_toolkit, "CUDA_HOME", before)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
@@ -220,9 +233,13 @@ def test_the_build_is_handed_pips_toolkit(model, no_toolkit, monkeypatch, tmp_pa
 
 
 @pytest.mark.skipif(not CUDA.startswith("13."), reason="torch is built for another CUDA version")
-def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path):
+@pytest.mark.parametrize("nvcc", ["in the toolkit", "named by PYTORCH_NVCC"])
+def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path, nvcc):
     (tmp_path / "toolkit" / "bin").mkdir(parents=True)
-    (tmp_path / "toolkit" / "bin" / "nvcc").touch()
+    if nvcc == "in the toolkit":
+        (tmp_path / "toolkit" / "bin" / "nvcc").touch()
+    else:
+        monkeypatch.setenv("PYTORCH_NVCC", "/usr/bin/nvcc")
     tree(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(no_toolkit, "CUDA_HOME", str(tmp_path / "toolkit"))
