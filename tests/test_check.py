@@ -776,6 +776,12 @@ def test_the_reference_loosens_a_bound_only_so_far(dtype, floor, most):
     assert not errors.triu(1).any()
 
 
+def test_what_is_allowed_of_16_bits_and_of_tf32():
+    assert measures.allowed(torch.float16, 100) == (10 * 2.0**-23, 2.0**-9)
+    assert measures.allowed(torch.bfloat16, 100) == (10 * 2.0**-23, 2.0**-6)
+    assert measures.allowed(torch.float32, 100, tf32=True) == (2.0**-10 + 2.0**-22 + 10 * 2.0**-23, 2.0**-8)
+
+
 def test_percentiles():
     assert measures.spread([4.0, 1.0, 3.0, 2.0, 5.0]) == pytest.approx({"median_us": 3.0, "p10_us": 1.4, "p90_us": 4.6, "best_us": 1.0})
     assert set(measures.spread([7.0]).values()) == {7.0}

@@ -74,28 +74,34 @@ int main(int, char** arguments) {
       if (kind == 1 && (row + 37 * col) % 1009 == 0) v = 1e-10f, ++expected_outliers;
       if (kind == 2 && (row + col) % 50 == 0) v = (0.5f + std::fabs(v)) * 0x1p-23f;   // lo loses bits: wide blocks
       if (kind == 3) v = (row + 5 * col) % 7 ? v : 0.0f;
+      if (kind == 6) v = std::copysign(0.5f + std::fabs(v), v) * 0x1p-120f;   // no power of two brings these near 2^16
+      if (kind == 8) v = std::copysign(0.5f + std::fabs(v), v) * 0x1p126f;   // beside Inf no outliers
+      if (kind == 7 && row % kBlock == kBlock - 1 && col % kBlock < kMaxOutliers) v = 0x1p-33f, ++expected_outliers;   // no bit is lost
       matrix.at(0, row, col) = v;
     }
-  if (kind == 4) matrix.at(0, rows - 1, 0) = NAN;
+  if (kind == 4 || kind == 8) matrix.at(0, rows - 1, 0) = kind == 4 ? NAN : INFINITY;
   const int block_rows = blocks_in(rows), block_cols = blocks_in(cols);
   const int blocks = static_cast<int>(triangular ? triangle(block_rows) : int64_t(block_rows) * block_cols);
   std::vector<uint8_t> packed(static_cast<size_t>(blocks) * kBlockBytes, 0xFF);
   std::vector<BlockMetadata> metadata(blocks);
   std::vector<uint32_t> by_row(block_rows * mask_words(block_cols)), by_col(block_cols * mask_words(block_rows));
-  Control control = {};
+  const int batches = kind % 4 ? 1 : 3;   // products that all have the matrix
+  Control controls[3] = {}, &control = controls[batches - 1];
+  const Control kept[3] = {{0, 3}, {0, 3}, {0, 3}};   // of the other operand, where it was packed before
   int progress = 0;
   Packing p = {};
-  p.product.batches = 1, p.x_blocks = blocks, p.controls = &control, p.progress = &progress;
-  p.most_outliers = 1 << 20, p.low = kind != 5;
+  p.product.batches = batches, p.x_blocks = blocks, p.controls = controls, p.progress = &progress;
+  if (kind == 1) p.kept = kept, expected_outliers += 3;
+  p.most_outliers = kind == 7 ? expected_outliers : 1 << 20, p.low = kind != 5;
   p.x = {matrix.begin(), matrix.row_stride(), matrix.col_stride(), rows, cols, triangular, block_cols, 1, blocks,
          packed.data(), metadata.data(), by_row.data(), by_col.data()};
   struct Nothing {};
   body = [&] { pack_blocks(p); };
   for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(blocks); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);
 
-  if (control.fallback != (kind == 4) || progress != (control.outliers ? kOutliers : 0) + (control.fallback ? kFallback : 0))
+  if (control.fallback != (kind == 4 || kind == 8) || progress != (control.outliers ? kOutliers : 0) + (control.fallback ? kFallback : 0))
     fail("the wrong verdict");
-  if (kind == 4) return std::printf("all holds\n"), 0;
+  if (kind == 4 || kind == 8) return std::printf("all holds\n"), 0;
   if (control.outliers != expected_outliers) fail("outliers are counted wrong");
   int wide_blocks = 0;
   for (int r = 0; r < block_rows; ++r)
@@ -136,7 +142,12 @@ def run(model, tmp_path_factory):
     return host_program(tmp_path_factory.mktemp("packing"), "packing", [emulation.PRELUDE, CUDA, *source, emulation.PRODUCT, MAIN])
 
 
-@pytest.mark.parametrize("kind", range(6), ids=["uniform", "outliers", "wide", "zeros", "nan", "hi alone"])
+KINDS = ["uniform", "outliers", "wide", "zeros", "nan", "hi alone", "tiny", "as many outliers as there may be", "infinity"]
+
+
+@pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
 def test_every_element_comes_back(run, kind):
-    for rows, cols, triangular, by_rows, pad in ((130, 130, 1, 1, 2), (140, 140, 1, 0, 0), (100, 150, 0, 1, 0), (70, 129, 0, 0, 1)):
+    shapes = [(130, 130, 1, 1, 2), (140, 140, 1, 0, 0), (100, 150, 0, 1, 0), (70, 129, 0, 0, 1)]
+    shapes += [(2100, 60, 0, 1, 0), (60, 2100, 0, 1, 0)] * (kind == 1)  # whose masks have more than a word
+    for rows, cols, triangular, by_rows, pad in shapes:
         run(rows, cols, triangular, by_rows, pad, kind)
