@@ -130,3 +130,11 @@ def test_every_mask(run, contraction, structure):
         run(dtype, contraction, structure, sizes, batches=1 + late, late=late, x_by_rows=late, y_by_rows=dtype // 2, pad=0, c_pad=late)
         run(dtype, contraction, structure, sizes_for(structure, edge + 1, 3), at_once=92, late=1 - late, pad=1)
         run(dtype, contraction, structure, sizes_for(structure, edge + 8, 4 * edge), at_once=92, kind=4, pad=0)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=["float32", "float16"])
+@every_mask
+def test_what_an_operand_does_not_have_is_not_read(run, dtype, contraction, structure):
+    """A NaN there would be found out, and the sums made again."""
+    for late, size in ((0, 200), (1, 70)):
+        run(dtype, contraction, structure, sizes_for(structure, size, 72), late=late, kind=7, pad=-size % 8)

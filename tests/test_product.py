@@ -131,7 +131,9 @@ def test_many_leading_dimensions_in_unrelated_orders(model, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("batch", "N"), [((1000,), 5), ((70000,), 2), ((3, 40), 64), ((17,), 130), ((600,), 33), ((7, 6), 150)])
+@pytest.mark.parametrize(
+    ("batch", "N"), [((1000,), 5), ((70000,), 2), ((3, 40), 64), ((17,), 130), ((600,), 33), ((7, 6), 150), ((0, 2), 400)]
+)
 def test_a_large_batch(model, batch, N, device):
     A, B = normal(*batch, N, N, seed=N, device=device), normal(N, N, seed=N + 1, device=device)
     assert_product(model.tril_matmul(A, B), A, B, NN, LOWER)
