@@ -587,6 +587,16 @@ def test_vmap(model, function, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("function", FUNCTIONS)
+def test_vmap_of_what_is_computed_in_blocks(model, function, device):
+    """Nothing but the operator's rule broadcasts there."""
+    call = getattr(model, function)
+    A, B = (T.detach() for T in leaves(function, 330, device, batch=((), (2,))))
+    found = torch.vmap(call, in_dims=(None, 0))(A, B)
+    torch.testing.assert_close(found, torch.stack([call(A, b) for b in B]))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_jacobians_and_hessians(model, function, device):
     call, its = getattr(model, function), functools.partial(reference, function)
     A, B = (T.detach() for T in leaves(function, 4, device))
