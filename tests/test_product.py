@@ -141,6 +141,12 @@ def test_a_large_batch(model, batch, N, device):
     assert_product(model.transposed_a_matmul(A, A), A, A, TN, DENSE)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_as_many_leading_dimensions_broadcast_at_a_size_that_is_computed_in_blocks(model, device):
+    A, B = normal(2, 1, 330, 330, seed=1, device=device), normal(1, 3, 330, 330, seed=2, device=device)
+    assert_product(model.tril_matmul(A, B), A, B, NN, LOWER)
+
+
 # ---- Any size. -------------------------------------------------------------------------------------------------------
 
 
