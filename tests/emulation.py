@@ -307,11 +307,12 @@ inline float4 load_shared_four(uint32_t at) {
   if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
   return *reinterpret_cast<float4*>(at_address(at));
 }
+inline void note_written() { current->block->written += !std::exchange(current->written, true); }
 inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
   const uint32_t words[4] = {a, b, c, d};
   std::memcpy(at_address(at), words, 16);
-  current->block->written += !std::exchange(current->written, true);
+  note_written();
 }
 inline void fence_proxy_async_shared() { current->block->written -= std::exchange(current->written, false); }
 inline void fence_proxy_async_global() {}

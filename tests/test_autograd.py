@@ -565,6 +565,16 @@ def test_func_grad_vjp_and_jvp(model, function, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("function", FUNCTIONS)
+def test_our_derivatives_serve_whichever_operand_needs_a_gradient(model, function, device):
+    """On a CPU torch's products would have some of their own."""
+    A, B = leaves(function, 6, device)
+    for operands in ((A, B), (A, B.detach()), (A.detach(), B)):
+        assert type(getattr(model, function)(*operands).grad_fn).__name__ == "_PlainProductBackward"
+    assert getattr(model, function)(A.detach(), B.detach()).grad_fn is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_vmap(model, function, device):
     call = getattr(model, function)
     A, B = (T.detach() for T in leaves(function, 6, device, batch=((4,), (4,))))

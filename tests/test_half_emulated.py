@@ -158,6 +158,7 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
 // sums += A B of 64 x kN and 16 k, both in shared memory. Late, they are read when the products are waited for.
 template <typename T, int kN, int kMajorA, int kMajorB>
 void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
+  if (current->block->written) fail("multiplied what was written without a fence");
   auto now = [=]() __attribute__((optimize("O3"))) {
     constexpr uint32_t kPlace = (1 << kRankShift) - 1;
     const unsigned char* const memory = current->block->memory - memory_begin;
@@ -263,7 +264,9 @@ def skeleton(model):
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
 
-    policy = emulation.device(model._CUDA_HALF)
+    policy, masks_row = emulation.device(model._CUDA_HALF), "*chunk(on) = make_uint4("
+    assert policy.count(masks_row) == 1
+    policy = policy.replace(masks_row, f"note_written(), {masks_row}")  # a fence has to follow
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts = [
         emulation.PRELUDE,
