@@ -18,7 +18,10 @@ struct BlockIndex {
 struct {
   unsigned x;
 } gridDim;
-inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at + value); }
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
+  if (reinterpret_cast<uintptr_t>(at) % 8) fail("a word that is not aligned");
+  return std::exchange(*at, *at + value);
+}
 inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at & value); }
 inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
   return *at == assumed ? std::exchange(*at, value) : *at;
