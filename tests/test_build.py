@@ -215,3 +215,5 @@ def test_a_file_system_without_locks(model, monkeypatch, tmp_path):
     other.mkdir()
     assert model._compile(str(tmp_path), "name", [], [(9, 0)]).__file__ == str(tmp_path / "name" / "name.so")
     assert (tmp_path / "name" / "name.so").exists() and other.exists()
+    monkeypatch.setattr(model, "_load_build", lambda folder, name: None)  # as it was when the slower one looked
+    assert model._compile(str(tmp_path), "name", [], [(9, 0)]).__file__.startswith(str(tmp_path / "name.build."))
