@@ -4248,7 +4248,7 @@ Tensor padded_copy(const Tensor& t) {
   shape.back() = (length + 7) / 8 * 8;
   const Tensor to = at::empty(shape, from.options()).narrow(-1, 0, length);
   bool by_words = from.stride(-1) == 1 && length % words == 0 && reinterpret_cast<uintptr_t>(from.const_data_ptr()) % 8 == 0;
-  for (int64_t d = 0; d < from.dim() - 1; ++d) by_words &= (from.stride(d) | from.storage_offset()) % words == 0;
+  for (int64_t d = 0; d < from.dim() - 1; ++d) by_words &= from.stride(d) % words == 0;
   by_words ? to.view(at::kLong).copy_(from.view(at::kLong)) : to.copy_(from);
   return to.expand(t.sizes());
 }
