@@ -252,19 +252,21 @@ def limits(rows):
 # ---- Sentences -------------------------------------------------------------------------------------------------------
 
 
-def factor(rows, several):
-    """Where the factor comes from, at 4096 or the largest N there is; and what two GPUs make of one."""
+def factor(rows, several, forced):
+    """Where the factor comes from, at 4096 or the largest N there is; what two GPUs make of one; and the mma kernel there, forced."""
     rows = [row for row in rows if row["dtype"] == "float32"]
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
     reference, ours = (flop / row[side]["median_us"] / 1e6 for flop, side in ((dense, "reference"), (useful, "ours")))
     several = sorted((row for row in several if row["mode"] == "forward"), key=lambda row: -row["ratio"])
     together = "; ".join(f"{ratio(row['ratio'])} {row['what'].replace(' x ', '×')}" for row in several)
+    forced = ", ".join(f"{row['dtype']} {ratio(row['ratio'])}" for row in forced if (row["group"], row["N"]) == ("sizes", 4096))
     triangle, rest = ratio(dense / useful), ratio(row["ratio"] * useful / dense)
     return (
         f"At N = {row['N']} ours is {ratio(row['ratio'])} faster than `tril(matmul)`. {triangle} is the triangle: {useful / 1e9:.3g} GFLOP"
         f" instead of {dense / 1e9:.4g}.\n{rest} is tensor cores, three float16 products for each float32 one: {ours:.3g} TFLOP/s, where"
         f" cuBLAS has {reference:.3g} from CUDA cores.\nTwo GPUs against one ([example](examples/distributed.py)): {together}."
+        f" The mma kernel, which is that of other GPUs, forced at 4096: {forced}."
     )
 
 
@@ -372,7 +374,7 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "cpu": ("cpu", {**CPU, **TIMES}),
 }
 SENTENCES = {  # name -> records, renderer of their rows
-    "factor": (("peers", "devices"), factor),
+    "factor": (("peers", "devices", "mma"), factor),
     "proof": (("check",), proof),
     "parts": ((), parts),
     "wanted": (("wanted", *WANTED_SUITES), wanted),
