@@ -1,6 +1,6 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-It calls the solution some hundred times, in a process of its own: other inputs in every call, sizes to twice --size, ordinary and hard
+It calls the solution some 100 to 250 times, in a process of its own: other inputs in every call, sizes to twice --size, ordinary and hard
 numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns with the
 reference's, by a clock of its own, and compares those results too. The last line is the verdict: `all holds: ...` with the times and their
 ratio, or `WRONG: ...`.
@@ -883,7 +883,7 @@ def parse(argv):
     add("--problem", choices=list(PROBLEMS), default="lower", help="; ".join(f"{name}: {p.formula}" for name, p in PROBLEMS.items()))
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
-    add("--size", metavar="N", type=number(int, 1, 1 << 20), help="is timed (transposed_a: K; inverse: batches); judged to twice that")
+    add("--size", metavar="N", type=number(int, 1, 1 << 20), help="of timed calls (transposed_a: K; inverse: in batches); judged to twice")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     best = "cuda" if torch.cuda.is_available() else "cpu"

@@ -304,7 +304,10 @@ def parse_arguments(arguments):
     parser.add_argument("--batch", type=int, nargs=2, metavar=("BATCH", "N"), help="default 512 512, on a CPU 16 64")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the table's rows are written as well")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: 'cuda' is given, but torch sees no GPU; accepted here: cpu")
+    return given
 
 
 def main(arguments=None):

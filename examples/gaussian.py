@@ -58,6 +58,8 @@ def main(arguments=None):
     parser.add_argument("--samples", type=int, default=256 if cuda else 64, help="of each (default 256, without a GPU 64)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default=default_device())
     given = parser.parse_args(arguments)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: 'cuda' is given, but torch sees no GPU; accepted here: cpu")
     if min(given.batch, given.size, given.samples) < 1:
         parser.error("--batch, --size and --samples must be positive")
     L = make_factors(given.batch, given.size, given.device)

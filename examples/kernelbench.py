@@ -30,8 +30,8 @@ def export(text, problem):
 def main(argv=None):
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="kernelbench.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problem", choices=list(PROBLEMS))
-    parser.add_argument("file", help="a new one")
+    parser.add_argument("problem", choices=list(PROBLEMS), help="what model_new.py is to compute there")
+    parser.add_argument("file", help="to be written; one that is there is not replaced")
     parser.add_argument("--solution", metavar="FILE", default=os.path.join(HERE, "..", "model_new.py"), help="default: model_new.py")
     options = parser.parse_args(argv)
     try:

@@ -36,7 +36,8 @@ def draw(records, path):
     axes.loglog(sizes, [each["solution"]["us"] for each in times], marker="o", label="solution")
     for size, each in zip(sizes, times, strict=True):
         places = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-        axes.annotate("at least " * each["lower_bound"] + f"{each['ratio']:.2f}x", (size, each["solution"]["us"]), **places)
+        told = "at least " * each["lower_bound"] + f"{each['ratio']:.2f}x" if each["ratio"] else ""  # with --seed there is none
+        axes.annotate(told, (size, each["solution"]["us"]), **places)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
@@ -49,10 +50,12 @@ def draw(records, path):
 def main(argv=None):
     parser = argparse.ArgumentParser(prog="plot.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="a .png, .svg or .pdf")
-    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="default: five, each twice the last")
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="default: five, each twice the one before")
     options, handed_on = parser.parse_known_args(argv)
     if not options.file.endswith((".png", ".svg", ".pdf")):
         parser.error(f"{options.file}: the name of a .png, .svg or .pdf file is accepted")
+    if "--no-timing" in handed_on or "--json" in handed_on:
+        parser.error("--no-timing leaves nothing to draw, and --json is this script's own; any other option of check.py is accepted")
     if importlib.util.find_spec("matplotlib") is None:
         parser.error("drawing needs matplotlib, which is not installed (pip install matplotlib)")
     if options.sizes is None:
