@@ -3476,7 +3476,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
       at += int64_t(tile.split) * kPart;
     } else {
       if (thread == 0)
-        while (load_acquire(done) != tile.splits - 1) __nanosleep(32);
+        while (load_acquire(done) != tile.splits - 1 && !load_relaxed(&h.controls[tile.batch].fallback)) __nanosleep(32);
       named_barrier_sync<128>(group);
     }
     add_sums<kPart>(total[0], at, leaves ? 0 : tile.splits - 1);

@@ -16,8 +16,15 @@ pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was f
 BULK = r"""
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline int atomicOr(int* at, int bits) { return std::exchange(*at, *at | bits); }
-inline int load_relaxed(const int* at) { return *at; }
-inline int load_acquire(const int* at) { return *at; }
+// What packing reports while tiles are taken: here whoever has just taken number 1 sees it, and nobody else.
+const int* late_report = nullptr;
+const unsigned long long* taken = nullptr;
+inline int load_relaxed(const int* at) { return at == late_report && *taken != 2 ? 0 : *at; }
+inline int load_acquire(const int* at) {
+  static int times = 0;
+  if (++times > 3000000) fail("a split waits for one that nobody computes");
+  return *at;
+}
 inline void add_release(int* at, int value) { *at += value; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 template <typename T>
@@ -121,11 +128,12 @@ void run(const Products<PairsProduct, kProductsOf<First, Second>>& products, int
 }
 
 template <int kProducts>
-void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, bool fallback) {
+void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, int fallback) {
   const Product& nt = p.contraction == kNT ? p : q;
   const Product& tn = p.contraction == kNT ? q : p;
   Launched one(two ? nt : p, packer, clusters, two ? (clusters + 1) / 2 : clusters);
   if (fallback) *one.at.progress = kFallback, one.at.controls[p.batches - 1].fallback = 1;
+  if (fallback == 2) late_report = one.at.progress, taken = one.product.queue.word;
   if (two) {
     Launched other(tn, packer, clusters, clusters / 2);
     run<Pairs<kNT, kProducts>, Pairs<kTN, kProducts>>({{one.product, other.product}}, clusters);
@@ -168,6 +176,7 @@ int main(int, char** arguments) {
       for (int i = 0; i < p.m; ++i)
         for (int j = 0; j < (has_zeros(p) ? i + 1 : p.n); ++j) {
           const float got = static_cast<float*>(p.c)[batch * p.c_batch[0] + i * p.c_row + j * p.c_col];
+          if (fallback == 2 && batch == p.batches - 1) continue;
           if ((got == 77.0f) != (batch == p.batches - 1)) fail("a product that is not left out, or another one that is");
         }
     std::printf("all holds\n");
@@ -337,3 +346,9 @@ def test_splits_of_other_masks(run, name):
 def test_what_needs_the_fallback_is_left_out_of_other_masks(run):
     for name in ("X X^T", "X L"):
         run(*MASKED[name], sizes_for(MASKED[name][1], TILE - BLOCK, BLOCK), batches=2, fallback=1)
+
+
+def test_a_product_is_left_out_while_its_splits_are_handed_out(run):
+    """Packing may report that a product needs the fallback when a later split of a tile has been taken, and the first one has not: that
+    one is left out, and must not be waited for."""
+    assert "20 tiles, 4 places" in run(NN, LOWER, (641,) * 3, batches=2, clusters=60, fallback=2)
