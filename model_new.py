@@ -4815,7 +4815,10 @@ class _Product:
         if c == _SYMMETRIC:
             G, c, needed[1] = G + G.mT, _FULL, False
         both = zip(_GRADIENTS[ctx.contraction](*ctx.saved_tensors, G, x, y, c), needed, strict=True)
-        return *(_shortest_way(*one) if wanted else None for one, wanted in both), None, None
+        dX, dY = (_shortest_way(*one) if wanted else None for one, wanted in both)
+        if needed != list(ctx.needs_input_grad[:2]) and torch.compiler.is_dynamo_compiling():
+            dY = torch.zeros_like(dX)  # compiled autograd adds what the same matrix gets twice, and knows no None
+        return dX, dY, None, None
 
     @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
@@ -5058,7 +5061,8 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     mask = _TRIU if upper else _TRIL
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
-    dynamic, plain = torch.compiler.is_compiling(), _is_no_subclass(A) and _is_no_subclass(X)  # shards of a DTensor may stand in the way
+    dynamic = torch.compiler.is_compiling()
+    plain = _is_no_subclass(A) and _is_no_subclass(X) and not A.is_nested  # shards of a DTensor may stand in the way
     if plain and 2 <= A.dim() <= X.dim() > 2 and (A.dim() == 2 or (not dynamic and A.shape[:-2].numel() == 1)):
         # One A for a batch: one product of all its rows, and one gradient of A; or of all its columns.
         X = _prepared("triangular_matmul", *operands, _NN, structure, names)[1 if left else 0]  # says what is wrong with them as they are

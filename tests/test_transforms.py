@@ -164,7 +164,7 @@ def test_no_grad_inside_of_a_derivative(model, function, outer, matrices):
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])
-@pytest.mark.parametrize("function", ["product", "dense", "inverse"])
+@pytest.mark.parametrize("function", ["product", "dense", "inverse", "gram"])
 def test_compiled_autograd(model, function, fullgraph, matrices):
     from torch._dynamo import compiled_autograd
 
