@@ -151,7 +151,8 @@ int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
 // Whether all of a symmetric product of 16-bit matrices is computed, and not a half that stands twice: this takes no longer where all its
-// small tiles are at work at once, or its large ones, and a half's small ones are not. What stands opposite has the same sums.
+// tiles are at work at once, or few, or a launch of its own would mirror a small half; measured, on an H200. What stands opposite has the
+// same sums.
 bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
 
 // How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
@@ -1555,7 +1556,7 @@ static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDi
 int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
   if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
   // The mma kernel reads operands that are not aligned by elements, which in small products takes less than a copy
-  const bool by_elements = kernel == kMmaKernel && p.k <= (type == kFloat32 || type == kFloat64 ? 1024 : 256);
+  const bool by_elements = kernel == kMmaKernel && p.k <= (type == kFloat32 || type == kFloat64 ? 1024 : 64);
   const int unit = by_elements ? 1 : type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
   const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
   const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
@@ -1807,7 +1808,9 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
     const int n = y.first_line + Lanes::col(warp, lane, c);
     Acc total = sums[group][0][thread].v[c];
     UNROLL for (int from = 1; from < Lanes::kGroups; ++from) total += sums[group][from][thread].v[c];
-    if (m < p.m && n < p.n) narrow(p.c_lower && n > m ? 0 : total, work.c[m * p.c_row + n * p.c_col]);
+    if (m >= p.m || n >= (p.symmetric ? m + 1 : p.n)) continue;
+    narrow(p.c_lower && n > m ? 0 : total, work.c[m * p.c_row + n * p.c_col]);
+    if (p.symmetric) narrow(total, work.c[n * p.c_row + m * p.c_col]);
   }
 }
 
@@ -1913,25 +1916,30 @@ constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc>][32];   // all splits of the first unit, of the second
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: at once. kWhole: so, and all exist.
-template <int kNear, bool kWhole, typename T, typename Acc>
+// Writes neighbours in a row of C, as far as they exist. `vectorized`: at once. kWhole: so, and all exist. kTwice: C is symmetric, and has
+// what is not above the diagonal also where it stands opposite.
+template <int kNear, bool kWhole, bool kTwice, typename T, typename Acc>
 __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
   if (!kWhole && row >= p.m) return;
+  const int cols = kTwice ? row + 1 : p.n;
   AlignedArray<T, kNear> vector;
   UNROLL for (int e = 0; e < kNear; ++e) narrow(p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
   T* const to = c + uint32_t(row) * p.c_row + uint32_t(col) * p.c_col;   // so the products take half as many instructions
-  if (kWhole || (vectorized && col + kNear <= p.n)) {
+  if (kWhole || (vectorized && col + kNear <= cols)) {
     *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
   } else {
     UNROLL for (int e = 0; e < kNear; ++e)
-      if (col + e < p.n) to[e * p.c_col] = vector.v[e];
+      if (col + e < cols) to[e * p.c_col] = vector.v[e];
   }
+  if (kTwice)
+    UNROLL for (int e = 0; e < kNear; ++e)
+      if (col + e < row) c[uint32_t(col + e) * p.c_row + uint32_t(row) * p.c_col] = vector.v[e];
 }
 
-// Writes a tile: from registers if `alone`, and all of it exists; else what this CTA adds of its splits, in their order. Instructions that
-// nobody has read yet take as long as shared memory: so the mma kernel goes that way with one split, too, if others of the cluster do. With
-// more all threads of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival,
-// counts what comes.
+// Writes a tile: from registers if `alone`, and all of it exists; else, or if C is symmetric and has all twice, what this CTA adds of its
+// splits, in their order. Instructions that nobody has read yet take as long as shared memory: so the mma kernel goes that way with one
+// split, too, if others of the cluster do. With more all threads of the cluster have arrived at its barrier, and `sums` may lie in their
+// stages; `here`, an mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
@@ -1944,17 +1952,25 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[Lanes::sum_at(u * kSums + e)];
     return v;
   };
-  auto write = [&](auto whole, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {   // unit u of warp w
+  auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {   // unit u of warp w
     UNROLL for (int e = 0; e < kSums; e += kNear)
-      write_neighbours<kNear, decltype(whole)::value>(p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e),
-                                                      col + Lanes::col(w, lane, u * kSums + e), v.v + e);
+      write_neighbours<kNear, decltype(whole)::value, decltype(twice)::value>(
+          p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e), col + Lanes::col(w, lane, u * kSums + e), v.v + e);
   };
   auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
     if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock, false>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
-  if (alone && vectorized && row + kBlock <= p.m && col + kBlock <= p.n) {
-    UNROLL for (int u = 0; u < kUnits; ++u) write(std::true_type(), warp, u, unit(u));
+  const bool direct = alone && row + kBlock <= p.m && col + kBlock <= p.n && !p.symmetric;
+  if (direct && vectorized) {
+    UNROLL for (int u = 0; u < kUnits; ++u) write(std::true_type(), std::false_type(), warp, u, unit(u));
+    return write_zeros_above(0, kBlock);
+  }
+  if (sizeof(T) == 2 && direct && p.c_row == 1) {   // neighbours in a column are other lanes'
+    UNROLL for (int e = 0; e < kCount; ++e) {
+      const int m = row + Lanes::row(warp, lane, e), n = col + Lanes::col(warp, lane, e);
+      narrow(p.c_lower && n > m ? Acc(0) : sum[Lanes::sum_at(e)], work.c[m + n * p.c_col]);
+    }
     return write_zeros_above(0, kBlock);
   }
   constexpr int kInTile = kUnitsInTile<Acc>;
@@ -1983,15 +1999,18 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   if (splits == 1) __syncthreads();
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (splits > 1) barrier_wait(&here, 0);))
-  NO_UNROLL for (uint32_t at = first + warp; at < end; at += kTileThreads / 32) {
-    SumUnit<Acc> total = sums[(at - first) * splits][lane];
+  auto add_up = [&](auto twice) {
+    NO_UNROLL for (uint32_t at = first + warp; at < end; at += kTileThreads / 32) {
+      SumUnit<Acc> total = sums[(at - first) * splits][lane];
 #pragma unroll 4
-    for (uint32_t s = 1; s < splits; ++s) {
-      const SumUnit<Acc> v = sums[(at - first) * splits + s][lane];
-      UNROLL for (int e = 0; e < kSums; ++e) total.v[e] += v.v[e];
+      for (uint32_t s = 1; s < splits; ++s) {
+        const SumUnit<Acc> v = sums[(at - first) * splits + s][lane];
+        UNROLL for (int e = 0; e < kSums; ++e) total.v[e] += v.v[e];
+      }
+      write(std::false_type(), twice, at / kUnits, at % kUnits, total);
     }
-    write(std::false_type(), at / kUnits, at % kUnits, total);
-  }
+  };
+  p.symmetric ? add_up(std::true_type()) : add_up(std::false_type());
 }
 
 // ---- Tiles of 64 x 64: launching.
@@ -3799,20 +3818,16 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
 }
 
 bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
-  const int64_t small = ceil_div(p.m, 128), large = ceil_div(p.m, 256), pairs = gpu.sms / 2;
+  const int64_t small = ceil_div(p.m, 128), all = p.batches * small * small;
   if (type != kFloat16 && type != kBFloat16) return false;
-  // Mirrored by a launch of its own, as the mma kernel's are, or by the kernel itself; of long k more CTAs can share each tile of a half
-  const bool by_mma = p.m <= kBlock || gpu.capability != 90 || (p.k <= 256 && operands_to_copy(p, type, kHalfKernel));
-  const bool mirrored = !is_stored_twice(p) || by_mma;
-  if (p.batches * small * small <= (mirrored ? gpu.sms : p.k < 3072 ? pairs : gpu.sms / 4)) return true;
-  return mirrored && p.batches * triangle(small) > gpu.sms && p.batches * large * large <= pairs;
+  if (p.m <= 256 || gpu.capability != 90) return p.m <= 256;
+  if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else mirrored by a launch of its own
+  return all <= gpu.sms / (p.k < 3072 ? 2 : 4);                        // of long k more CTAs can share each tile of a half
 }
 
-void launch_mirror(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, gpu.capability >= 90, stream);
-  type == kFloat64   ? launch_kernel<mirror<uint64_t>>(launch, p)
-  : type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p)
-                     : launch_kernel<mirror<uint16_t>>(launch, p);
+void launch_mirror(const Product& p, ElementType type, cudaStream_t stream) {
+  const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, stream);
+  type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
 }
 """
 
@@ -4029,10 +4044,10 @@ static bool hopper_serves_batch(const Product& p) {
 // has to sum; measured, on an H200.
 static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
+  if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of half precision's tiles
   if (p.k <= 256) {
-    // The mma kernel takes 2 us longer for L U, and a launch behind it mirrors what is symmetric; but it reads what is not aligned
-    const bool slow = is_stored_twice(p) || (p.x_triangular && p.y_triangular && !p.c_lower && p.x != p.y);
-    return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !(slow && !operands_to_copy(p, kFloat16, kHalfKernel)));
+    const bool slow = is_stored_twice(p) || (p.x_triangular && p.y_triangular && !p.c_lower && p.x != p.y);   // L U: 2 us more
+    return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !slow);
   }
   const int64_t work = order.work(p.k, kBlock) * p.batches / gpu.sms;   // of an SM
   return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 300 : 640);
@@ -4077,7 +4092,8 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
         controls += part.batches;
       });
   }
-  if (product.symmetric && !(kernel == kHalfKernel && is_stored_twice(product))) launch_mirror(product, type, gpu, stream);
+  if (product.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(product))))
+    launch_mirror(product, type, stream);
 }
 
 // G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.
@@ -4237,19 +4253,20 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
 }
 
 // A copy with neighbours where t has them, in lines that begin at multiples of 16 bytes. What is broadcast stays so. torch copies such
-// lines element by element: of 8 bytes, if they can be seen so.
+// lines element by element: of 8 bytes, or of 4, if they can be seen so.
 Tensor padded_copy(const Tensor& t) {
   if (t.stride(-1) != 1 && t.stride(-2) == 1) return padded_copy(t.mT()).mT();
   Tensor from = t;
   for (int64_t d = 0; d < t.dim() - 2; ++d)
     if (t.stride(d) == 0) from = from.narrow(d, 0, 1);
   c10::SmallVector<int64_t, 8> shape(from.sizes().begin(), from.sizes().end());
-  const int64_t words = 8 / from.element_size(), length = shape.back();
+  const int64_t size = from.element_size(), length = shape.back();
   shape.back() = (length + 7) / 8 * 8;
   const Tensor to = at::empty(shape, from.options()).narrow(-1, 0, length);
-  bool by_words = from.stride(-1) == 1 && length % words == 0 && reinterpret_cast<uintptr_t>(from.const_data_ptr()) % 8 == 0;
-  for (int64_t d = 0; d < from.dim() - 1; ++d) by_words &= from.stride(d) % words == 0;
-  by_words ? to.view(at::kLong).copy_(from.view(at::kLong)) : to.copy_(from);
+  int64_t all = length * size | from.storage_offset() * size | reinterpret_cast<intptr_t>(from.const_data_ptr());   // a word divides
+  for (int64_t d = 0; d < from.dim() - 1; ++d) all |= from.stride(d) * size;
+  const at::ScalarType word = from.stride(-1) != 1 || all % 4 ? from.scalar_type() : all % 8 ? at::kInt : at::kLong;
+  to.view(word).copy_(from.view(word));
   return to.expand(t.sizes());
 }
 

@@ -600,15 +600,18 @@ def test_which_kernel_computes_what_is_symmetric_or_l_times_u(model, tmp_path):
     head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
     run = host_program(tmp_path, "choice", [*head, HARNESS.partition("// The k that the sums")[0], *choice, CHOICE_MAIN])
     for contraction in (1, 2):
-        for n, k, batches in ((1040, 64, 1), (1408, 256, 1), (720, 64, 2), (128, 200, 80), (300, 256, 16), (2304, 256, 1)):
-            assert "half, twice" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
-        for n, k, batches in ((1024, 256, 1), (64, 64, 100), (64, 1024, 132)):
+        for n, k, batches in ((1040, 64, 1), (1408, 256, 1), (720, 64, 2), (300, 256, 16), (2304, 256, 1), (700, 128, 2)):
+            for aligned in (0, 1):
+                assert "half, twice" in run(contraction, n, k, C | SYMMETRIC, batches, aligned, 90)
+        for n, k, batches in ((1024, 256, 1), (128, 200, 80), (256, 1024, 500)):
             assert "whole" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
-        assert "whole" in run(contraction, 1040, 64, C | SYMMETRIC, 1, 0, 90)
-        assert "mma, whole" in run(contraction, 700, 128, C | SYMMETRIC, 2, 0, 90)
-        assert "whole" in run(contraction, 1280, 64, C | SYMMETRIC, 1, 1, 80)
-        assert "mirror" in run(contraction, 4096, 4096, LOWER | SYMMETRIC, 1, 1, 90)
-    assert "half" in run(0, 200, 200, X | Y, 1, 1, 90) and "mma" in run(0, 200, 200, X | Y, 1, 0, 90)
+        for n, k, batches in ((64, 64, 100), (64, 1024, 5000), (30, 64, 1)):
+            assert "mma, whole" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
+        for n, batches, found in ((1024, 50, "whole"), (2048, 1, "whole"), (1280, 8, "mirror"), (2049, 1, "mirror"), (4096, 1, "mirror")):
+            assert found in run(contraction, n, n, LOWER | SYMMETRIC, batches, 1, 90)
+        for n, found in ((256, "whole"), (257, "twice")):
+            assert found in run(contraction, n, 64, C | SYMMETRIC, 1, 1, 80)
+    assert "half" in run(0, 200, 200, X | Y, 1, 1, 90) and "mma" in run(0, 64, 64, X | Y, 5000, 1, 90)
 
 
 # ---- Batches: how the binding describes them, and the parts that the Hopper kernel takes of one. ---------------------
