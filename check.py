@@ -819,7 +819,7 @@ class Stopwatch:
         # Of the reference the least counts, by either clock (its own can be believed); where others use the machine, the quiet calls.
         best = min(t["us"] for t in references)
         quiet = min(best, *(undisturbed(t["inside"]) for t in references))
-        by_both = min(mine["inside_us"], mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
+        by_both = min(undisturbed(mine["inside"]), mine["outside_us"]) > (1 + TOLERANCE[1]) * max(t["inside_us"] for t in references)
         times |= {"clock": clock, "lower_bound": clock == "outside" or quiet < best, "tolerance": tolerance}
         return times | {"reference_us": quiet, "ratio": quiet / mine["us"], "slower": by_both}
 

@@ -803,6 +803,15 @@ def test_the_time_from_outside_counts_where_clocks_disagree(inside, outside, clo
     assert slower["ratio"] == pytest.approx(1)  # the reference before the solution was loaded counts, where it was faster
 
 
+@pytest.mark.parametrize(("times", "slower"), [([2000.0] * 10, True), ([900.0] * 3 + [9000.0] * 7, False)], ids=["slow", "disturbed"])
+def test_who_is_disturbed_is_not_called_slower(times, slower):
+    watch = object.__new__(check.Stopwatch)
+    watch.fixed = 0.0
+    reference = [(10, 10 * 1000e-6, [1000.0] * 10)] * 3
+    watch.alone = watch.summary(reference)
+    assert watch.settle(reference, [(10, sum(times) * 1e-6, times)] * 3)["slower"] == slower
+
+
 @pytest.mark.parametrize("quiet,slow,counts", [(3, 110.0, 110.0), (3, 8000.0, 100.0), (1, 700.0, 700.0), (1, 8000.0, 100.0)])
 def test_calls_of_the_reference_that_others_slow_down_prove_nothing(quiet, slow, counts):
     """On a machine with other work the reference once took 7 ms, a cheat 0.5: 14x was certified."""
