@@ -270,7 +270,8 @@ __host__ __device__ inline bool is_lower(const Product& p) { return are_triangle
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
 __host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
 
-// Whether half precision writes what is below the diagonal of C twice, to its place and opposite; else `mirror` brings it there.
+// Whether half precision writes what is below the diagonal of C twice, to its place and opposite, as kernels of smaller tiles do whatever
+// is masked; else `mirror` brings it there.
 __host__ __device__ inline bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
 
 // The range of k that rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1 of C sum: in elements, or in blocks of one size.
@@ -4829,11 +4830,12 @@ class _Product:
     def backward(ctx, G):
         """None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
         (x, y, c), needed = _masks(ctx.structure), list(ctx.needs_input_grad[:2])
-        if c == _SYMMETRIC:
+        symmetric = c == _SYMMETRIC
+        if symmetric:
             G, c, needed[1] = G + G.mT, _FULL, False
         both = zip(_GRADIENTS[ctx.contraction](*ctx.saved_tensors, G, x, y, c), needed, strict=True)
         dX, dY = (_shortest_way(*one) if wanted else None for one, wanted in both)
-        if needed != list(ctx.needs_input_grad[:2]) and torch.compiler.is_dynamo_compiling():
+        if symmetric and torch.compiler.is_dynamo_compiling():
             dY = torch.zeros_like(dX)  # compiled autograd adds what the same matrix gets twice, and knows no None
         return dX, dY, None, None
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor.experimental import local_map, register_sharding
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # model_new.py and timing.py lie there
 
-from timing import milliseconds, name_of, relative_error  # noqa: E402
+from timing import add_device, milliseconds, name_of, relative_error  # noqa: E402
 
 import model_new  # noqa: E402
 from model_new import triangular_matmul, tril_matmul  # noqa: E402
@@ -302,12 +302,9 @@ def parse_arguments(arguments):
     parser.add_argument("--size", type=int, metavar="N", help="of one product (default 8192, on a CPU 1024)")
     parser.add_argument("--folds", type=int, default=2, help="blocks of columns a rank: twice as many (default 2)")
     parser.add_argument("--batch", type=int, nargs=2, metavar=("BATCH", "N"), help="default 512 512, on a CPU 16 64")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    add_device(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the table's rows are written as well")
-    given = parser.parse_args(arguments)
-    if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: 'cuda' is given, but torch sees no GPU; accepted here: cpu")
-    return given
+    return parser.parse_args(arguments)
 
 
 def main(arguments=None):

@@ -17,7 +17,7 @@ from torch.distributions import MultivariateNormal
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # model_new.py and timing.py lie there
 
-from timing import default_device, milliseconds, name_of, relative_error  # noqa: E402
+from timing import add_device, milliseconds, name_of, relative_error  # noqa: E402
 
 from model_new import gram, triangular_inverse, triangular_matmul  # noqa: E402
 
@@ -56,10 +56,8 @@ def main(arguments=None):
     parser.add_argument("--batch", type=int, default=64 if cuda else 8, help="distributions (default 64, without a GPU 8)")
     parser.add_argument("--size", type=int, default=256 if cuda else 64, metavar="N", help="variables (default 256, without a GPU 64)")
     parser.add_argument("--samples", type=int, default=256 if cuda else 64, help="of each (default 256, without a GPU 64)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default=default_device())
+    add_device(parser)
     given = parser.parse_args(arguments)
-    if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: 'cuda' is given, but torch sees no GPU; accepted here: cpu")
     if min(given.batch, given.size, given.samples) < 1:
         parser.error("--batch, --size and --samples must be positive")
     L = make_factors(given.batch, given.size, given.device)

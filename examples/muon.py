@@ -19,7 +19,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # model_new.py and timing.py lie there
 
-from timing import default_device, milliseconds, name_of  # noqa: E402
+from timing import add_device, milliseconds, name_of  # noqa: E402
 
 from model_new import gram  # noqa: E402
 
@@ -66,10 +66,8 @@ def shape(text):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=shape, nargs="+", metavar="MxN", help="default: 512x512 to 8192x8192, on a CPU 64x64 to 256x128")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default=default_device())
+    add_device(parser)
     given = parser.parse_args(arguments)
-    if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: 'cuda' is given, but torch sees no GPU; accepted here: cpu")
     of_gpu = [(512, 512), (1024, 1024), (2048, 2048), (4096, 1024), (1024, 4096), (4096, 4096), (8192, 8192)]
     sizes = given.sizes or (of_gpu if given.device == "cuda" else [(64, 64), (128, 128), (256, 128)])
     dtype = "bfloat16" if given.device == "cuda" else "float32"

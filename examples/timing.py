@@ -1,5 +1,6 @@
-"""What the examples measure with: the device that there is, and the time of a call on it."""
+"""What the examples measure with: the device that there is, or that is asked for, and the time of a call on it."""
 
+import argparse
 import statistics
 import time
 
@@ -10,6 +11,16 @@ CALLS = 20
 
 def default_device():
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_of(name):
+    if name == "cuda" and default_device() != name:
+        raise argparse.ArgumentTypeError(f"{name!r} is given, but torch sees no GPU; accepted here: cpu")
+    return name
+
+
+def add_device(parser):
+    parser.add_argument("--device", type=device_of, choices=["cpu", "cuda"], default=default_device())
 
 
 def name_of(device):

@@ -787,15 +787,21 @@ def test_percentiles():
     assert set(measures.spread([7.0]).values()) == {7.0}
 
 
+def watch_of(reference):
+    """A Stopwatch that has timed these requests of the reference before the solution was loaded."""
+    watch = object.__new__(check.Stopwatch)
+    watch.fixed = 0.0
+    watch.alone = watch.summary(reference)
+    return watch
+
+
 @pytest.mark.parametrize(
     "inside,outside,clock",
     [(100, 101, "inside"), (100, 110, "outside"), (110, 100, "outside"), (1, 100, "outside"), (0, 100, "outside")],
 )
 def test_the_time_from_outside_counts_where_clocks_disagree(inside, outside, clock):
-    watch = object.__new__(check.Stopwatch)
-    watch.fixed = 0.0
     reference = [(10, 10 * 1000e-6, [1000.0] * 10)] * 3
-    watch.alone = watch.summary(reference)
+    watch = watch_of(reference)
     settled = watch.settle(reference, [(10, 10 * outside * 1e-6, [float(inside)] * 10)] * 3)
     assert settled["clock"] == clock and settled["ratio"] == pytest.approx(1000 / (inside if clock == "inside" else outside))
     assert settled["lower_bound"] == (clock == "outside")
@@ -805,21 +811,16 @@ def test_the_time_from_outside_counts_where_clocks_disagree(inside, outside, clo
 
 @pytest.mark.parametrize(("times", "slower"), [([2000.0] * 10, True), ([900.0] * 3 + [9000.0] * 7, False)], ids=["slow", "disturbed"])
 def test_who_is_disturbed_is_not_called_slower(times, slower):
-    watch = object.__new__(check.Stopwatch)
-    watch.fixed = 0.0
     reference = [(10, 10 * 1000e-6, [1000.0] * 10)] * 3
-    watch.alone = watch.summary(reference)
-    assert watch.settle(reference, [(10, sum(times) * 1e-6, times)] * 3)["slower"] == slower
+    assert watch_of(reference).settle(reference, [(10, sum(times) * 1e-6, times)] * 3)["slower"] == slower
 
 
 @pytest.mark.parametrize("quiet,slow,counts", [(3, 110.0, 110.0), (3, 8000.0, 100.0), (1, 700.0, 700.0), (1, 8000.0, 100.0)])
 def test_calls_of_the_reference_that_others_slow_down_prove_nothing(quiet, slow, counts):
     """On a machine with other work the reference once took 7 ms, a cheat 0.5: 14x was certified."""
-    watch = object.__new__(check.Stopwatch)
-    watch.fixed = 0.0
     inside = [100.0] * quiet + [slow] * (20 - quiet)
     reference = [(20, sum(inside) * 1e-6, inside)] * 3
-    watch.alone = watch.summary(reference)
+    watch = watch_of(reference)
     settled = watch.settle(reference, [(10, 10 * 50e-6, [50.0] * 10)] * 3)
     assert settled["clock"] == "inside" and settled["ratio"] == pytest.approx(counts / 50)
     assert check.ratio(settled) == (f"{counts / 50:.2f}x" if slow == counts else "at least 2.00x")
