@@ -358,8 +358,8 @@ struct TileOrder {
     return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group;
   }
   __device__ __noinline__ Place in_other_group(int group, int at) const {
-    if (both_masked()) {   // from the corner at the end of both, or at the begin
-      const int i = at <= group ? group : at - group - 1, j = at <= group ? at : group;
+    if (both_masked()) {   // first the corner, on the diagonal: of a symmetric product a tile and the one opposite are split alike
+      const int i = at <= group ? group : at - group - 1, j = at <= group ? group - at : group;
       return x == kUpToLine ? Place{rows - 1 - i, rows - 1 - j} : Place{i, j};
     }
     const int line = along(group);
@@ -532,8 +532,9 @@ struct Tiles : TileOrder {
 
   // The k-blocks that a CTA sums of a tile. No tile has none, nor has a right half that lies beyond the last column.
   __device__ KRange k_range(const ClusterTile& tile, int rank) const {
-    const int begin = min(first_k(x, y, tile.row, tile.col), k_blocks - 1);
-    return KRange{begin, end_of_k(x, y, tile.row + edge, tile.col + tile.cols, k_blocks)}.split(rank, splits);
+    // Of all of C a half has those of the whole tile: in a symmetric product the tile opposite meets the same Inf
+    const int span = both_masked() && !c_lower ? edge - 1 : 0, begin = min(first_k(x, y, tile.row, tile.col & ~span), k_blocks - 1);
+    return KRange{begin, end_of_k(x, y, tile.row + edge, (tile.col + tile.cols - 1 | span) + 1, k_blocks)}.split(rank, splits);
   }
 
   // The k-block at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
@@ -2780,13 +2781,13 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
 // One warp writes the CTA's part of the zeros in tiles above the diagonal. At first, and in large products between any two strips, it
 // waits a while: operands come the same way to the SMs, and are wanted sooner.
 template <typename Policy>
-__device__ void write_zeros_above(const typename Policy::Product& h, int cta) {
+__device__ void write_zeros_above(const typename Policy::Product& h, int number, int rank) {
   using Element = typename Policy::Element;
   if (!has_zeros(h.p)) return;
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
-  const int tiles = int(triangle(h.tiles.rows - 1)), ctas = h.clusters * Policy::kCtas;
+  const int tiles = int(triangle(h.tiles.rows - 1)), ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
   __nanosleep(2000);
-  NO_UNROLL for (int64_t u = cta; u < int64_t(tiles) * h.tiles.batches * kStrips; u += ctas) {
+  NO_UNROLL for (int64_t u = number * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.clusters * ctas) {
     const int number = int(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
     const int i = place - int(triangle(j - 1)), from = int(u % kStrips) * kLines;
     write_zeros<kBlockMN, Policy::kStreaming>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
@@ -2823,7 +2824,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
     } else if (warp == kProducerWarp + 1) {
       if (!Policy::kTakesFirst && has_queue<Policy>(h) && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
       __syncwarp();
-      if (has_work) write_zeros_above<Policy>(h, number * Policy::kCtas + rank);
+      if (has_work) write_zeros_above<Policy>(h, number, rank);
       launch_dependent_grids();   // not sooner: the next kernel's instructions are fetched then, and drive this one's out of the caches
     } else {
       Policy::own_role(h, shared, first, warp);
@@ -3230,8 +3231,8 @@ struct Half {
       }
     }
     if (__builtin_expect(again, 0)) {
-      __threadfence();   // whoever sums a box again writes it after this warpgroup
       named_barrier_sync<128>(kConsumerTeam + group);
+      __threadfence();   // whoever sums a box again writes it after this warpgroup
       const uint32_t first = (uint32_t(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
       for (uint32_t left = threadIdx.x % 128 == 0 ? again : 0; left; left &= left - 1) h.non_finite.add(first + __ffs(left) - 1);
       __syncwarp();
@@ -3857,10 +3858,10 @@ static Packed to_pack(const Product& p, Operand operand) {
 }
 static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
 
-// Whether X and Y are one matrix and its transpose: then it is packed once.
+// Whether X and Y are one matrix and its transpose, of which they have the same part: then it is packed once.
 static bool is_square_of_one(const Product& p) {
-  return p.x == p.y && p.contraction != kNN && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
-         std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
+  return p.x == p.y && p.contraction != kNN && p.x_triangular == p.y_triangular && p.x_row == p.y_col && p.x_col == p.y_row &&
+         p.m == p.n && std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
 }
 
 constexpr int64_t kMostPackedBytes = 256 << 20;   // a batch whose packed operands take more is computed in parts
@@ -4289,6 +4290,7 @@ bool fit(const Tensor& x, const Tensor& y, int contraction, int structure) {
     return false;
   const Structure masks(structure, contraction);
   const int x_k = contraction == kTN ? -2 : -1, y_k = contraction == kNT ? -1 : -2;   // what is summed over; -3 - it is the other one
+  if (masks.c == kSymmetric && x.strides() != y.strides()) return false;   // of two copies of one matrix kernels read one
   return masks.valid() && x.size(x_k) == y.size(y_k) && (masks.x == kAll || x.size(-1) == x.size(-2)) &&
          (masks.y == kAll || y.size(-1) == y.size(-2)) && (masks.c == kAll || x.size(-3 - x_k) == y.size(-3 - y_k));
 }
@@ -4984,6 +4986,8 @@ def _plain_way(X, Y, contraction, structure):
     """What computes the product of tensors at which nothing looks but autograd, None for others; on a GPU with kernels also for those that
     do not fit each other."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a graph holds the operator, no function of Python's
+        return None
+    if not (_is_no_subclass(X) and _is_no_subclass(Y)):  # what has a class of its own is asked by the operator
         return None
     if _has_kernels(X):
         plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)

@@ -563,7 +563,8 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
 
 // Its arguments are contraction, structure, m, n, k, batches, late (2 w + 2 more: warp w is behind the others), whether x and y are stored
 // by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c are padded, and the kind of
-// their elements, 10 more where all of a symmetric product is computed. compute(p) runs the kernel. Of a symmetric product y is x.
+// their elements, 10 more where all of a symmetric product is computed, 20 more where y is x, as of a symmetric product, with a mask of its
+// own. compute(p) runs the kernel.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];
@@ -574,7 +575,8 @@ int run_product(char** arguments, const Compute& compute) {
   const int x_mask = structure & 3, y_mask = structure >> 2 & 3, c_mask = structure >> 4;
   Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7] % 2, a[9], batches, 1 + a[7] / 2);
   Matrix<T> another(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8] % 2, a[9], batches, 1 + a[8] / 2);
-  Matrix<T>& y = c_mask == kSymmetric ? x : another;
+  const bool one = a[11] / 10 == 2;
+  Matrix<T>& y = c_mask == kSymmetric || one ? x : another;
   Matrix<T> c(m, n, true, a[10], batches);
   if (kind == 7)   // what the operands do not have is finite: no sum is then made again on the exact path because it was read
     for (Matrix<T>* of : {&x, &another})
@@ -586,7 +588,7 @@ int run_product(char** arguments, const Compute& compute) {
     for (int batch = 0; batch < batches; ++batch)
       for (int row = 0; row < of->rows; ++row)
         for (int col = 0; col < of->cols; ++col)
-          if (has(of == &x ? x_mask : y_mask, row, col)) {
+          if (has(of == &x ? x_mask : y_mask, row, col) || (one && has(y_mask, row, col))) {
             double v = 2 * uniform() - 1;
             if (kind == 1) v *= of == &x ? 1e30 : 1e4;     // sums beyond the first scale
             if (kind == 2) v *= of == &x ? 1e36 : 1e-36;   // an element beyond it, and sums that are small
@@ -599,6 +601,7 @@ int run_product(char** arguments, const Compute& compute) {
             narrow(static_cast<float>(v), of->at(batch, row, col));
           }
   if (kind == 4) narrow(INFINITY, x.at(0, x.rows - 1, x_mask == kUpper ? x.cols - 1 : 0));
+  if (kind == 8) narrow(INFINITY, x_mask == kUpper ? x.at(0, x.rows / 2 + 8, x.cols - 34) : x.at(0, x.rows - 34, x.cols / 2 + 8));
   for (int batch = 0; kind == 6 && batch < batches; ++batch)
     for (int row = 0; row < x.rows; ++row) narrow(INFINITY, x.at(batch, row, min(row, x.cols - 1)));
 
@@ -612,7 +615,7 @@ int run_product(char** arguments, const Compute& compute) {
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   describe_masks(p, structure, contraction);
-  if (a[11] >= 10) p.c_lower = p.symmetric = 0;
+  if (a[11] / 10 == 1) p.c_lower = p.symmetric = 0;
   compute(p);
   if (p.symmetric)   // what a launch behind does: the upper half is the lower one, which tests/test_family.py looks at on a GPU
     for (int batch = 0; batch < batches; ++batch)

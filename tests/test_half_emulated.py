@@ -439,6 +439,12 @@ def test_all_of_a_symmetric_product(run, name):
         run(contraction, structure, (150,) * 3, batches=2, sms=132, kind=kind)
 
 
+@pytest.mark.parametrize("name", ["L L^T", "L^T L", "U U^T"])
+def test_halves_of_a_symmetric_product_meet_the_same_infinity(run, name):
+    """Here one of k that a half of a tile does not need, and the whole tile opposite does: both are to be summed again."""
+    assert " 0 in halves" not in run(*MASKED[name], (6 * BLOCK,) * 3, sms=132, kind=18)
+
+
 def test_four_share_k_of_a_symmetric_product(run):
     contraction, structure = MASKED["X X^T"]
     said = run(contraction, structure, sizes_for(structure, LARGE // 2 - 26, 64 * BLOCK + 6), sms=132)

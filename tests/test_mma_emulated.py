@@ -2,7 +2,7 @@
 
 import emulation
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
+from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("mma emulated")]
 
@@ -87,6 +87,12 @@ def test_splits(run, dtype, at_once):
     N = 5 * block_k + 8
     for contraction, structure, sizes in ((NN, LOWER, (N, N, N)), (NT, UPPER, (N, N, N)), (TN, DENSE, (72, 136, 7 * block_k + 8))):
         run(dtype, contraction, structure, sizes, at_once=at_once, late=1)
+
+
+@pytest.mark.parametrize("name", ["L L^T", "L^T L"])
+def test_all_of_a_symmetric_product_split_alike(run, name):
+    """A tile and the one opposite have as many splits, also where an odd one out has more."""
+    run(FLOAT16, *MASKED[name], (448,) * 3, kind=10, at_once=18)
 
 
 @TYPES

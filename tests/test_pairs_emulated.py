@@ -5,7 +5,25 @@ import functools
 
 import emulation
 import pytest
-from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, constant, every_mask, host_program, sizes_for
+from helpers import (
+    COMPILER,
+    DENSE,
+    FAMILY,
+    FAMILY_NAMES,
+    FULL,
+    LOWER,
+    MASKED,
+    NN,
+    NT,
+    TN,
+    TRIL,
+    TRIU,
+    constant,
+    every_mask,
+    host_program,
+    masked,
+    sizes_for,
+)
 from test_half_emulated import CUDA, skeleton
 from test_outliers_emulated import cut
 
@@ -241,6 +259,14 @@ def test_every_member(run, contraction, structure, tf32, late):
     """An edge that no block divides; places in the queue that are used again; zeros; rows of C that are aligned, and not."""
     run(contraction, structure, (257 + 64 * late,) * 3, batches=3, late=late, tf32=tf32, rows=(late, 1 - late))
     run(contraction, structure, (256,) * 3, late=late, tf32=tf32, clusters=2, pad=1)
+
+
+@pytest.mark.parametrize("mask", [TRIL, TRIU], ids=["lower", "upper"])
+@GRADIENTS
+def test_one_matrix_with_two_masks(run, contraction, mask):
+    """Each operand has its own part of it, so that it is packed twice."""
+    for structure in (masked(mask, FULL, FULL), masked(FULL, mask, FULL)):
+        run(contraction, structure, (150,) * 3, kind=20)
 
 
 @TF32
