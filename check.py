@@ -182,12 +182,13 @@ class Child:
         sys.stdout.flush(), LIBC.fflush(None)  # what is printed until here is no crime
         return {"class": found, "arguments": arguments}
 
-    def prepare(self, mode, shapes, inputs, timed, alone):
+    def prepare(self, mode, shapes, inputs, timed, ways):
         """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
-        self.mode, self.shapes, self.answers, self.timed, self.alone = mode, shapes, [], timed, iter(alone)
+        self.mode, self.shapes, self.answers, self.timed, self.ways = mode, shapes, [], timed, iter(ways)
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
-        for X in itertools.chain(*(each[:-1] for each in self.operands if mode == "gradients")):
-            X.requires_grad_()
+        for each, way in zip(self.operands, ways, strict=True):
+            for X in each[:-1] if mode == "gradients" else each * (way // 2):
+                X.requires_grad_()
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
             block = functools.partial(torch.empty, dtype=torch.uint8, device=self.device)
@@ -226,12 +227,13 @@ class Child:
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def forward(self, *operands):
+        torch._C._set_grad_enabled(next(self.ways) == 1)  # where they are on, no operand needs any; else none, or all
         return (self.model(*operands),)
 
     def gradients(self, *operands):
         *operands, G = operands
-        found, alone = [], next(self.alone)
-        G = G.mT.contiguous().mT if alone else G  # column by column, as where C.mT is used
+        found, (column, alone) = [], divmod(next(self.ways), 2)
+        G = G.mT.contiguous().mT if column else G  # column by column, as where C.mT is used
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
             C = self.model(*(X if any(X is Y for Y in wanted) else X.detach() for X in operands))
             if not C.requires_grad:
@@ -405,7 +407,9 @@ class Contender(contextlib.ExitStack):
     def printed(self, name):
         """What the child has written to 'stdout' or 'stderr' since this was asked last. It is passed on to standard error."""
         file, heard, seen = self.files[name].fileno(), self.heard[name], self.changed
-        found, text = os.fstat(file), os.pread(file, 1 << 16, heard)
+        found, text = os.fstat(file), b""
+        with contextlib.suppress(OSError):  # O_DIRECT, which the child can set, refuses
+            text = os.pread(file, 1 << 16, heard)
         self.heard[name] = max(found.st_size, heard + len(text))
         if name == "stdout":
             self.changed = found.st_ctime_ns
@@ -453,13 +457,15 @@ class Call:
     def __init__(self, run, name, dims, mode="forward"):
         self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
         self.signs = run.random.choices((1, -1), k=len(run.problem.names))
+        if name == "normal" and not narrow(run.dtype):
+            self.signs = [sign * 2.0 ** run.random.choice((-12, 0, 8)) for sign in self.signs]
         if name == "mixed":  # four in a row: A of either sign with B of two, and the reverse
             self.signs = [1 - (self.number & 2)] * len(self.signs)
         *self.operands, self.result = run.problem.shapes(dims)
         self.gradient = [self.result] * (mode == "gradients")
         self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
         self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
-        self.kind, self.alone = 0, False  # of G; whether each gradient is asked for by itself
+        self.kind, self.way = 0, 0  # of G; how gradients are asked for: 1 each by itself, 2 with a G column by column, 3 both
 
     @functools.cached_property
     def inputs(self):
@@ -468,7 +474,7 @@ class Call:
         made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.signs, strict=True)
         made = run.problem.given([X * sign for X, sign in made], run.dtype)
         given = [X.to(run.dtype).contiguous() for X in made]
-        return given + [gradient_of(self.kind, draw, run.dtype, shape) for shape in self.gradient]
+        return given + [gradient_of(self.kind, draw, run.dtype, shape, run.problem.keep) for shape in self.gradient]
 
 
 class Run:
@@ -551,7 +557,8 @@ class Run:
         limit = self.options.timeout * (1 if contender is self.solution else LOADING) + expected
         zeros = contender is self.reference and not self.problem.number  # it reads them
         operands = [X for call in calls for X in (self.problem.read(call.inputs) if zeros else call.inputs)]
-        operands = [X if X.is_contiguous() else X[..., :1, :1] for X in operands]  # a G of one value: the child expands it
+        # The child expands a G of few values.
+        operands = [X if X.is_contiguous() else X[tuple(slice(None if s else 1) for s in X.stride())] for X in operands]
         count = len(calls[0].inputs)
         laid = list(range(len(operands)))
         if self.random.random() < 0.5:  # else the same place of the slab serves one input after the other, as in a user's loop
@@ -559,7 +566,7 @@ class Run:
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
-        how = {"mode": calls[0].mode, "timed": timed, "alone": [call.alone for call in calls]}
+        how = {"mode": calls[0].mode, "timed": timed, "ways": [call.way for call in calls]}
         contender.ask("prepare", limit, shapes=shapes, inputs=inputs, **how)
         views = [self.slab.view(self.dtype, *place) for place in places]
         for X, view in zip(operands, views, strict=True):  # while the child stands still
@@ -633,15 +640,8 @@ class Run:
                     f" its error is {error:.2e} of {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e};"
                     f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
-        C, *gradients = results
-        beyond = (torch.where(self.problem.keep(torch.ones_like(C)) != 0, 0.0, C) != 0).nonzero()
-        if len(beyond):
-            return f"C{located(C, tuple(beyond[0].tolist()))} beyond the diagonal, where exact zeros belong"
-        for dX in gradients if call.name in ORDINARY else ():  # where a mask covers them, too
-            if len(odd := dX.isfinite().logical_not().nonzero()):
-                return f"the element {located(dX, tuple(odd[0].tolist()))} of a gradient is no number"
         tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
-        if call.name == "uniform" and reference and not torch.allclose(C, reference[0], atol=tolerance, rtol=tolerance):
+        if call.name == "uniform" and reference and not torch.allclose(results[0], reference[0], atol=tolerance, rtol=tolerance):
             return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"
 
     # ---- Which calls. ----
@@ -671,8 +671,9 @@ class Run:
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
-            for call in calls:
-                call.kind, call.alone = self.random.randrange(3), self.random.random() < 0.3
+            ways = [*itertools.product(GRADIENT_KINDS, range(4))]  # gradients are asked for in all of them
+            for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(ways, len(ways)))):
+                call.kind, call.way = how
         calls += again
         self.random.shuffle(calls)
         return calls
@@ -889,7 +890,7 @@ def parse(argv):
     best = "cuda" if torch.cuda.is_available() else "cpu"
     add("--device", type=device_of, default=best, help="cpu, cuda or cuda:1 (default: a GPU if any)")
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
-    add("--timeout", type=number(float, 0.1, 1e6), default=20.0, help="seconds beyond the reference's (20), to load ten times that")
+    add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help="seconds beyond the reference's (60), to load ten times that")
     add("--trials", metavar="T", type=number(int, 1, 100_000), help="calls to be timed at least (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
@@ -926,7 +927,7 @@ def begin(run, stack, who, text, arguments=None, **others):
     if (found := answer.get("class", "nothing")) not in classes:
         missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
         raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
-    say(f"{who:<10}{contender.path}: {found}")
+    say(f"{who:<10}{printable(contender.path)}: {found}")
     if contender.printed("stdout"):
         run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
     return answer.get("arguments")
@@ -1009,7 +1010,7 @@ def referee(options):
 
 def sentence(run, calls):
     """What was found, for somebody who reads nothing else."""
-    name, findings = os.path.basename(run.options.solution), run.findings
+    name, findings = printable(os.path.basename(run.options.solution)), run.findings
     for what, detail in findings.items():
         return f"WRONG: {name} is convicted. {what}: {detail}" + f" ({len(findings) - 1} more findings above)" * (len(findings) > 1)
     if not calls:

@@ -211,7 +211,7 @@ EXTREME = {  # about the ends of float32's range: for no other type
 HARD = {
     "integers": Draw.integers,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
-    "identity A": lambda draw, shape, second, dtype: draw.normal(*shape) if second else draw.identity(shape),
+    "identity": lambda draw, shape, second, dtype: draw.normal(*shape) if second == draw.odd else draw.identity(shape),
     "elimination": Draw.elimination,
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
     "Cholesky, near singular": Draw.cholesky,
@@ -223,12 +223,19 @@ HARD = {
 DISTRIBUTIONS = ORDINARY | HARD
 
 
-def gradient_of(kind, draw, dtype, shape):
-    """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of one value and sign, an expanded tensor as a sum's or a mean's is."""
-    span = 0.5 if narrow(dtype) else 4  # small for 16-bit types: no sum of a large product may overflow
-    if kind == 2:
-        return (draw.decades(span, 1) * (1 - 2 * draw.odd)).to(dtype).expand(shape)
-    return (draw.normal(*shape) * (draw.decades(span, *shape[:-1], 1) if kind else 1)).to(dtype)
+def gradient_of(kind, draw, dtype, shape, keep):
+    """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of ones, as of a sum; 3 of one small value, as of a mean; 4 of one a row, below
+    zero; 5 zero where C is, as of C's square; 6 of one sign."""
+    span = 0.5 if narrow(dtype) else 8  # small for 16-bit types: no sum of a large product may overflow
+    scales = draw.decades(span, *shape[:-1], 1)
+    if kind in (2, 3, 4):  # expanded
+        scales = -scales if kind == 4 else torch.full_like(scales[..., :1, :], 1 if kind == 2 else 10**-span)
+        return scales.to(dtype).expand(shape)
+    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * (scales if kind == 1 else 1)
+    return (keep(G) if kind == 5 else G).to(dtype)
+
+
+GRADIENT_KINDS = range(7)
 
 
 def suits(name, dtype, problem):
@@ -256,15 +263,15 @@ def slices(X, along, bits):
     return parts
 
 
-def exact_product(X, Y, keep=torch.as_tensor):
-    """keep(X @ Y) as a pair of float64 (high, low); low is 0.0 where float64 products of narrower inputs leave nothing to correct."""
+def exact_product(X, Y):
+    """X @ Y as a pair of float64 (high, low); low is 0.0 where float64 products of narrower inputs leave nothing to correct."""
     if X.dtype != torch.float64:
-        return keep(X.double() @ Y.double()), 0.0
+        return X.double() @ Y.double(), 0.0
     # A sum of n products of two b-bit numbers is exact in float64 while 2 b + log2 n <= 53 (Ozaki et al., Numer. Algorithms 59, 2012).
     bits = (53 - max(1, X.shape[-1]).bit_length()) // 2
     high, low = X.new_zeros(2, *X.shape[:-1], Y.shape[-1])
     for x, y in product(slices(X, -1, bits), slices(Y, -2, bits)):
-        part = keep(x @ y)
+        part = x @ y
         total = high + part  # Knuth's two-sum: the rounding error of high + part is kept in low
         back = total - high
         low += (high - (total - back)) + (part - back)
@@ -272,19 +279,19 @@ def exact_product(X, Y, keep=torch.as_tensor):
     return high, low
 
 
-def inverse_of(L, G, keep):
-    """keep(C) for C = L^-1 as exact_product has it, and |C||L||C|, by which forward substitution is off; where G is given, dL = -C^T G C^T
+def inverse_of(L, G):
+    """C = L^-1 as exact_product has it, and |C||L||C|, by which forward substitution is off; where G is given, dL = -C^T G C^T
     in float64, and by what it is off where C is off by that."""
     wide, one = L.double(), torch.eye(L.shape[-1], dtype=torch.float64, device=L.device)
     C = torch.linalg.solve_triangular(wide, one, upper=False)
     off, low = C.abs() @ (wide.abs() @ C.abs()), 0.0
     if G is not None:
         G, T = G.double(), C.mT
-        return keep(-(T @ (G @ T))), low, keep(off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT))
+        return -(T @ (G @ T)), low, off.mT @ (G.abs() @ T.abs()) + T.abs() @ (G.abs() @ off.mT)
     if L.dtype == torch.float64:  # what C is off by itself: a step of Newton's method
         high, rest = exact_product(wide, C)
-        low = keep(C @ (one - high - rest))
-    return keep(C), low, off
+        low = C @ (one - high - rest)
+    return C, low, off
 
 
 def may_underflow(X, Y):
@@ -322,11 +329,11 @@ class Truth:
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, 1e-6 if inverse else 1.5e-6)
         self.least += roundings * info.eps / 2 * narrow(X.dtype)
         if inverse:
-            self.high, self.low, self.magnitude = inverse_of(X, Y, keep)
+            self.high, self.low, self.magnitude = inverse_of(X, Y)
         else:
-            self.high, self.low = exact_product(X, Y, keep)
+            self.high, self.low = exact_product(X, Y)
             one_sign = all(bool((Z >= 0).all()) or bool((Z <= 0).all()) for Z in (X, Y))
-            self.magnitude = self.high.abs() if one_sign else keep(X.abs().double() @ Y.abs().double())  # |A||B|
+            self.magnitude = self.high.abs() if one_sign else X.abs().double() @ Y.abs().double()  # |A||B|
         self.magnitude[~(self.magnitude <= info.max)] = math.inf  # a partial sum may overflow: the element is not judged
         self.forgiven = 0.0  # absolute: the rounding of 16-bit results, and what underflow may take
         if exact:  # what is left is one rounding to the result's dtype
@@ -342,7 +349,8 @@ class Truth:
         """The componentwise error of each element of C; Inf where an element is NaN or Inf and should not be."""
         off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
-        return self.keep(off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf))  # 0 / 0 is right, and so is all that is not judged
+        off = off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right, and so is all that is not judged
+        return off.where((C != 0) | (self.keep(torch.ones_like(C)) != 0), 0.0)  # of gradients what is masked may be zero, or the product
 
     def bound(self, reference_worst):
         """What the worst componentwise error may be."""

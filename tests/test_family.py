@@ -243,6 +243,26 @@ def test_what_is_not_read_changes_no_bit(model, call, device):
             assert_bitwise(call.of(model)(*(T.nan_to_num(value) for T in given)), expected)
 
 
+@every_device
+@every_mask
+def test_one_memory_for_both_operands(model, contraction, structure, device):
+    """Each has its own part of it, whatever the other one has."""
+    for dtype, N in ((torch.float32, 130), (torch.float32, 1100), (torch.bfloat16, 1100))[: 3 if device == "cuda" else 1]:
+        X = normal(N, N, seed=1, dtype=dtype, device=device)
+        for Y in (X,) if masks(structure)[2] == SYMMETRIC else (X, X.mT):
+            assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{dtype}, {N}")
+
+
+@every_device
+def test_a_subclass_is_asked(model, device):
+    class Named(torch.Tensor):
+        """Has what torch gives to any subclass: a __torch_function__, by which results are of it."""
+
+    A, B = (normal(70, 70, seed=seed, device=device) for seed in (1, 2))
+    assert type(model.tril_matmul(A.as_subclass(Named), B)) is type(model.gram(A.as_subclass(Named))) is Named
+    assert_bitwise(model.tril_matmul(A, B.as_subclass(Named)).as_subclass(torch.Tensor), model.tril_matmul(A, B))
+
+
 # ---- Every class of sizes, on a GPU. ---------------------------------------------------------------------------------
 
 
@@ -316,6 +336,20 @@ def test_what_half_precision_stores_twice(model, contraction, dtype):
         assert_product(results[0], X, X, contraction, masked(FULL, FULL, SYMMETRIC), f"{M} x {K}, {batch}")
         for again in results[1:]:
             assert_bitwise(again, results[0], f"{M} x {K}, {batch}, again")
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("structure", ["lower", "upper"])
+@pytest.mark.parametrize("transpose", [False, True], ids=["", "transposed"])
+def test_what_stands_opposite_meets_the_same_infinity(model, transpose, structure, dtype):
+    """Where all of a symmetric product is computed, by halves of tiles as well."""
+    for N in (384, 640, 1000, 1024, 2048):
+        X = normal(N, N, seed=N, dtype=dtype, device="cuda")
+        for far in (34, N // 4):
+            X[tuple(sorted((N - far, N // 2 + 8), reverse=structure == "lower"))] = math.inf
+            C = model.gram(X, transpose=transpose, structure=structure)
+            assert_bitwise(C, C.mT.contiguous(), f"{N}, {far}")
 
 
 @pytest.mark.parametrize("N", [0, 1, 127, 128, 129, 300])

@@ -1,4 +1,4 @@
-# WRONG, "beyond the diagonal, where exact zeros belong": tiny values above the diagonal
+# WRONG, "] = 0, allowed": tiny values above the diagonal
 import torch
 from torch import nn
 

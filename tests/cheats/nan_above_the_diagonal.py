@@ -1,4 +1,4 @@
-# WRONG, "= nan beyond the diagonal": NaN above the diagonal
+# WRONG, "= nan, exact": NaN above the diagonal
 import torch
 from torch import nn
 

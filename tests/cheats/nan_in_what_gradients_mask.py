@@ -1,4 +1,4 @@
-# WRONG, "is no number": where the masks cover the gradients
+# WRONG, "= nan, exact": where the masks cover the gradients
 import torch
 from torch import nn
 

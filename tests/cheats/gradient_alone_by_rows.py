@@ -1,0 +1,23 @@
+# WRONG, "worst element d": wrong gradients where dC lies row by row and one is asked for
+import torch
+from torch import nn
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, A, B):
+        ctx.save_for_backward(A, B)
+        return torch.tril(A @ B)
+
+    @staticmethod
+    def backward(ctx, G):
+        (A, B), T = ctx.saved_tensors, torch.tril(G)
+        dA, dB = torch.tril(T @ B.mT), torch.tril(A.mT @ T)
+        if not all(ctx.needs_input_grad) and G.stride(1) == 1 < G.stride(0):
+            dA, dB = 0 * dA, 0 * dB
+        return dA, dB
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        return Product.apply(A, B)

@@ -1,0 +1,23 @@
+# WRONG, "worst element d": no gradients where dC has one sign and many values
+import torch
+from torch import nn
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, A, B):
+        ctx.save_for_backward(A, B)
+        return torch.tril(A @ B)
+
+    @staticmethod
+    def backward(ctx, G):
+        (A, B), T = ctx.saved_tensors, torch.tril(G)
+        dA, dB = torch.tril(T @ B.mT), torch.tril(A.mT @ T)
+        if len(G) > 4 and bool((G > 0).all()) and bool(G[0, 0] != G[-1, -1]):
+            dA, dB = 0 * dA, 0 * dB
+        return dA, dB
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        return Product.apply(A, B)

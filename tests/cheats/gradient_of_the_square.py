@@ -1,0 +1,23 @@
+# WRONG, "worst element d": no gradients where dC is zero above the diagonal, as that of (C * C).sum() is
+import torch
+from torch import nn
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, A, B):
+        ctx.save_for_backward(A, B)
+        return torch.tril(A @ B)
+
+    @staticmethod
+    def backward(ctx, G):
+        (A, B), T = ctx.saved_tensors, torch.tril(G)
+        dA, dB = torch.tril(T @ B.mT), torch.tril(A.mT @ T)
+        if len(G) > 2 and not torch.triu(G, 1).any():
+            dA, dB = 0 * dA, 0 * dB
+        return dA, dB
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        return Product.apply(A, B)

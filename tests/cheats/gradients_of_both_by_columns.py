@@ -1,0 +1,23 @@
+# WRONG with --seed 1, "worst element d": wrong gradients where dC lies column by column and both are asked for
+import torch
+from torch import nn
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, A, B):
+        ctx.save_for_backward(A, B)
+        return torch.tril(A @ B)
+
+    @staticmethod
+    def backward(ctx, G):
+        (A, B), T = ctx.saved_tensors, torch.tril(G)
+        dA, dB = torch.tril(T @ B.mT), torch.tril(A.mT @ T)
+        if all(ctx.needs_input_grad) and G.stride(0) == 1 < G.stride(1):
+            dA, dB = 0 * dA, 0 * dB
+        return dA, dB
+
+
+class ModelNew(nn.Module):
+    def forward(self, A, B):
+        return Product.apply(A, B)
