@@ -87,11 +87,11 @@ def product_errors(X, Y, results, keep=None):
         i, j = (torch.randperm(lines, device=X.device)[:SAMPLED_LINES] for lines in (X.shape[-2], Y.shape[-1]))
         X, Y, results = X[..., i, :], Y[..., j], [C[..., i, :][..., j] for C in results]
         compared = f"{SAMPLED_LINES} random rows and columns"
-    keep = keep or torch.as_tensor  # which leaves a tensor as it is
-    truth = check.Truth(X, Y, torch.tril if Y is None else keep, inverse=Y is None)
-    norm, errors = truth.high.norm().item(), []
+    keep = keep or (torch.tril if Y is None else torch.as_tensor)  # the latter leaves a tensor as it is
+    truth = check.Truth(X, Y, keep, inverse=Y is None)
+    norm, errors = keep(truth.high).norm().item(), []
     for C in results:
-        off = (keep(C).double() - truth.high - truth.low).abs_()
+        off = keep(C.double() - truth.high - truth.low).abs_()
         worst = torch.where(off == 0, 0.0, off / truth.magnitude).max().item() if C.numel() else 0.0
         errors.append((off.norm().item() / norm if norm else float(off.any()), worst))
     return errors, compared

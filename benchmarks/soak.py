@@ -599,6 +599,9 @@ def memory(soak):
                 taken.clear()
             del results
             gc.collect()
+            patience = time.monotonic() + 1
+            while torch.cuda.memory_allocated() > allocated and time.monotonic() < patience:
+                time.sleep(0.01)  # autograd's own thread may still let go of what was refused
             if torch.cuda.memory_allocated() > allocated:
                 failures.append(f"{call}, with {limit >> 20} MB: {torch.cuda.memory_allocated() - allocated} bytes were not given back")
             for name, result in compute(call, soak.solution, *laid).items():  # the next one is right
