@@ -25,7 +25,10 @@ class TableError(Exception):
     """A table that cannot be made; the message names the file and the remedy."""
 
 
-# ---- Cells -----------------------------------------------------------------------------------------------------------
+# ---- Rows ------------------------------------------------------------------------------------------------------------
+
+FAR = 1.25  # median over 10th percentile, as in check.py (which imports torch; this needs none)
+PROBLEM_NAMES = {"lower": "lower · lower (15)", "upper": "upper · upper (14)", "transposed_a": "Aᵀ · B (16)"}
 
 
 def microseconds(value):
@@ -42,62 +45,50 @@ def error(value):
     return re.sub(r"e([-+])0*(\d)", r"e\1\2", f"{value:.1e}").replace("e+", "e") if value else "0"
 
 
-def errors(side):
-    return f"{error(side['norm_error'])} / {error(side['worst_error'])}"
+class Row(dict):
+    """A row of a record, or one of its sides, and what tables and sentences say of it. JSON objects are read as these."""
 
+    # Of a side.
+    median = property(lambda side: microseconds(side["median_us"]))
+    time = property(lambda side: f"{side.median} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})")
+    disturbed = property(lambda side: side["median_us"] > FAR * side["p10_us"])  # the calls lie so far apart that others were at work
+    time_if_disturbed = property(lambda side: side.time if side.disturbed else side.median)
+    norm_error = property(lambda side: error(side["norm_error"]))
+    errors = property(lambda side: f"{side.norm_error} / {error(side['worst_error'])}")
+    # Of a row.
+    ratio = property(lambda row: ratio(row["ratio"]))
+    quiet = property(lambda row: not row["reference"].disturbed and not row["ours"].disturbed)
+    size = property(lambda row: str(row.get("shape", row.get("N"))).replace(" x ", "×"))
+    other_dtype = property(lambda row: f", {row['dtype']}" if row["dtype"] != "float32" else "")
+    size_and_dtype = property(lambda row: row.size + row.other_dtype)
+    problem_and_dtype = property(lambda row: PROBLEM_NAMES[row["problem"]] + row.other_dtype)
+    outliers = property(lambda row: f", {row['outliers']:,} outliers" if row.get("outliers") else "")  # that packing kept whole
+    path = property(lambda row: (row["path"] or "not said") + row.outliers)
+    inputs_or_problem = property(lambda row: row["inputs"] if row["problem"] == "lower" else row["problem"])
+    gradients = property(lambda row: ", forward and backward" if row.get("problem", "").endswith("dB") else "")
+    breach = property(lambda row: "" if row["within_contract"] else " (not within the contract)")
+    teraflops = property(lambda row: row["useful_flop"] / row["ours"]["median_us"] / 1e6)  # a second, of what the mathematics needs
+    rate = property(lambda row: f"{row.teraflops:.0f}" if row.teraflops >= 9.95 else f"{row.teraflops:.2g}")
 
-def median(side):
-    return microseconds(side["median_us"])
+    @property
+    def quiet_ratio(self):
+        """Of each side that was measured together with the reference; none where one of the two was disturbed."""
+        sides, reference = {name: side for name, side in self.items() if isinstance(side, Row) and "median_us" in side}, self["reference"]
+        ratios = {name: ratio(reference["median_us"] / side["median_us"]) for name, side in sides.items()}
+        return {name: "–" if reference.disturbed or side.disturbed else ratios[name] for name, side in sides.items()}
 
-
-def time_of(side):
-    """Median with its spread."""
-    return f"{median(side)} ({microseconds(side['p10_us'])} to {microseconds(side['p90_us'])})"
-
-
-FAR = 1.25  # median over 10th percentile, as in check.py (which imports torch; this needs none)
-
-
-def disturbed(side):
-    """Whether the calls lie so far apart that others must have used the machine."""
-    return side["median_us"] > FAR * side["p10_us"]
+    @property
+    def calm_ratio(self):
+        """Where a side was disturbed, at most that of the calls that were not, the 10th percentiles: no noise hides a loss."""
+        return self["ratio"] if self.quiet else min(self["ratio"], self["reference"]["p10_us"] / self["ours"]["p10_us"])
 
 
 def quiet(rows):
     """Those in which neither the reference nor ours was disturbed."""
-    return [row for row in rows if not disturbed(row["reference"]) and not disturbed(row["ours"])]
+    return [row for row in rows if row.quiet]
 
 
-def quiet_ratio(value, *sides):
-    """The ratio of sides that were measured together; none where one was disturbed."""
-    return "–" if any(map(disturbed, sides)) else ratio(value)
-
-
-def calm_ratio(row):
-    """A row's ratio; where a side was disturbed, at most that of the calls that were not, the 10th percentiles: no noise hides a loss."""
-    return row["ratio"] if quiet([row]) else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"])
-
-
-def rate(row):
-    """TFLOP/s of what the mathematics needs."""
-    value = row["useful_flop"] / row["ours"]["median_us"] / 1e6
-    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
-
-
-def path_of(row):
-    """Which kernel computed it, and how many outliers packing kept whole."""
-    return (row["path"] or "not said") + (f", {row['outliers']:,} outliers" if row.get("outliers") else "")
-
-
-def shape(row):
-    return str(row.get("shape", row.get("N"))).replace(" x ", "×")
-
-
-def with_dtype(row):
-    return shape(row) + (f", {row['dtype']}" if row["dtype"] != "float32" else "")
-
-
-# ---- Tables: a column is its head, and what makes its cell from a row: a format string or a function ------------------
+# ---- Tables: a column is its head and the template of its cells, for str.format: {N}, {ours.time}, {row.size} --------
 
 
 def markdown(head, rows):
@@ -106,35 +97,20 @@ def markdown(head, rows):
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
-def columns(rows, cells, group=None):
+def cell(template, row):
+    """A dash where the row has no such side."""
+    try:
+        return template.format(row=row, **row)
+    except KeyError:
+        return "–"
+
+
+def columns(rows, templates, group=None):
     """The table of all rows, or of a group; of none there is none."""
     rows = [row for row in rows if group is None or row["group"] == group]
-    made = [[cell(row) if callable(cell) else cell.format_map(row) for cell in cells.values()] for row in rows]
-    return markdown(cells, made) if rows else None
+    return markdown(templates, [[cell(template, row) for template in templates.values()] for row in rows]) if rows else None
 
 
-def grouped(rows, key):
-    """[(value, its rows)], in the order of the rows, of which those of one value stand together."""
-    return [(value, list(each)) for value, each in groupby(rows, itemgetter(key))]
-
-
-def of_side(told, *names, absent="–"):
-    """Columns of sides by their names: what `told` makes of a side, or a dash where it was not measured."""
-    return {head: lambda row, side=side: told(row[side]) if side in row else absent for head, side in names}
-
-
-SPEED = {
-    "reference, µs": lambda row: (time_of if disturbed(row["reference"]) else median)(row["reference"]),
-    "ours, µs (10 % to 90 %)": lambda row: time_of(row["ours"]),
-    "ratio": lambda row: quiet_ratio(row["ratio"], row["reference"], row["ours"]),
-}
-RATIO = of_side(ratio, ("ratio", "ratio"))  # whoever was disturbed
-ERRORS = {
-    "reference error: norm / worst": lambda row: errors(row["reference"]),
-    "our error: norm / worst": lambda row: errors(row["ours"]) + " (not within the contract)" * (not row["within_contract"]),
-}
-TIMES = SPEED | ERRORS
-PROBLEM_NAMES = {"lower": "lower · lower (15)", "upper": "upper · upper (14)", "transposed_a": "Aᵀ · B (16)"}
 PEER_NAMES = {
     "reference": "`tril(matmul)`",
     "tf32": "the same, TF32 allowed",
@@ -143,110 +119,96 @@ PEER_NAMES = {
     "triton": "Triton kernel",
     "ours": "**ours**",
 }
-FAMILY = {"what": "{what}", "size": with_dtype, **TIMES}
-FAMILY |= of_side(median, ("cuBLAS TRMM or SYRK, µs", "cublas"), ("a copy of X, µs", "copy"))
 PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
 
 
 def peers(rows):
     """The README's table: times, where nobody disturbed them, and the errors of who is not float32 and of ours."""
-    cells = {"N (times in µs)": with_dtype}
+    templates = {"N (times in µs)": "{row.size_and_dtype}"}
     for side, name in PEER_NAMES.items():
         inexact = side in ("tf32", "ours")
-        told = (lambda side: f"{median(side)} ({error(side['norm_error'])})") if inexact else median
-        cells |= of_side(told, (name + " (error)" * inexact, side))
-    return columns([row for row in quiet(rows) if row["N"] != PEERS_LEFT_OUT], cells | RATIO)
+        told = "{side.median} ({side.norm_error})" if inexact else "{side.median}"
+        templates[name + " (error)" * inexact] = told.replace("side", side)
+    return columns([row for row in quiet(rows) if row["N"] != PEERS_LEFT_OUT], templates | {"ratio": "{row.ratio}"})
 
 
 def peers_errors(rows):
     """All of the record: times with their spread, errors, and why somebody is not in it."""
-    heads = [(f"{name}, µs; error", side) for side, name in PEER_NAMES.items()]
+    sides = {f"{name}, µs; error": "{side.time}; {side.errors}".replace("side", side) for side, name in PEER_NAMES.items()}
     reasons = dict.fromkeys(chain.from_iterable(row["skipped"].values() for row in rows))
-    made = columns(rows, {"N": with_dtype, **of_side(lambda side: f"{time_of(side)}; {errors(side)}", *heads)})
+    made = columns(rows, {"N": "{row.size_and_dtype}", **sides})
     return f"{made}\n\n–: {'; '.join(reasons)}." if reasons else made
 
 
 def check(rows):
     """What check.py found. Its times are its own: every call has fresh inputs."""
-    cells = []
+    head = ["check.py", "calls judged", "verdict", "forward: reference, µs", "ours, µs", "ratio", "with backward: reference, µs"]
+    made = []
     for row in rows:
         tf32, forced = row.get("options", {}).get("tf32"), row["path"] != "auto"
         judged = f"{row['problem']}, {row['dtype']}" + ", TF32 allowed" * bool(tf32) + f", {row['path']} kernel" * forced
-        cells.append([f"{judged} ({'×'.join(map(str, row['dims']))})", row["calls"], row["verdict"]])
+        made.append([f"{judged} ({'×'.join(map(str, row['dims']))})", row["calls"], row["verdict"]])
         for timing in (row["timings"]["forward"], row["timings"]["gradients"]):
-            cells[-1] += [microseconds(timing["reference_us"]), microseconds(timing["solution"]["us"]), ratio(timing["ratio"])]
-    head = ["check.py", "calls judged", "verdict", "forward: reference, µs", "ours, µs", "ratio", "with backward: reference, µs"]
-    return markdown([*head, "ours, µs", "ratio"], cells)
+            made[-1] += [microseconds(timing["reference_us"]), microseconds(timing["solution"]["us"]), timing.ratio]
+    return markdown([*head, "ours, µs", "ratio"], made)
 
 
 def build(rows):
-    names, cells = {"cold": "cold: the kernels are compiled", "warm": "warm: they are there"}, []
-    for state, found in grouped(rows, "state"):
-        medians = (statistics.median(row[column] for row in found) for column in ("import_s", "first_call_s", "torch_s"))
-        cells.append([names[state], *(f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" for value in medians)])
-    return markdown(["import", "model_new beyond torch, s", "first call after it, s", "torch itself, s"], cells)
+    names, made = {"cold": "cold: the kernels are compiled", "warm": "warm: they are there"}, []
+    for state, name in names.items():
+        found = [row for row in rows if row["state"] == state]
+        medians = [statistics.median(row[step] for row in found) for step in ("import_s", "first_call_s", "torch_s")]
+        made.append([name, *(f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" for value in medians)])
+    return markdown(["import", "model_new beyond torch, s", "first call after it, s", "torch itself, s"], made)
 
 
 def kernel_of(mangled):
     """A kernel's own name, the last of those that its mangled name spells behind their lengths."""
     name, rest = "", re.sub("^_ZN?", "", mangled)
-    while length := re.match(r"\d+", rest):
-        end = length.end() + int(length[0])
-        name, rest = rest[length.end() : end], rest[end:]
+    while named := re.match(r"(\d+)(.*)", rest):
+        length, rest = int(named[1]), named[2]
+        name, rest = rest[:length], rest[length:]
     return name
 
 
 def registers(rows):
     """Registers of a thread, the least and the most of a kernel's instances that have a body (more than 4); a dash where there is none."""
-    kernels, cells = sorted({kernel_of(row["kernel"]) for row in rows}), []
-    for architecture, found in grouped(rows, "architecture"):
+    kernels, made = sorted({kernel_of(row["kernel"]) for row in rows}), []
+    for architecture, (*found,) in groupby(rows, itemgetter("architecture")):
         of = [{row["registers"] for row in found if kernel_of(row["kernel"]) == kernel and row["registers"] > 4} for kernel in kernels]
         told = [" to ".join(map(str, sorted({min(o), max(o)}))) if o else "–" for o in of]
-        cells.append([architecture, *told, sum(row["spilled_bytes"] for row in found)])
-    return markdown(["architecture", *kernels, "bytes spilled"], cells)
+        made.append([architecture, *told, sum(row["spilled_bytes"] for row in found)])
+    return markdown(["architecture", *kernels, "bytes spilled"], made)
 
 
 SCALES = {"ns": (1e3, "µs"), "byte/s": (1e12, "TB/s"), "byte/second": (1e12, "TB/s"), "byte": (1e6, "MB")}  # of ncu's base units
 
 
 def profile(rows):
-    def told(measured):
-        scale, unit = SCALES.get(measured[1], (1, measured[1]))
-        return f"{measured[0] / scale:.3g} {unit}"
+    def told(value, unit):
+        scale, unit = SCALES.get(unit, (1, unit))
+        return f"{value / scale:.3g} {unit}"
 
-    heads = [(name.replace("_", " "), name) for name in rows[0] if name != "kernel"]
-    return columns(rows, {"kernel": "{kernel}", **of_side(told, *heads, absent="n/a")})
+    names = [name for name in rows[0] if name != "kernel"]
+    made = [[row["kernel"], *(told(*row[name]) if name in row else "n/a" for name in names)] for row in rows]
+    return markdown(["kernel", *(name.replace("_", " ") for name in names)], made)
 
 
 def infinite(rows):
     """Of each dtype: finite operands, one Inf where it costs most, nothing but NaN, and the reference, which takes as long for all."""
     head, made = ["N, dtype", "finite, µs", "one Inf, where it costs most, µs", "nothing but NaN, µs", "reference, µs"], []
-    for dtype, (*places, nan) in grouped(rows, "dtype"):
+    for dtype, (*places, nan) in groupby(rows, itemgetter("dtype")):
         worst = max(places, key=lambda row: row["ours"]["median_us"])
-        inf = f"{time_of(worst['ours'])}, {worst['where']}"
-        made.append([f"{shape(nan)}, {dtype}", median(nan["finite"]), inf, time_of(nan["ours"]), median(nan["reference"])])
+        inf = f"{worst['ours'].time}, {worst['where']}"
+        made.append([f"{nan.size}, {dtype}", nan["finite"].median, inf, nan["ours"].time, nan["reference"].median])
     return markdown(head, made)
 
 
 def sanitizers(rows):
     """What each tool said of each kernel, and what that took."""
-    tools = list(dict.fromkeys(row["tool"] for row in rows))
-    cell = {(row["tool"], row["kernel"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
-    kernels = dict.fromkeys(row["kernel"] for row in rows)
-    return markdown(["tests/sanitize.py", *tools], [[kernel, *(cell.get((tool, kernel), "–") for tool in tools)] for kernel in kernels])
-
-
-def limits(rows):
-    """The parts of a product, and what the ratio would be if packing cost a copy, the products what they cost cuBLAS, and nothing more."""
-    heads = [("copy, µs", "copy"), ("float16 product, uniform, µs", "float16_product_uniform"), ("normal, µs", "float16_product_normal")]
-    cells = {"N": "{N}", **of_side(median, *heads, ("write, µs", "write"), ("launch, µs", "launch"))}
-    wholes = {"ours, uniform": "ours", "copy, then product, uniform": "copy_then_product_uniform", "normal": "copy_then_product_normal"}
-
-    def whole(row, part):
-        value = row["reference"]["median_us"] / row[part]["median_us"]
-        return f"{median(row[part])} ({quiet_ratio(value, row['reference'], row[part])})"
-
-    return columns(rows, cells | {f"{head}, µs (ratio)": lambda row, part=part: whole(row, part) for head, part in wholes.items()})
+    tools, kernels = (list(dict.fromkeys(row[key] for row in rows)) for key in ("tool", "kernel"))
+    said = {(row["kernel"], row["tool"]): f"{row['result']}, {row['seconds']:.0f} s" for row in rows}
+    return markdown(["tests/sanitize.py", *tools], [[kernel, *(said.get((kernel, tool), "–") for tool in tools)] for kernel in kernels])
 
 
 # ---- Sentences -------------------------------------------------------------------------------------------------------
@@ -259,11 +221,11 @@ def factor(rows, several, forced):
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
     reference, ours = (flop / row[side]["median_us"] / 1e6 for flop, side in ((dense, "reference"), (useful, "ours")))
     several = sorted((row for row in several if row["mode"] == "forward"), key=lambda row: -row["ratio"])
-    together = "; ".join(f"{ratio(row['ratio'])} {row['what'].replace(' x ', '×')}" for row in several)
-    forced = ", ".join(f"{row['dtype']} {ratio(row['ratio'])}" for row in forced if (row["group"], row["N"]) == ("sizes", 4096))
+    together = "; ".join(f"{row.ratio} {row['what'].replace(' x ', '×')}" for row in several)
+    forced = ", ".join(f"{row['dtype']} {row.ratio}" for row in forced if (row["group"], row["N"]) == ("sizes", 4096))
     triangle, rest = ratio(dense / useful), ratio(row["ratio"] * useful / dense)
     return (
-        f"At N = {row['N']} ours is {ratio(row['ratio'])} faster than `tril(matmul)`. {triangle} is the triangle: {useful / 1e9:.3g} GFLOP"
+        f"At N = {row['N']} ours is {row.ratio} faster than `tril(matmul)`. {triangle} is the triangle: {useful / 1e9:.3g} GFLOP"
         f" instead of {dense / 1e9:.4g}.\n{rest} is tensor cores, three float16 products for each float32 one: {ours:.3g} TFLOP/s, where"
         f" cuBLAS has {reference:.3g} from CUDA cores.\nTwo GPUs against one ([example](examples/distributed.py)): {together}."
         f" The mma kernel, which is that of other GPUs, forced at 4096: {forced}."
@@ -283,48 +245,42 @@ def slower(*records):
     def listed(rows):
         """By problem and dtype, each once: two suites may have it."""
         groups = {}
-        for row in (row for row in rows if calm_ratio(row) < 1):
+        for row in (row for row in rows if row.calm_ratio < 1):
             problem, *gradients = (row["what"] if "what" in row else row["problem"]).split(", ", 1)
             head = ", ".join([problem] * (problem != "lower") + [row["dtype"]] * (row["dtype"] != "float32"))
             why = "; dense: there is no work to leave out" if problem == "transposed_a" else ""
-            groups.setdefault(head, {})[f"{shape(row)}{' with gradients' * len(gradients)} ({ratio(calm_ratio(row))}{why})"] = None
+            groups.setdefault(head, {})[f"{row.size}{' with gradients' * len(gradients)} ({ratio(row.calm_ratio)}{why})"] = None
         return "; ".join(f"{head} {', '.join(each)}".strip() for head, each in groups.items()) or "nothing"
 
     ahead = []
     for row in compared:
         faster = [side for side in PEER_NAMES if side in row and row[side]["median_us"] < row["ours"]["median_us"] and side != "reference"]
-        times = ", ".join(f"{PEER_NAMES[side]} {median(row[side])}" for side in faster)
-        ahead += [f"{with_dtype(row)}: {times} (ours {median(row['ours'])} µs)"] * bool(faster)
+        times = ", ".join(f"{PEER_NAMES[side]} {row[side].median}" for side in faster)
+        ahead += [f"{row.size_and_dtype}: {times} (ours {row['ours'].median} µs)"] * bool(faster)
     small = "On the CPU all but products of two triangles; and of these, where Python's checks and masks cost more than they save"
     by_whom = "; ".join(ahead) + " ([where ours goes](docs/limits.md#half-precision))" if ahead else "nobody in the table above"
     return f"Slower than the reference on the GPU: {listed(chain(*measured))}. {small}: {listed(cpu)}.\nFaster than ours: {by_whom}."
 
 
-# A suite, and what a label says of it.
-WANTED_SUITES = {
-    "forward": [],
-    "backward": ["forward and backward"],
-    "batch": [],
-    "mma": ["mma kernel forced"],
-    "problems": [],
-    "family": [],
-}
+WANTED_SUITES = {"forward": "", "backward": "forward and backward", "batch": "", "mma": "mma kernel forced", "problems": "", "family": ""}
 
 
 def product_label(row, suite):
-    """What tells a row of a suite's record from all others of WANTED_SUITES."""
+    """What tells a row of a suite's record from all others of WANTED_SUITES, which say what a label has of the suite."""
     if suite == "family":
-        return f"{row['what']}, {with_dtype(row)}"
-    special = [row["problem"]] * (row["problem"] in ("upper", "transposed_a")) + [row["inputs"]] * (row["inputs"] != "uniform")
-    return ", ".join([with_dtype(row), *special, *["TF32 allowed"] * (row["group"] == "tf32"), *WANTED_SUITES[suite]])
+        return f"{row['what']}, {row.size_and_dtype}"
+    problem = row["problem"] if row["problem"] in ("upper", "transposed_a") else ""
+    inputs, tf32 = row["inputs"] if row["inputs"] != "uniform" else "", "TF32 allowed" if row["group"] == "tf32" else ""
+    return ", ".join(filter(None, [row.size_and_dtype, problem, inputs, tf32, WANTED_SUITES[suite]]))
 
 
 def wanted(asked, *records):
     """What was asked for, what it is, and why it is less."""
     rows = {product_label(row, suite): row for suite, rows in zip(WANTED_SUITES, records, strict=True) for row in quiet(rows)}
-    asked = [(each, rows[each["product"]]["ratio"]) for each in asked if each["product"] in rows]
-    cells = [[each["product"], ratio(each["ratio"]), ratio(is_), "met" if is_ >= each["ratio"] else each["why"]] for each, is_ in asked]
-    return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], cells)
+    made = []
+    for product, row in ((each, rows[each["product"]]) for each in asked if each["product"] in rows):
+        made.append([product["product"], product.ratio, row.ratio, "met" if row["ratio"] >= product["ratio"] else product["why"]])
+    return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], made)
 
 
 def parts():
@@ -335,43 +291,56 @@ def parts():
     return markdown(["part", "lines"], [*zip(heads.values(), counts, strict=True), ["all", f"{len(lines):,}"]])
 
 
-HOST = {"host time a call, µs": "{mode} (N = {N})", **of_side(median, ("torch.matmul", "torch.matmul"), ("tril(matmul)", "tril(matmul)"))}
-HOST |= of_side(median, ("ours", "tril_matmul")) | {"ours − torch.matmul": "{ours_minus_matmul_us:.1f}"}
+SPEED = {"reference, µs": "{reference.time_if_disturbed}", "ours, µs (10 % to 90 %)": "{ours.time}", "ratio": "{row.quiet_ratio[ours]}"}
+ERRORS = {"reference error: norm / worst": "{reference.errors}", "our error: norm / worst": "{ours.errors}{row.breach}"}
+TIMES = SPEED | ERRORS
+FAMILY = {"what": "{what}", "size": "{row.size_and_dtype}", **TIMES}
+FAMILY |= {"cuBLAS TRMM or SYRK, µs": "{cublas.median}", "a copy of X, µs": "{copy.median}"}
+HOST = {"host time a call, µs": "{mode} (N = {N})", "torch.matmul": "{row[torch.matmul].median}", "tril(matmul)": "{tril(matmul).median}"}
+HOST |= {"ours": "{tril_matmul.median}", "ours − torch.matmul": "{ours_minus_matmul_us:.1f}"}
+LIMITS = {  # the parts of a product, and the ratio if packing cost a copy, the products what they cost cuBLAS, and nothing more
+    "N": "{N}",
+    "copy, µs": "{copy.median}",
+    "float16 product, uniform, µs": "{float16_product_uniform.median}",
+    "normal, µs": "{float16_product_normal.median}",
+    "write, µs": "{write.median}",
+    "launch, µs": "{launch.median}",
+    "ours, uniform, µs (ratio)": "{ours.median} ({row.quiet_ratio[ours]})",
+    "copy, then product, uniform, µs (ratio)": "{copy_then_product_uniform.median} ({row.quiet_ratio[copy_then_product_uniform]})",
+    "normal, µs (ratio)": "{copy_then_product_normal.median} ({row.quiet_ratio[copy_then_product_normal]})",
+}
+RUNS = {"N": "{N}", "inputs": "{inputs}", "path": "{row.path}", "runs": "{runs}", "runs that differ": "{different}"}
 HISTORY = {"version": "{version}", "predicted, µs": "{prediction}", "measured, µs": "{measured}"}
 HISTORY |= {"what the profiler or the trace said": "{said}"}
-PROBLEM = {"inputs, or another problem": lambda row: row["inputs"] if row["problem"] == "lower" else row["problem"]}
-NUMBERED = {"KernelBench level 1, problem": lambda row: with_dtype({**row, "shape": PROBLEM_NAMES[row["problem"]]}), "size": shape}
-CPU = {"size": lambda row: shape(row) + ", forward and backward" * row.get("problem", "").endswith("dB")}
-RUNS = {"N": "{N}", "inputs": "{inputs}", "path": path_of, "runs": "{runs}", "runs that differ": "{different}"}
-DEVICES = {"what": "{what}, {mode}", "one GPU, ms": "{one_ms:.2f}", "two, ms": "{together_ms:.2f}", **RATIO}
-DEVICES |= of_side("{:.2f}".format, ("of which the all-reduce of dA, ms", "all_reduce_ms")) | of_side(error, ("error: norm", "norm_error"))
+DEVICES = {"what": "{what}, {mode}", "one GPU, ms": "{one_ms:.2f}", "two, ms": "{together_ms:.2f}", "ratio": "{row.ratio}"}
+DEVICES |= {"of which the all-reduce of dA, ms": "{all_reduce_ms:.2f}", "error: norm": "{row.norm_error}"}
 SOAK = {"benchmarks/soak.py": "{section}: {what}", "calls": "{calls:,} of {planned:,}", "results": "{comparisons:,}", "wrong": "{wrong}"}
 SOAK |= {"worst, of its bound": "{worst_error_of_bound:.3f}", "s": "{seconds:.0f}"}
 TABLES = {  # name -> record, columns of it and the group that its rows are of, or what renders them
     "peers": ("peers", peers),
     "peers-errors": ("peers", peers_errors),
-    "forward": ("forward", {"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": rate, **ERRORS}, "sizes"),
-    "hard": ("forward", {"inputs": "{inputs} (N = {N})", "path": path_of, **TIMES}, "hard"),
+    "forward": ("forward", {"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": "{row.rate}", **ERRORS}, "sizes"),
+    "hard": ("forward", {"inputs": "{inputs} (N = {N})", "path": "{row.path}", **TIMES}, "hard"),
     "dtypes": ("forward", {"dtype": "{dtype} (N = {N})", **TIMES}, "dtypes"),
     "tf32": ("forward", {"N, TF32 allowed": "{N}", **TIMES}, "tf32"),
-    "mma": ("mma", {"N": shape, "dtype": "{dtype}", **PROBLEM, **TIMES}),
-    "batch": ("batch", {"batch": with_dtype, **TIMES}),
-    "backward": ("backward", {"N, forward and backward": with_dtype, **TIMES}),
-    "problems": ("problems", {**NUMBERED, **TIMES}),
+    "mma": ("mma", {"N": "{row.size}", "dtype": "{dtype}", "inputs, or another problem": "{row.inputs_or_problem}", **TIMES}),
+    "batch": ("batch", {"batch": "{row.size_and_dtype}", **TIMES}),
+    "backward": ("backward", {"N, forward and backward": "{row.size_and_dtype}", **TIMES}),
+    "problems": ("problems", {"KernelBench level 1, problem": "{row.problem_and_dtype}", "size": "{row.size}", **TIMES}),
     "family": ("family", FAMILY),
     "check": ("check", check),
     "host": ("host", HOST),
     "build": ("build", build),
     "determinism": ("determinism", RUNS),
     "registers": ("registers", registers),
-    "limits": ("limits", limits),
+    "limits": ("limits", LIMITS),
     "infinite": ("infinite", infinite),
     "sanitizers": ("sanitizers", sanitizers),
     "soak": ("soak", SOAK),
     "profile": ("profile", profile),
     "history": ("history", HISTORY),
     "devices": ("devices", DEVICES),
-    "cpu": ("cpu", {**CPU, **TIMES}),
+    "cpu": ("cpu", {"size": "{row.size}{row.gradients}", **TIMES}),
 }
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers", "devices", "mma"), factor),
@@ -386,7 +355,7 @@ def read_record(results, suite):
     """A record that a table may be made from. Raises TableError."""
     path, remedy = results / f"{suite}.json", f"run: python benchmarks/benchmark.py --suite {suite}"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"), object_hook=Row)
     except (FileNotFoundError, json.JSONDecodeError) as wrong:
         raise TableError(f"{path} is {'missing' if isinstance(wrong, OSError) else f'no JSON ({wrong})'}; {remedy}") from None
     if not record.get("complete"):
