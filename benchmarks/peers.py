@@ -10,8 +10,6 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import re
-from pathlib import Path
 
 import torch
 
@@ -62,22 +60,14 @@ _RIGHT, _UPPER, _NOT_TRANSPOSED, _TRANSPOSED, _NON_UNIT = 1, 1, 0, 1, 0  # as cu
 _SCALARS = {torch.float32: ("S", ctypes.c_float), torch.float64: ("D", ctypes.c_double)}
 
 
-@functools.cache
-def _cublas():
-    """The cuBLAS that this process has loaded."""
-    torch.cuda.current_blas_handle()  # loads it, if nothing else has
-    found = re.search(r"\s(/\S*/libcublas\.so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    _require(found, "torch has loaded no libcublas.so of its own here")
-    return ctypes.CDLL(found[1])
-
-
 def _by_cublas(name, *arguments):
     """What calls a routine, with what follows its handle, and returns the result, the last argument but one. Scalars are floats."""
     C = arguments[-2]
     _require(C.dtype in _SCALARS, f"cuBLAS has no {name} for {str(C.dtype)[6:]}")
     _require(C.is_cuda, "cuBLAS needs a CUDA GPU")
     letter, scalar = _SCALARS[C.dtype]
-    routine = getattr(_cublas(), f"cublas{letter}{name.lower()}_v2")
+    torch.cuda.current_blas_handle()  # loads cuBLAS, if nothing else has; its major version is CUDA's
+    routine = getattr(ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}"), f"cublas{letter}{name.lower()}_v2")
     passed = {torch.Tensor: lambda T: ctypes.c_void_p(T.data_ptr()), float: lambda value: ctypes.byref(scalar(value)), int: int}
 
     def product():
