@@ -58,6 +58,8 @@ class Row(dict):
     # Of a row.
     ratio = property(lambda row: ratio(row["ratio"]))
     quiet = property(lambda row: not row["reference"].disturbed and not row["ours"].disturbed)
+    # Where a side was disturbed, at most the ratio of the calls that were not, the 10th percentiles: no noise hides a loss.
+    calm_ratio = property(lambda row: row["ratio"] if row.quiet else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"]))
     size = property(lambda row: str(row.get("shape", row.get("N"))).replace(" x ", "×"))
     other_dtype = property(lambda row: f", {row['dtype']}" if row["dtype"] != "float32" else "")
     size_and_dtype = property(lambda row: row.size + row.other_dtype)
@@ -76,11 +78,6 @@ class Row(dict):
         sides, reference = {name: side for name, side in self.items() if isinstance(side, Row) and "median_us" in side}, self["reference"]
         ratios = {name: ratio(reference["median_us"] / side["median_us"]) for name, side in sides.items()}
         return {name: "–" if reference.disturbed or side.disturbed else ratios[name] for name, side in sides.items()}
-
-    @property
-    def calm_ratio(self):
-        """Where a side was disturbed, at most that of the calls that were not, the 10th percentiles: no noise hides a loss."""
-        return self["ratio"] if self.quiet else min(self["ratio"], self["reference"]["p10_us"] / self["ours"]["p10_us"])
 
 
 def quiet(rows):
@@ -327,21 +324,11 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "batch": ("batch", {"batch": "{row.size_and_dtype}", **TIMES}),
     "backward": ("backward", {"N, forward and backward": "{row.size_and_dtype}", **TIMES}),
     "problems": ("problems", {"KernelBench level 1, problem": "{row.problem_and_dtype}", "size": "{row.size}", **TIMES}),
-    "family": ("family", FAMILY),
-    "check": ("check", check),
-    "host": ("host", HOST),
-    "build": ("build", build),
-    "determinism": ("determinism", RUNS),
-    "registers": ("registers", registers),
-    "limits": ("limits", LIMITS),
-    "infinite": ("infinite", infinite),
-    "sanitizers": ("sanitizers", sanitizers),
-    "soak": ("soak", SOAK),
-    "profile": ("profile", profile),
-    "history": ("history", HISTORY),
-    "devices": ("devices", DEVICES),
     "cpu": ("cpu", {"size": "{row.size}{row.gradients}", **TIMES}),
 }
+OWN = {"family": FAMILY, "check": check, "host": HOST, "build": build, "determinism": RUNS, "registers": registers, "limits": LIMITS}
+OWN |= {"infinite": infinite, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "history": HISTORY, "devices": DEVICES}
+TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers", "devices", "mma"), factor),
     "proof": (("check",), proof),
@@ -377,12 +364,11 @@ def table(name, results):
     records = [read_record(results, suite) for suite in suites]
     rows = [record["rows"] for record in records]
     rendered = all(rows) and (render(*rows) if callable(render) else columns(*rows, render, *group))
-    if not rendered:
-        suite = suites[0]
-        raise TableError(f"{results / suite}.json has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {suite}")
-    if name in SENTENCES:
+    if rendered and name in SENTENCES:
         return rendered
     record, suite = records[0], suites[0]
+    if not rendered:
+        raise TableError(f"{results / suite}.json has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {suite}")
     versions = [f"{told} {record['versions'][key]}" for key, told in VERSIONS.items() if record["versions"].get(key)]
     source = f"from benchmarks/results/{suite}.json" + ", rounded" * ("rounded" in record)  # which says why
     return rendered + "\n\n" + ", ".join([record["device"], *versions, record["date"], f"commit {record['commit']}", source]) + "."
