@@ -30,7 +30,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import timeit
 import traceback
@@ -64,14 +63,7 @@ HOST_CALLS = 100  # without waiting; few enough that the queue of launches never
 WARM_IMPORTS = 3
 
 
-# ---- Inputs and errors -----------------------------------------------------------------------------------------------
-
-
-def make_inputs(bench, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
-    """A and B of a problem, as check.py draws them. The triangular ones hold zeros outside their triangle, because the reference reads
-    those."""
-    draw = check.Draw(bench.seed, inputs, torch.device(bench.device))
-    return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
+# ---- Errors, inputs and the clock -------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -117,6 +109,11 @@ class Bench:
     peers = functools.cached_property(lambda self: load(ROOT / "benchmarks" / "peers.py"))
     _flushed = functools.cached_property(lambda self: torch.empty(self.on_gpu * FLUSH_BYTES // 4, dtype=torch.int32, device=self.device))
 
+    def inputs(self, problem, a_shape, b_shape, dtype=torch.float32, inputs="uniform"):
+        """A and B, as check.py draws them. The triangular ones hold zeros outside their triangle, because the reference reads those."""
+        draw = check.Draw(self.seed, inputs, torch.device(self.device))
+        return [check.PROBLEMS[problem].keep(V.to(dtype)) for V in check.inputs_of(inputs, draw, dtype, a_shape, b_shape)]
+
     def sides(self, *operands, problem="lower"):
         """The reference and ours, as calls for these operands."""
         prefix = check.PROBLEMS[problem].prefix
@@ -130,29 +127,26 @@ class Bench:
     def alternate(self, calls):
         """Times the calls, each of which has a name, in turn; all once more, at most twice, if others disturbed one of them. Returns their
         spreads by these names, and how many trials and attempts there were."""
-
-        def one_round():
-            for call in calls.values():
-                self._flushed.fill_(1)
-                call()
-            self.synchronize()
-
-        one_round()  # loads kernels, chooses cuBLAS's algorithm, fills the allocator's cache
-        start = time.perf_counter()
-        one_round()
-        trials = max(MIN_TRIALS, min(self.trials, int(self.row_seconds / (time.perf_counter() - start))))
-        while self.on_gpu and time.perf_counter() < start + WARM_SECONDS:
-            one_round()
         moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else check.Moment
-        for attempt in itertools.count(1):
-            marks = [(name, moment(), moment()) for _ in range(trials) for name in calls]
-            marks[0][1].record()  # the first event of a process takes longer
+
+        def rounds(number):
+            marks = [(name, moment(), moment()) for _ in range(number) for name in calls]
             for name, start, end in marks:
                 self._flushed.fill_(1)  # so that the L2 holds none of the input
                 start.record()
                 calls[name]()
                 end.record()
             self.synchronize()
+            return marks
+
+        rounds(1)  # loads kernels, chooses cuBLAS's algorithm, fills the allocator's cache; the first event of a process takes longer
+        start = time.perf_counter()
+        rounds(1)
+        trials = max(MIN_TRIALS, min(self.trials, int(self.row_seconds / (time.perf_counter() - start))))
+        while self.on_gpu and time.perf_counter() < start + WARM_SECONDS:
+            rounds(1)
+        for attempt in itertools.count(1):
+            marks = rounds(trials)
             times = {name: check.spread([start.elapsed_time(end) * 1e3 for of, start, end in marks if of == name]) for name in calls}
             if attempt == MOST_ATTEMPTS or all(check.undisturbed(mine) == mine["median_us"] for mine in times.values()):
                 return times | {"trials": trials, "attempts": attempt}
@@ -195,6 +189,8 @@ def environment(bench, commit=None):
 class Record:
     """The rows of one suite: printed and written as they come, so that a run which is cut off leaves what it had."""
 
+    NOT_PRINTED = {"group", "tf32", "fallback", "compared", "trials", "useful_flop", "within_contract"}
+
     def __init__(self, suite, environment, folder):
         self.path = Path(folder) / f"{suite}.json"
         self.content = {"suite": suite, **environment, "complete": False, "failures": [], "rows": []}
@@ -215,8 +211,20 @@ class Record:
 
     def add(self, row, line=None):
         self.content["rows"].append(row)
-        print(line or ", ".join(f"{key} {printed(value)}" for key, value in row.items() if key not in NOT_PRINTED), flush=True)
+        print(line or ", ".join(f"{key} {printed(value)}" for key, value in row.items() if key not in self.NOT_PRINTED), flush=True)
         self.write()
+
+    def add_timed(self, bench, row, calls, errors=(), limit=None, fail=None):
+        """Times the sides of a row in turn and adds it: times and errors of each, and the ratio. With a limit on our worst error,
+        the row fails beyond it."""
+        row |= bench.alternate(calls)
+        for side, (norm, worst) in itertools.zip_longest(calls, errors, fillvalue=(None, None)):
+            row[side] |= {"norm_error": norm, "worst_error": worst}
+        row["ratio"], worst = row["reference"]["median_us"] / row["ours"]["median_us"], row["ours"]["worst_error"]
+        row |= {} if limit is None else {"within_contract": worst <= limit}
+        self.add(row)
+        if not row.get("within_contract", True):  # nor is a NaN
+            fail(f"worst error {worst:.2e}, but at most {limit:.2e} may be")
 
     def write(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,9 +239,6 @@ def earlier_rows(path, described):
     return [row for row in json.loads(path.read_text())["rows"] if all(row[key] == described[key] for key in same)]
 
 
-NOT_PRINTED = {"group", "tf32", "fallback", "compared", "trials", "useful_flop", "within_contract"}
-
-
 def printed(value):
     """A row's value as a line has it: of a side, '2728.1 (2720.0 to 2741.3) us', and its normwise and worst errors."""
     if isinstance(value, dict) and "median_us" in value:
@@ -243,25 +248,11 @@ def printed(value):
     return " ".join(map(printed, value)) if isinstance(value, list) else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def add_timed(bench, record, row, calls, errors=(), limit=None, fail=None):
-    """Times the sides of a row in turn and adds it: times and errors of each, and the ratio. With a limit on our worst error,
-    the row fails beyond it."""
-    row |= bench.alternate(calls)
-    for side, (norm, worst) in itertools.zip_longest(calls, errors, fillvalue=(None, None)):
-        row[side] |= {"norm_error": norm, "worst_error": worst}
-    row["ratio"], worst = row["reference"]["median_us"] / row["ours"]["median_us"], row["ours"]["worst_error"]
-    row |= {} if limit is None else {"within_contract": worst <= limit}
-    record.add(row)
-    if not row.get("within_contract", True):  # nor is a NaN
-        fail(f"worst error {worst:.2e}, but at most {limit:.2e} may be")
-
-
 # ---- Suites ----------------------------------------------------------------------------------------------------------
 
 
-def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
-    """One row: a problem forward, or, as `lower, dA, dB`, with both gradients. dims is (N,) or (batch, N); of A.T @ B it is (K, M, N).
-    `path`, if given, is the one that must have run."""
+def measure(bench, record, group, problem, dims, dtype, inputs):
+    """One row: a problem forward, or, as `lower, dA, dB`, with both gradients. dims is (N,) or (batch, N); of A.T @ B it is (K, M, N)."""
     row, (kind, *gradients) = {"group": group, "problem": problem}, problem.split(", ", 1)
     *shapes, (*_, M, N) = check.PROBLEMS[kind].shapes(dims)
     K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else 1
@@ -270,11 +261,11 @@ def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
     label, dtype = f"{problem} {row['shape']} {dtype} {inputs}", check.DTYPES[dtype]
     rounding = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # for both sides
     with record.row(label) as fail, torch.set_grad_enabled(bool(gradients)), rounding:
-        A, B = make_inputs(bench, kind, *shapes, dtype, inputs)
+        A, B = bench.inputs(kind, *shapes, dtype, inputs)
         calls = bench.sides(A, B, problem=kind)
-        chosen = bench.path_of(A, B, kind)
-        if path is not None and A.is_cuda and chosen.get("path") != path:
-            raise RuntimeError(f"the {path} path was asked for, but the solution says {chosen}")
+        chosen, forced = bench.path_of(A, B, kind), os.environ.get("TRIL_MATMUL_PATH", "auto")
+        if A.is_cuda and forced not in ("auto", chosen.get("path")):
+            raise RuntimeError(f"the {forced} path was asked for, but the solution says {chosen}")
         row |= {name: chosen.get(name) for name in ("path", "fallback", "outliers")}
         row["tf32"] = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
         multiply_adds = K * M * N if kind == "transposed_a" else N * (N + 1) * (N + 2) // 6
@@ -289,7 +280,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs, path=None):
             del dA, dB, low
         else:
             errors, row["compared"] = product_errors(*check.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
-        add_timed(bench, record, row, calls, errors, error_limit(dtype, K, errors[0][1], row["tf32"]), fail)
+        record.add_timed(bench, row, calls, errors, error_limit(dtype, K, errors[0][1], row["tf32"]), fail)
 
 
 def measure_products(suite, bench, record):
@@ -321,7 +312,7 @@ def measure_products(suite, bench, record):
         for dtype, problem, size, inputs in itertools.product(*varied.values()):
             if name == suite:
                 dims = size if isinstance(size, tuple) else (size,)
-                measure(bench, record, group, problem, dims, dtype, inputs, FORCED if suite == FORCED else None)
+                measure(bench, record, group, problem, dims, dtype, inputs)
 
 
 def suite_peers(bench, record):
@@ -334,7 +325,7 @@ def suite_peers(bench, record):
         row = {"N": N, "dtype": dtype, "inputs": "uniform", "skipped": {}, "useful_flop": N * (N + 1) * (N + 2) // 3}
         with record.row(f"peers {N} {dtype}") as fail:
             dtype = check.DTYPES[dtype]
-            A, B = make_inputs(bench, "lower", (N, N), (N, N), dtype)
+            A, B = bench.inputs("lower", (N, N), (N, N), dtype)
             row["path"], calls = bench.path_of(A, B).get("path"), bench.sides(A, B)
             for name, prepare in peers.PEERS.items():
                 try:
@@ -345,10 +336,10 @@ def suite_peers(bench, record):
             # A peer may be less exact than ours: TF32 rounds two operands to 11 bits, and `blocked` a 16-bit result once a block.
             less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0)
             limits = dict.fromkeys(calls, less) | {"tf32": 2.0**-9, "ours": error_limit(dtype, N, errors[0][1])}
-            if wrong := [(side, worst) for side, (_, worst) in zip(calls, errors, strict=True) if not worst <= limits[side]]:
-                told = (f"{side}: worst error {worst:.2e}, above {limits[side]:.2e}" for side, worst in wrong)
-                raise RuntimeError(f"nothing is timed, because of {'; '.join(told)}")
-            add_timed(bench, record, row, calls, errors, limits["ours"], fail)
+            for side, (_, worst) in zip(calls, errors, strict=True):
+                if not worst <= limits[side]:
+                    raise RuntimeError(f"nothing is timed, because of {side}: worst error {worst:.2e}, above {limits[side]:.2e}")
+            record.add_timed(bench, row, calls, errors, limits["ours"], fail)
 
 
 def suite_family(bench, record):
@@ -391,7 +382,7 @@ def suite_family(bench, record):
                     results["cublas"] += results["cublas"].tril(-1).mT
                 errors, row["compared"] = product_errors(X, Y, results.values())
                 limit = error_limit(X.dtype, 1 if Y is None else X.shape[-1], errors[0][1])
-                add_timed(bench, record, row, calls, errors, limit, fail)
+                record.add_timed(bench, row, calls, errors, limit, fail)
 
 
 def suite_limits(bench, record):
@@ -403,11 +394,11 @@ def suite_limits(bench, record):
     """
     for N in bench.sizes or (1024, 2048, 4096, 8192):
         with record.row(f"limits {N}"):
-            A, B = make_inputs(bench, "lower", (N, N), (N, N))
+            A, B = bench.inputs("lower", (N, N), (N, N))
             packed, word = torch.empty_like(A), torch.empty(1, device=bench.device)
             parts = bench.sides(A, B) | {"copy": functools.partial(packed.copy_, A), "write": packed.zero_, "launch": word.zero_}
             for inputs in ("uniform", "normal"):
-                halves = make_inputs(bench, "transposed_a", (N, N // 2), (N // 2, N), torch.float16, inputs)
+                halves = bench.inputs("transposed_a", (N, N // 2), (N // 2, N), torch.float16, inputs)
                 parts[f"float16_product_{inputs}"] = product = functools.partial(torch.matmul, *halves)
                 parts[f"copy_then_product_{inputs}"] = lambda copy=parts["copy"], product=product: (copy(), product())
             record.add({"N": N, **bench.alternate(parts)})
@@ -420,7 +411,7 @@ def suite_infinite(bench, record):
     for dtype, place in itertools.product(("float16", "bfloat16", "float32", "float64"), places):
         where = f"{'AB'[place[0]]}[{place[1]}, {place[2]}]" if place else "nothing but NaN"
         with record.row(f"infinite {dtype} {where}"):
-            finite = make_inputs(bench, "lower", (N, N), (N, N), check.DTYPES[dtype])
+            finite = bench.inputs("lower", (N, N), (N, N), check.DTYPES[dtype])
             A, B = operands = [V.clone() for V in finite]
             if place:
                 operands[place[0]][place[1:]] = math.inf
@@ -430,14 +421,14 @@ def suite_infinite(bench, record):
             calls = bench.sides(A, B) | {"finite": bench.sides(*finite)["ours"]}
             if not torch.equal(calls["ours"]().isfinite(), a @ one + one @ b == 0):
                 raise RuntimeError("nothing is timed: NaN or Inf stand where the sum has none, or are missing where it has one")
-            add_timed(bench, record, {"N": N, "dtype": dtype, "where": where}, calls)
+            record.add_timed(bench, {"N": N, "dtype": dtype, "where": where}, calls)
 
 
 def suite_host(bench, record):
     """Host time a call: many calls in a row without waiting for the GPU."""
     functions = {"torch.matmul": torch.matmul, "tril(matmul)": lambda A, B: torch.tril(torch.matmul(A, B))}
     functions["tril_matmul"] = bench.solution.tril_matmul
-    A, B = make_inputs(bench, "lower", (64, 64), (64, 64))
+    A, B = bench.inputs("lower", (64, 64), (64, 64))
     G, code = torch.ones_like(A), "C = function(A, B)"
     for mode in ("no_grad", "autograd, forward", "autograd, forward and backward"):
         grad, times = mode != "no_grad", {name: [] for name in functions}
@@ -456,15 +447,15 @@ def suite_host(bench, record):
 def suite_determinism(bench, record):
     """Counts runs whose result is not bitwise that of the first run."""
     model = bench.solution.ModelNew()
-    for N, runs in [(N, 200) for N in bench.sizes or ()] or ((1000, 1000), (4096, 1000)):
-        for inputs in ("uniform", "normal", "lognormal, sigma 3"):
-            with record.row(f"determinism {N} {inputs}") as fail:
-                A, B = make_inputs(bench, "lower", (N, N), (N, N), inputs=inputs)
-                path, first = bench.path_of(A, B).get("path"), model(A, B).view(torch.int32)
-                different = int(sum((model(A, B).view(torch.int32) != first).any() for _ in range(runs)))
-                record.add({"N": N, "dtype": "float32", "inputs": inputs, "path": path, "runs": runs, "different": different})
-                if different:
-                    fail(f"{different} of {runs} runs differ from the first")
+    sizes = [(N, 200) for N in bench.sizes or ()] or ((1000, 1000), (4096, 1000))
+    for (N, runs), inputs in itertools.product(sizes, ("uniform", "normal", "lognormal, sigma 3")):
+        with record.row(f"determinism {N} {inputs}") as fail:
+            A, B = bench.inputs("lower", (N, N), (N, N), inputs=inputs)
+            path, first = bench.path_of(A, B).get("path"), model(A, B).view(torch.int32)
+            different = int(sum((model(A, B).view(torch.int32) != first).any() for _ in range(runs)))
+            record.add({"N": N, "dtype": "float32", "inputs": inputs, "path": path, "runs": runs, "different": different})
+            if different:
+                fail(f"{different} of {runs} runs differ from the first")
 
 
 # In a process of its own, because an import happens once. What CUDA takes to start is in `import_s`, as a user has it.
@@ -500,23 +491,22 @@ def suite_build(bench, record):
 def suite_check(bench, record):
     """What check.py says, each time in processes of its own; where there are several GPUs, on all of them at once."""
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(max(1, torch.cuda.device_count()))))).split(",")
-    free, own = iter(gpus), threading.local()
+    queues = {gpu: concurrent.futures.ThreadPoolExecutor(1) for gpu in gpus}
 
-    def judge(problem, dtype, path, *more):
+    def judge(gpu, problem, dtype, path, *more):
         command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
         command += ["--solution", str(bench.solution_file), "--batches", *more]
         command += ["--size", str(max(bench.sizes))] if bench.sizes else []
         with tempfile.TemporaryDirectory() as folder:
-            run(*command, "--json", f"{folder}/x", seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path, CUDA_VISIBLE_DEVICES=own.gpu)
+            run(*command, "--json", f"{folder}/x", seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path, CUDA_VISIBLE_DEVICES=gpu)
             return json.loads(Path(folder, "x").read_text())
 
-    with concurrent.futures.ThreadPoolExecutor(len(gpus), initializer=lambda: setattr(own, "gpu", next(free))) as pool:
-        for asked, judged in [(asked, pool.submit(judge, *asked)) for asked in CHECKS]:
-            with record.row(" ".join(["check", *asked])) as fail:
-                found = judged.result()
-                record.add({"path": asked[2], "dtype": asked[1], **found}, found["sentence"])
-                if found["verdict"] != "ok":
-                    fail(found["sentence"])
+    for asked, judged in [(asked, queues[gpu].submit(judge, gpu, *asked)) for asked, gpu in zip(CHECKS, itertools.cycle(gpus))]:
+        with record.row(" ".join(["check", *asked])) as fail:
+            found = judged.result()
+            record.add({"path": asked[2], "dtype": asked[1], **found}, found["sentence"])
+            if found["verdict"] != "ok":
+                fail(found["sentence"])
 
 
 def suite_devices(bench, record):
@@ -662,18 +652,18 @@ def parse_arguments(arguments):
     given.suite = given.suite or (list(GPU_SUITES) if has_gpu else ["cpu"])
     need_gpu = [name for name in given.suite if name not in WITHOUT_GPU]
     if need_gpu and not has_gpu:
-        without = ", ".join(WITHOUT_GPU)
-        parser.error(f"argument --suite: {', '.join(need_gpu)} need a CUDA GPU, and torch sees none; accepted without one: {without}")
-    forced, alone = os.environ.get("TRIL_MATMUL_PATH", "auto"), f"unset (or --suite {FORCED} of that path alone)"
+        says = f"{', '.join(need_gpu)} need a CUDA GPU, and torch sees none; accepted without one: {', '.join(WITHOUT_GPU)}"
+        parser.error(f"argument --suite: {says}")
+    forced = os.environ.get("TRIL_MATMUL_PATH", "auto")
     if forced != "auto" and [forced] != given.suite:
-        parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: {alone}")
+        accepted = f"unset (or --suite {FORCED} of that path alone)"
+        parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: {accepted}")
     if not given.solution.is_file():
         parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with model_new.py's functions")
     return given
 
 
-def main(arguments=None):
-    arguments = sys.argv[1:] if arguments is None else arguments
+def main(arguments):
     given = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")  # what both sides promise float32 for
     failures, threads = [], torch.get_num_threads()
@@ -695,4 +685,4 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
