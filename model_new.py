@@ -4155,11 +4155,15 @@ namespace {
 
 using at::Tensor;
 
-// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, which the driver's functions want:
-// cudaSetDevice makes it. The guard alone calls that only where another device is current.
+// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, which the driver's functions want,
+// and the guard makes none where the device is current already. The runtime makes one for whoever asks it for something that a context
+// knows, but, unlike cudaSetDevice, leaves one that is there: a green context, say.
 struct OnDevice {
   c10::cuda::CUDAGuard guard;
-  explicit OnDevice(const Tensor& x) : guard(x.device()) { check(cudaSetDevice(x.get_device())); }
+  explicit OnDevice(const Tensor& x) : guard(x.device()) {
+    int least, most;
+    check(cudaDeviceGetStreamPriorityRange(&least, &most));
+  }
 };
 
 // What the launchers want to know of a GPU, asked once.

@@ -2,6 +2,7 @@
 triangle and in freed memory; inputs stay as they are, and the same input gives the same bits. What a CUDA stream may expect holds too.
 """
 
+import importlib.util
 import itertools
 import math
 import subprocess
@@ -523,6 +524,22 @@ CUDA_SIZES = [65, 300, 700, 1400, 2048]
 
 def cuda_operands(N, seed=1, dtype=torch.float32, device="cuda"):
     return normal(N, N, seed=seed, dtype=dtype, device=device), normal(N, N, seed=seed + 1, dtype=dtype, device=device)
+
+
+@needs_cuda
+@pytest.mark.skipif(importlib.util.find_spec("torch.cuda.green_contexts") is None, reason="this torch has no green contexts")
+@pytest.mark.parametrize("N", [64, 1000, 2048])
+def test_a_green_context_stays_current(model, N):
+    """Work goes to it and to its stream, on some of the SMs, and it can be left again."""
+    A, B = cuda_operands(N)
+    expected = model.tril_matmul(A, B)
+    torch.cuda.synchronize()
+    green = torch.cuda.green_contexts.GreenContext.create(num_sms=32, device_id=0)
+    green.set_context()
+    C = model.tril_matmul(A * 1, B * 1)  # which this context's stream makes
+    green.pop_context()
+    torch.cuda.synchronize()
+    assert_bitwise(C, expected)
 
 
 @needs_cuda
