@@ -4345,7 +4345,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
-// both where something else looks on. `first`: see launch_gradients.
+// both where something else looks on, or has changed what the workspace holds. `first`: see launch_gradients.
 std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure, bool for_x,
                                                  bool for_y) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};
@@ -4357,6 +4357,7 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   if (!for_y) to_y.c = nullptr;
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
   const Gpu& gpu = gpu_of(x);
+  if (kept.numel() != workspace_bytes_for(product, kHopperKernel, gpu, 0)) return {};   // of a batch's one matrix a hook has made several
   const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y)}, x.options().dtype(at::kByte));
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again

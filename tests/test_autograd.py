@@ -347,6 +347,17 @@ def test_hooks_on_saved_tensors_leave_the_gradients_alone(model, hooks, device, 
         assert extension.used == (hooks is None), "packed operands are kept where no hook looks on, and nowhere else"
 
 
+@needs_hopper
+def test_hooks_of_one_saved_tensor(model):
+    """Set when the operands have been packed, they make several matrices of the one that a batch had."""
+    A, B, G = (torch.randint(-4, 5, (4, 1280, 1280), generator=generator(seed)).float().cuda() for seed in range(3))
+    A = A[:1].expand(4, -1, -1).requires_grad_()
+    C = model.tril_matmul(A, B.requires_grad_())
+    C.grad_fn._raw_saved_tensors[0].register_hooks(torch.clone, lambda kept: kept.contiguous())
+    for gradient, operands in zip(torch.autograd.grad(C, (A, B), G), ((G, B, NT), (A, G, TN)), strict=True):
+        assert torch.equal(gradient, truth(*operands, LOWER)[0].float())
+
+
 @pytest.mark.parametrize(("device", "N"), [("cpu", 8), pytest.param("cuda", 1400, marks=needs_hopper)])
 def test_packed_operands_live_as_long_as_their_graph(model, device, N, monkeypatch):
     """They go with what torch saves: by a backward that does not retain the graph, though the result lives on; else with the result."""
