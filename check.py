@@ -671,9 +671,9 @@ class Run:
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
-            ways = [*itertools.product(GRADIENT_KINDS, range(4))]  # gradients are asked for in all of them
-            for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(ways, len(ways)))):
-                call.kind, call.way = how
+        ways = [*itertools.product(GRADIENT_KINDS, range(4))]  # gradients are asked for in all of them
+        for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(ways, len(ways)))):
+            call.kind, call.way = how
         calls += again
         self.random.shuffle(calls)
         return calls
@@ -1038,7 +1038,7 @@ def main(argv=None):
         return 141
     except KeyboardInterrupt:
         status, why = 130, "interrupted"
-    except (CannotRun, OSError, torch.OutOfMemoryError) as reason:  # OSError: no file or process more, no such driver
+    except (CannotRun, OSError, torch.OutOfMemoryError, torch.linalg.LinAlgError) as reason:  # OSError: no file more, no such driver
         status, why = 2, f"{reason}" + "; a smaller --size may fit" * isinstance(reason, torch.OutOfMemoryError)
     print(f"check.py: {why}", file=sys.stderr)
     return status

@@ -54,8 +54,12 @@ class Problem:
     def truths(self, inputs, exact=False, tf32=False):
         """The name and the Truth of each result: of C alone, unless G is given."""
         factors, read = self.factors[: None if len(inputs) > len(self.names) else 1], self.read(inputs)
+        whole = [*read[: len(self.names)], *inputs[len(self.names) :]]  # with all of G
         for name, keep, factors_of in zip(self.results, (self.keep, *self.keeps), factors, strict=False):
-            yield name, Truth(*factors_of(*read), keep, exact, tf32, self.inverse, self.roundings * (name != "C"))
+            truth = Truth(*factors_of(*read), keep, exact, tf32, self.inverse, self.roundings * (name != "C"))
+            if name != "C":
+                truth.most_masked = torch.finfo(inputs[0].dtype).max if self.inverse else largest(*factors_of(*whole))
+            yield name, truth
 
 
 _PRODUCT = (lambda A, B, *_: (A, B), lambda A, B, G: (G, B.mT), lambda A, B, G: (A.mT, G))
@@ -68,7 +72,7 @@ PROBLEMS = {
     "upper": Problem("C = triu(A) triu(B)", "Upper", "AB", (torch.triu,) * 3, _PRODUCT, 14),
     "transposed_a": Problem("C = A.T B", "TransposedA", "AB", (torch.as_tensor,) * 3, _TRANSPOSED, 16),
     "triangular": Problem("C = tril(A) X", "Triangular", "AX", (torch.tril, torch.as_tensor, torch.as_tensor), _PRODUCT),
-    "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=1.0),  # G X, and G^T X
+    "gram": Problem("C = X X.T", "Gram", "X", (torch.as_tensor,) * 2, _GRAM, roundings=2.0),  # G + G^T, or G X and G^T X
     "inverse": Problem("C = tril(L)^-1", "Inverse", "L", (torch.tril,) * 2, _INVERSE, roundings=1.5),  # C twice, and C^T G
 }
 
@@ -224,14 +228,16 @@ DISTRIBUTIONS = ORDINARY | HARD
 
 
 def gradient_of(kind, draw, dtype, shape, keep):
-    """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of ones, as of a sum; 3 of one small value, as of a mean; 4 of one a row, below
-    zero; 5 zero where C is, as of C's square; 6 of one sign."""
-    span = 0.5 if narrow(dtype) else 8  # small for 16-bit types: no sum of a large product may overflow
-    scales = draw.decades(span, *shape[:-1], 1)
+    """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of ones, as of a sum; 3 of one value, often small, as of a mean; 4 of one a
+    row; 5 zero where C is, as of C's square; 6 of one sign. Every other one is negative."""
+    sign, span = 1 - 2 * draw.odd, 0.5 if narrow(dtype) else 8  # small for 16-bit types: no sum of a large product may overflow
+    scales = sign * draw.decades(span, *shape[:-1], 1)
     if kind in (2, 3, 4):  # expanded
-        scales = -scales if kind == 4 else torch.full_like(scales[..., :1, :], 1 if kind == 2 else 10**-span)
-        return scales.to(dtype).expand(shape)
-    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * (scales if kind == 1 else 1)
+        one = torch.full_like(scales[..., :1, :], sign)
+        if kind == 3:
+            one *= 10**-span if draw.uniform(1) < 0.5 else draw.decades(span, 1)
+        return (scales if kind == 4 else one).to(dtype).expand(shape)
+    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * (scales if kind == 1 else sign)
     return (keep(G) if kind == 5 else G).to(dtype)
 
 
@@ -320,9 +326,16 @@ def allowed(dtype, terms, tf32=False, least=1.5e-6):
     return 1e-6 * 2.0**-29 if dtype == torch.float64 else least, 16 * root * u
 
 
+def largest(X, Y):
+    """What no element of X @ Y exceeds, nor any part of its sum."""
+    return X.shape[-1] * float(X.abs().max()) * float(Y.abs().max())
+
+
 class Truth:
     """What a result should be, and by what an element may be off. All float64 (m, n). `exact`: every term and sum is representable.
     `inverse`: of keep(X^-1), or where Y = G is given, of the gradient."""
+
+    most_masked = 0.0  # what an element may be that keep() leaves out: of a gradient, which nobody needs there, anything of ordinary size
 
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=0.0):
         self.keep, terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
@@ -350,7 +363,8 @@ class Truth:
         off = C.detach().double() - self.high - self.low
         off = off.abs_().sub_(self.forgiven).clamp_min_(0).nan_to_num_(nan=math.inf, posinf=math.inf)
         off = off.div_(self.magnitude).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0 is right, and so is all that is not judged
-        return off.where((C != 0) | (self.keep(torch.ones_like(C)) != 0), 0.0)  # of gradients what is masked may be zero, or the product
+        masked = (C.abs() <= self.most_masked) | (self.most_masked > torch.finfo(C.dtype).max)
+        return off.where(self.keep(torch.ones_like(C)) != 0, torch.where(masked, 0.0, math.inf))
 
     def bound(self, reference_worst):
         """What the worst componentwise error may be."""
