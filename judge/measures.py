@@ -154,8 +154,8 @@ class Draw:
         return X
 
     def cholesky(self, shape, *_):
-        """The factor L of the Gram matrix of the kernel 1 / (1 + d^2), whose pivots fall to the 1e-8 that keeps it positive definite. It has
-        no exp, since that of a CPU has been off by 3e-9 in one of two threads."""
+        """The factor L of the Gram matrix of the kernel 1 / (1 + d^2), whose pivots fall to the 1e-8 that keeps it positive definite. It
+        has no exp, since that of a CPU has been off by 3e-9 in one of two threads."""
         x = self.uniform(max(shape)).cpu().sort().values
         gram = 1 / (1 + ((x[:, None] - x) / 0.1) ** 2)
         L = torch.linalg.cholesky(gram.fill_diagonal_(1 + 1e-8))
