@@ -227,7 +227,7 @@ class Child:
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def forward(self, *operands):
-        torch._C._set_grad_enabled(next(self.ways) == 1)  # where they are on, no operand needs any; else none, or all
+        torch.set_grad_enabled(next(self.ways) == 1)  # where they are on, no operand needs any; else none, or all
         return (self.model(*operands),)
 
     def gradients(self, *operands):
@@ -456,11 +456,11 @@ class Call:
 
     def __init__(self, run, name, dims, mode="forward"):
         self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
-        self.signs = run.random.choices((1, -1), k=len(run.problem.names))
+        self.factors = run.random.choices((1, -1), k=len(run.problem.names))
         if name == "normal" and not narrow(run.dtype):
-            self.signs = [sign * 2.0 ** run.random.choice((-12, 0, 8)) for sign in self.signs]
+            self.factors = [factor * 2.0 ** run.random.choice((-12, 0, 8)) for factor in self.factors]
         if name == "mixed":  # four in a row: A of either sign with B of two, and the reverse
-            self.signs = [1 - (self.number & 2)] * len(self.signs)
+            self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = run.problem.shapes(dims)
         self.gradient = [self.result] * (mode == "gradients")
         self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
@@ -471,8 +471,8 @@ class Call:
     def inputs(self):
         """A, B and, for gradients, G. They are made when the call's turn comes: all calls' together are more than a GPU may hold."""
         run, draw = self.run, Draw(self.run.seed, self.number, self.run.device, self.run.tf32)
-        made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.signs, strict=True)
-        made = run.problem.given([X * sign for X, sign in made], run.dtype)
+        made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.factors, strict=True)
+        made = run.problem.given([X * factor for X, factor in made], run.dtype)
         given = [X.to(run.dtype).contiguous() for X in made]
         return given + [gradient_of(self.kind, draw, run.dtype, shape, run.problem.keep) for shape in self.gradient]
 

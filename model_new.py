@@ -2781,13 +2781,13 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
 // One warp writes the CTA's part of the zeros in tiles above the diagonal. At first, and in large products between any two strips, it
 // waits a while: operands come the same way to the SMs, and are wanted sooner.
 template <typename Policy>
-__device__ void write_zeros_above(const typename Policy::Product& h, int number, int rank) {
+__device__ void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
   using Element = typename Policy::Element;
   if (!has_zeros(h.p)) return;
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
   const int tiles = int(triangle(h.tiles.rows - 1)), ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
   __nanosleep(2000);
-  NO_UNROLL for (int64_t u = number * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.clusters * ctas) {
+  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.clusters * ctas) {
     const int number = int(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
     const int i = place - int(triangle(j - 1)), from = int(u % kStrips) * kLines;
     write_zeros<kBlockMN, Policy::kStreaming>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
