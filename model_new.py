@@ -3864,21 +3864,22 @@ static bool is_square_of_one(const Product& p) {
          p.m == p.n && std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
 }
 
-constexpr int64_t kMostPackedBytes = 256 << 20;   // a batch whose packed operands take more is computed in parts
+constexpr int64_t kMostPackedBytes = 320 << 20;   // a batch whose packed operands take more is computed in parts
 
 int64_t products_at_once(const Product& p) {
   const int64_t blocks = int64_t(to_pack(p, kX).blocks_each) + to_pack(p, kY).blocks_each;
   return std::min(p.batches, std::max<int64_t>(1, kMostPackedBytes / (blocks * kBlockBytes)));
 }
 
-// Calls f with one part of a batch after the other, of at most `most` products each.
+// Calls f with one part of a batch after the other, of at most `most` products each: of equally many along a dimension, or one less.
 template <typename F>
 static void for_each_part(const Product& p, int64_t most, const F& f) {
   if (p.batches <= most) return f(p);
-  const int64_t size = p.batch_size[0], inner = p.batches / size, step = std::max<int64_t>(1, most / inner);
-  for (int64_t at = 0; at < size; at += step) {
+  const int64_t size = p.batch_size[0], inner = p.batches / size, parts = (size - 1) / std::max<int64_t>(1, most / inner) + 1;
+  for (int64_t number = 0; number < parts; ++number) {
+    const int64_t at = size * number / parts;
     Product part = p;
-    part.batch_size[0] = std::min(step, size - at), part.batches = part.batch_size[0] * inner;
+    part.batch_size[0] = size * (number + 1) / parts - at, part.batches = part.batch_size[0] * inner;
     part.x = static_cast<const float*>(p.x) + at * p.x_batch[0];
     part.y = static_cast<const float*>(p.y) + at * p.y_batch[0];
     part.c = static_cast<float*>(p.c) + at * p.c_batch[0];

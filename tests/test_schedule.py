@@ -661,14 +661,16 @@ int main() {
     CHECK(p.batches == all && (!contiguous || p.batch_dims == (all > 1)), "%lld products, %d dimensions", (long long)p.batches,
           p.batch_dims);
     for (const int64_t most : {int64_t(1), int64_t(2), int64_t(5), all}) {
-      int64_t number = 0;
+      int64_t number = 0, least = all, largest = 0;
       for_each_part(p, most, [&](const Product& part) {
+        least = std::min(least, part.batches), largest = std::max(largest, part.batches);
         CHECK(part.batches >= 1 && part.batches <= most, "a part of %lld, and not %lld", (long long)part.batches, (long long)most);
         for (int at = 0; at < part.batches; ++at, ++number)
           CHECK(place(x_of<float>(part, at)) == offset_in(x, number) && place(y_of<float>(part, at)) == offset_in(y, number) &&
                 place(c_of<float>(part, at)) == offset_in(c, number), "product %lld", (long long)number);
       });
       CHECK(number == all, "%lld products of %lld", (long long)number, (long long)all);
+      CHECK(p.batch_dims > 1 || largest - least <= 1, "parts of %lld and of %lld", (long long)least, (long long)largest);
     }
   }
   const std::vector<int64_t> many(kMaxBatchDims + 1, 2), apart = {3, 10, 40, 100, 300, 700, 2000, 5000, 20000};
