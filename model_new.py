@@ -3853,7 +3853,7 @@ static Packed to_pack(const Product& p, Operand operand) {
   packed.triangular = of_x ? p.x_triangular : p.y_triangular, packed.block_cols = blocks_in(packed.cols);
   packed.matrices = common ? 1 : int(p.batches);
   const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols;
-  packed.blocks_each = int(blocks);
+  packed.blocks_each = int(std::min(blocks, kMaxSize));   // of more, which are expanded, no GPU has room for the packed ones
   return packed;
 }
 static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
