@@ -4473,7 +4473,8 @@ def _capabilities():
 def _build():
     """The extension module with the kernels for the GPUs present, compiled if it has not been. None where no GPU has kernels or there is
     no nvcc."""
-    targets = sorted({capability for capability in _capabilities() if capability >= _OLDEST})
+    # From 10.0 on what is compiled for minor 0 runs on all of a family, of which not every nvcc knows each.
+    targets = sorted({(major, minor * (major < 10)) for major, minor in _capabilities() if (major, minor) >= _OLDEST})
     if not targets:
         return None
     names = [f"{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # Hopper's tensor cores need the 'a' target

@@ -31,13 +31,13 @@ def test_what_is_compiled(model, monkeypatch):
     monkeypatch.setattr(model, "_compile", lambda root, name, flags, targets: asked.append((flags, targets)))
     gpus(monkeypatch, (7, 5), (7, 0))
     assert model._build() is None and asked == []
-    gpus(monkeypatch, (7, 5), (9, 0), (10, 0), (8, 6), (8, 0))
+    gpus(monkeypatch, (7, 5), (9, 0), (10, 3), (10, 0), (8, 6), (12, 1), (8, 0))
     model._build()
     ((flags, targets),) = asked
     architectures = [flag for flag in flags if "arch" in flag]
-    names = ["80", "86", "90a", "100"]
+    names = ["80", "86", "90a", "100", "120"]
     assert architectures == [f"-gencode=arch=compute_{name},code=sm_{name}" for name in names]
-    assert targets == [(8, 0), (8, 6), (9, 0), (10, 0)]
+    assert targets == [(8, 0), (8, 6), (9, 0), (10, 0), (12, 0)]
 
 
 @pytest.fixture
