@@ -4566,6 +4566,7 @@ _LEVELS = (_OneLevel, _allow_one_level, _set_forward_mode, _forward_mode_is_on, 
 _HAS_LEVELS = not any(part is None for part in _LEVELS)
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
+_reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # what it returns is no view
 
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
 
@@ -4970,7 +4971,7 @@ class _PlainProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx, G):
         workspace, found = ctx.workspace, None
-        if workspace is not None:
+        if workspace is not None and not torch.compiler.is_compiling():  # what follows cannot be traced
             if not _backward_keeps_graph():
                 ctx.workspace = None  # freed with the graph
             if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
@@ -5060,6 +5061,11 @@ def _pays_by_columns(A, X):
     return X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])
 
 
+def _transposed(T):
+    """A copy, by rows: no view, which could not be changed in place everywhere."""
+    return T.mT.clone(memory_format=torch.contiguous_format)
+
+
 def transposed_a_matmul(A, B):
     """C = A^T @ B for dense A (..., K, M) and B (..., K, N), C (..., M, N); K, M, N >= 0, and zeros where K = 0.
 
@@ -5069,14 +5075,16 @@ def transposed_a_matmul(A, B):
     if one and _pays_by_columns(A, B):  # one product, as in triangular_matmul
         _, B = _prepared("transposed_a_matmul", A, B, _TN, _DENSE)
         rows = _call("transposed_a_matmul", B.mT.flatten(0, -2), A, _NN, _DENSE)
-        return rows.unflatten(0, (*B.shape[:-2], B.shape[-1])).mT.contiguous()
+        return _transposed(rows.unflatten(0, (*B.shape[:-2], B.shape[-1])))
     return _call("transposed_a_matmul", A, B, _TN, _DENSE)
 
 
 def _with_ones(T):
     """A copy of T with ones on its diagonal."""
     if _is_no_subclass(T):
-        return T.diagonal_scatter(torch.ones_like(T.diagonal(dim1=-2, dim2=-1)), dim1=-2, dim2=-1)
+        T = T.clone()  # diagonal_scatter would keep strides by which elements are one in memory
+        T.diagonal(dim1=-2, dim2=-1).fill_(1)
+        return T
     ones = torch.ones_like(T)  # of a DTensor, diagonal_scatter has no gradient
     return torch.where(ones.triu(1) + ones.tril(-1) > 0, T, ones)
 
@@ -5099,9 +5107,9 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
         A = A.reshape(A.shape[-2:])
         if not left:
             rows = triangular_matmul(A, X.flatten(0, -2), upper=upper, left=False, unitriangular=unitriangular)
-            return rows.unflatten(0, X.shape[:-1])
+            return _reshaped(rows, X.shape)
         if not dynamic and _pays_by_columns(A, X):
-            return triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular).mT.contiguous()
+            return _transposed(triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular))
         operands = A, X
     if unitriangular:
         operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names, broadcast=False)), 0 if left else 1
@@ -5114,7 +5122,7 @@ def gram(X, *, transpose=False, structure="dense"):
 
     X is (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
     triangle is not read. The result is (..., M, M), or (..., K, K), if `transpose`. Of its gradient G both triangles count:
-    dX = (G + G^T) @ X, or X @ (G + G^T). All else as in tril_matmul.
+    dX = (G + G^T) @ X, or X @ (G + G^T), of which G + G^T is rounded to the dtype. All else as in tril_matmul.
     """
     _check_flags("gram", transpose=transpose)
     if not isinstance(structure, str) or structure not in _STRUCTURES:
@@ -5157,7 +5165,8 @@ def explain(A, B, problem="lower"):
         'outliers': how many the whole batch had: elements too small for a pair of float16, kept whole beside their blocks
         'masks': what there is of A, B and the result: 'dense', 'lower', 'upper' or 'symmetric'
 
-    Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), and what those functions raise.
+    Raises ValueError for another problem, TypeError for a subclass of torch.Tensor (DTensor), RuntimeError on a GPU for what has no memory
+    of its own (under vmap, or a negated view), and what those functions raise.
     """
     if not isinstance(problem, str) or problem not in _PROBLEMS:
         raise ValueError(f"explain: problem must be one of {', '.join(_PROBLEMS)}, but is {problem!r}")

@@ -558,6 +558,32 @@ def test_gradients_of_expanded_leaves(model, call, device):
             torch.testing.assert_close(ours, wanted)
 
 
+@every_device
+@pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
+def test_ones_on_the_diagonal_of_what_overlaps_in_memory(model, upper, device):
+    """Of a Hankel matrix elements are one in memory, of which some are on the diagonal."""
+    line, X = (normal(*shape, seed=seed, device=device).requires_grad_() for seed, shape in enumerate(((139,), (70, 5))))
+    results = []
+    for A in (line.unfold(0, 70, 1), line[torch.arange(70)[:, None] + torch.arange(70)]):
+        C = model.triangular_matmul(A, X, upper=upper, unitriangular=True)
+        results.append((C, *torch.autograd.grad(C.square().sum(), (line, X))))
+    torch.testing.assert_close(*results)
+
+
+@every_device
+def test_results_are_no_views(model, device):
+    """They can be changed in place wherever those of torch's products can."""
+    A, X = normal(5, 5, seed=1, device=device), normal(2, 3, 5, seed=2, device=device)
+    for left in (False, True):
+        for T in (X, X[..., :1, :]) if not left else (X.mT, X.mT[..., :1]):
+            for call in (functools.partial(model.triangular_matmul, left=left), *((model.transposed_a_matmul,) if left else ())):
+                with torch.no_grad():
+                    C = call(A, T)
+                assert not C._is_view() and C.is_contiguous()
+                C.mul_(torch.ones((), device=device, requires_grad=True))
+                call(A, T).detach_()
+
+
 @every_mask
 def test_flops_are_counted(model, contraction, structure):
     """Two for each multiply-add that there is; of a symmetric C those of its lower half."""

@@ -1,11 +1,12 @@
 """Derivatives of derivatives, in either mode, of what is compiled or exported, and compiled ones: as torch's own operators have them."""
 
+import contextlib
 import functools
 
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
-from helpers import DEVICES, normal
+from helpers import DEVICES, needs_hopper, normal
 from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 pytestmark = [
@@ -176,3 +177,19 @@ def test_compiled_autograd(model, function, fullgraph, matrices):
             C.square().sum().backward()
         gradients.append((A.grad, B.grad))
     torch.testing.assert_close(*gradients)
+
+
+@needs_hopper
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compiled_autograd_of_operands_kept_packed(model, fullgraph):
+    from torch._dynamo import compiled_autograd
+
+    gradients = []
+    for compile_it in (True, False):
+        A, B = (normal(1300, 1300, seed=seed, device="cuda").requires_grad_() for seed in (1, 2))
+        C = model.tril_matmul(A, B)
+        way = torch.compile(backend="eager", fullgraph=fullgraph)
+        with compiled_autograd._enable(way) if compile_it else contextlib.nullcontext():
+            C.square().sum().backward()
+        gradients.append((A.grad, B.grad))
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-3)
