@@ -92,7 +92,7 @@ _CUDA_TYPES = r"""
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Mask : int { kAll = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // what of a matrix there is; the last: of a result alone
 enum ElementType : int { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
-enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2 };   // which kernel computes
+enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };   // which kernel computes
 
 [[maybe_unused]] constexpr int64_t kMaxSize = 2147483647 - 1024;   // rows or columns: 32-bit indices, with room for the last tile
 constexpr int kMaxBatchDims = 8;
@@ -2224,15 +2224,16 @@ static bool tf32_computes(const Product& p) {
   return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
 }
 
-// Whether it is for a product of many tiles; measured, on an H200. Larger ones are for the Hopper kernel.
+// Whether it copies their lines by 16 bytes, if addresses allow that: else it takes half as long again.
+static bool tf32_copies_chunks(const Product& p) {
+  return tf32_computes(p) && (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
+}
+
+// Whether it is faster than the mma kernel; measured, on an H200.
 static bool tf32_serves(const Product& p, const Gpu& gpu) {
-  if (!tf32_computes(p)) return false;
-  const double terms = double(p.m) * p.n * p.k, all = terms * double(p.batches);
-  const bool aligned = (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
-  if (!are_triangles(p))
-    return terms < (aligned ? 5.8e8 : 3.5e8) && all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
-  if (p.n > (aligned ? 1280 : 1151)) return false;
-  return all >= (aligned ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
+  const double all = double(p.m) * p.n * p.k * double(p.batches);
+  if (!are_triangles(p)) return all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
+  return all >= (tf32_copies_chunks(p) ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
 }
 
 void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
@@ -4031,16 +4032,17 @@ static void launch_hopper(const Product& p, void* workspace, bool keep, const Gp
                     false, most_outliers(p), keep || !p.tf32}, &described, 1, gpu, stream);
 }
 
-// Whether the Hopper kernel is faster than the mma kernel; measured, on an H200.
-static bool hopper_serves(const Product& p) {
-  return is_lower(p) ? p.n >= 1152 : double(p.m) * p.n * p.k >= 3e8 && p.m >= 128 && p.n >= 128;
-}
-
-// Whether a batch keeps the Hopper kernel's large tiles busy, though one of its products would not.
-static bool hopper_serves_batch(const Product& p) {
-  const double all = double(p.m) * p.n * p.k * double(p.batches);
-  if (p.batches == 1) return false;
-  return is_lower(p) ? p.n >= 1152 || (p.n >= 768 && all >= 1.25e10) : p.m >= 512 && p.n >= 512 && all >= 8e8;
+// Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200. Those take as long as what all SMs multiply,
+// or as one does for .23 of the longest tile, and the Hopper kernel .45 times that of what it multiplies, and that of 4e8 terms more.
+static bool hopper_serves(const Product& p, const Gpu& gpu) {
+  const bool chunks = tf32_copies_chunks(p);
+  if (is_lower(p)) {   // whose gradients use the packed operands again
+    const double all = double(p.n) * p.n * p.n * double(p.batches);
+    return p.n > (p.batches == 1 && chunks ? 1280 : 1151) || (p.n >= 768 && all >= 1.25e10);
+  }
+  const auto terms = [&](int edge) { return double(TileOrder::of(p, edge).work(p.k, edge)) * edge * edge * double(p.batches); };
+  const double longest = .23 * double(TileOrder::of(p, kBlock).length_of(0, p.k, kBlock)) * kBlock * kBlock * gpu.sms;
+  return std::max(terms(kBlock), longest) * (chunks ? 1 : 1.6) >= 4e8 + .45 * terms(kTileEdge);
 }
 
 // Whether the mma kernel is faster than the half-precision one, which takes as long as its longest tile: where k is long beside what an SM
@@ -4060,14 +4062,12 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
   if (path == kExactPath || p.k == 0) return kExactKernel;
   if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
-  if (type == kFloat16 || type == kBFloat16) return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
+  if (type == kFloat16 || type == kBFloat16) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   if (type != kFloat32) return kMmaKernel;
-  if (hopper_serves_batch(p)) return kHopperKernel;
-  if (tf32_serves(p, gpu)) return kTf32Kernel;
-  if (hopper_serves(p)) return kHopperKernel;
+  if (path == kHopperPath || hopper_serves(p, gpu)) return kHopperKernel;
   // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still
   const bool few_tiles = tile_count(p, kBlock) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
-  return few_tiles && tf32_computes(p) ? kTf32Kernel : kMmaKernel;
+  return tf32_computes(p) && (tf32_serves(p, gpu) || few_tiles) ? kTf32Kernel : kMmaKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
@@ -4393,12 +4393,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 # ---- Which kernel is asked for. --------------------------------------------------------------------------------------
 
-# The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel.
-_PATHS = {"auto": 0, "exact": 1, "mma": 2}  # as in the CUDA source
-_AUTOMATIC, _EXACT, _MMA = _PATHS.values()
+# The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel; or
+# 'hopper', which does the same by Hopper's two kernels where there is one, float64 and other GPUs by the mma kernel.
+_PATHS = {"auto": 0, "exact": 1, "mma": 2, "hopper": 3}  # as in the CUDA source
+_AUTOMATIC, _EXACT, _MMA, _HOPPER = _PATHS.values()
 _wanted = os.environ.get("TRIL_MATMUL_PATH", "auto")
 if _wanted not in _PATHS:
-    raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {_wanted!r}")
+    raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact', 'mma' or 'hopper', but is {_wanted!r}")
 _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------

@@ -4,6 +4,7 @@ A contraction is 0, 1 or 2 (NN: X Y, NT: X Y^T, TN: X^T Y), and a structure is t
 stored: 0 all, 1 lower, 2 upper, and of C 3, symmetric; as the operator torch.ops.tril_matmul.product takes them.
 """
 
+import contextlib
 import functools
 import importlib.util
 import math
@@ -76,9 +77,18 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 def cuda_path(model, hopper="mma"):
     """The kernel that computes what tensor cores are for, float32 apart: the one that TRIL_MATMUL_PATH asks for, else Hopper's, given as
     `hopper`, or that of the GPU."""
-    if model._PATH != model._AUTOMATIC:
+    if model._PATH in (model._EXACT, model._MMA):
         return next(name for name, path in model._PATHS.items() if path == model._PATH)
     return hopper if HAS_HOPPER else "mma"
+
+
+@contextlib.contextmanager
+def by(model, path):
+    """Where TRIL_MATMUL_PATH asks for no kernel, this one does: 'hopper' for Hopper's, also of what is too small for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if model._PATH == model._AUTOMATIC:
+            patch.setattr(model, "_PATH", model._PATHS[path])
+        yield
 
 
 forks = pytest.mark.xdist_group("forked processes")  # of tests that call forked_processes: then one process forks for all of them

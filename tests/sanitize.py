@@ -51,7 +51,7 @@ FILE = Path(__file__).resolve().parent.parent / "model_new.py"
 EMPTY = "address_in_peer(base + offsetof(Shared, empty) + 8 * stage"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 EVERY_COPY = (  # which kernel is for small 16-bit products: large ones would take the tools minutes
-    ("return mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;", "return mma_beats_half(p, gpu) ? kHalfKernel : kHalfKernel;"),
+    ("path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel", "mma_beats_half(p, gpu) ? kHalfKernel"),
 )
 COPIED = {  # for a tool: what becomes of what, besides
     "racecheck": (
@@ -210,6 +210,7 @@ def hopper_operands(torch):
 
 def hopper_tf32(torch, module):
     """TF32, of blocks that have one scale, and of ones that have not; with gradients."""
+    module._PATH = module._HOPPER
     X, Y = hopper_operands(torch)
     torch.set_float32_matmul_precision("high")
     for Z in (X, X * torch.logspace(-3, 3, HOPPER_SIZE, device="cuda")):
@@ -221,6 +222,7 @@ def hopper_tf32(torch, module):
 
 def hopper(torch, module):
     """Every contraction and structure, with gradients, a batch, wide blocks, outliers and a fallback."""
+    module._PATH = module._HOPPER
     X, Y = hopper_operands(torch)
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
     assert all(others(torch, module, HOPPER_SIZE, 700, torch.float32))

@@ -173,10 +173,11 @@ def test_an_unknown_problem_to_explain(model):
     assert refusal(TypeError, model.explain, A, A.int()) == "explain: B must be float32, float64, float16 or bfloat16, but is int32"
 
 
-@pytest.mark.parametrize("value", ["hopper", "", "AUTO"])
+@pytest.mark.parametrize("value", ["half", "", "AUTO"])
 def test_an_unknown_path(monkeypatch, value):
     monkeypatch.setenv("TRIL_MATMUL_PATH", value)
-    assert refusal(ValueError, execute) == f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact' or 'mma', but is {value!r}"
+    accepted = "'auto', 'exact', 'mma' or 'hopper'"
+    assert refusal(ValueError, execute) == f"the environment variable TRIL_MATMUL_PATH must be {accepted}, but is {value!r}"
 
 
 def test_a_cuda_tensor_without_kernels(model, monkeypatch):

@@ -27,6 +27,7 @@ from helpers import (
     assert_within,
     bits,
     bound_for,
+    by,
     constant,
     every_mask,
     expected_with_specials,
@@ -250,7 +251,9 @@ def test_one_memory_for_both_operands(model, contraction, structure, device):
     for dtype, N in ((torch.float32, 130), (torch.float32, 1100), (torch.bfloat16, 1100))[: 3 if device == "cuda" else 1]:
         X = normal(N, N, seed=1, dtype=dtype, device=device)
         for Y in (X,) if masks(structure)[2] == SYMMETRIC else (X, X.mT):
-            assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{dtype}, {N}")
+            with by(model, "hopper" if N > 1000 else "auto"):
+                C = product(X, Y, contraction, structure)
+            assert_product(C, X, Y, contraction, structure, f"{dtype}, {N}")
 
 
 @every_device
@@ -267,17 +270,17 @@ def test_a_subclass_is_asked(model, device):
 
 
 def class_sizes(dtype):
-    """(N, R): every class of sizes of the kernels that a dtype has, small and large, beside a side that is longer and shorter by turns."""
+    """(kernel, N, R): every class of sizes of the kernels that a dtype has, beside a side that is longer and shorter by turns."""
     cut = cuts()
     names = {
-        torch.float32: (("tf32", 0), ("tf32", 8), ("hopper", 1), ("hopper", 5)),
+        torch.float32: (("tf32", 0), ("tf32", 8), ("hopper", 0), ("hopper", 1), ("hopper", 5)),
         torch.float64: (("mma, float64", 0), ("mma, float64", 5)),
     }.get(dtype, (("mma, 16 bits", 0), ("half, small tiles", 4), ("half, large tiles", 5), ("half, large tiles", 11)))
     for name, base in names:
         rest = classes(cut[name])
         turned = rest[len(rest) // 3 :] + rest[: len(rest) // 3]
         for number, (n, r) in enumerate(zip(rest, turned, strict=True)):
-            yield base * cut[name].edge + n, (r, 2 * cut[name].edge + r, (base + 3) * cut[name].edge + r)[number % 3]
+            yield name, base * cut[name].edge + n, (r, 2 * cut[name].edge + r, (base + 3) * cut[name].edge + r)[number % 3]
 
 
 @needs_cuda
@@ -286,7 +289,7 @@ def class_sizes(dtype):
 def test_every_class_of_sizes(model, contraction, structure, dtype):
     """Right, and the same bits three times, by rows and by columns."""
     x, y, c = masks(structure)
-    for number, (N, R) in enumerate(class_sizes(dtype)):
+    for number, (name, N, R) in enumerate(class_sizes(dtype)):
         M, cols, K = sizes_for(structure, N, R)
         shapes = (K, M) if contraction == TN else (M, K), (cols, K) if contraction == NT else (K, cols)
         random = torch.Generator("cuda").manual_seed(N)
@@ -294,10 +297,11 @@ def test_every_class_of_sizes(model, contraction, structure, dtype):
         X, Y = poison(X, x), poison(Y, y)
         X, Y = (T.mT.contiguous().mT if number >> at & 1 else T for at, T in enumerate((X, Y)))
         Y = X if c == SYMMETRIC else Y
-        C = product(X, Y, contraction, structure)
-        assert_product(C, X, Y, contraction, structure, f"{dtype}, {N}, {R}")
-        for _ in range(2):
-            assert_bitwise(product(X, Y, contraction, structure), C, f"{dtype}, {N}, {R}, again")
+        with by(model, "hopper" if name.startswith(("hopper", "half")) else "auto"):
+            results = [product(X, Y, contraction, structure) for _ in range(3)]
+        assert_product(results[0], X, Y, contraction, structure, f"{dtype}, {N}, {R}")
+        for again in results[1:]:
+            assert_bitwise(again, results[0], f"{dtype}, {N}, {R}, again")
 
 
 @needs_hopper
@@ -397,7 +401,8 @@ def test_nan_and_inf_come_where_the_sum_puts_them(model, contraction, structure,
             P, Q = (poison(T, mask) for T, mask in zip(given, (x, y), strict=True))
             Q = P if c == SYMMETRIC else Q
             exact, _ = expected_with_specials(P, Q, contraction, structure)
-            C = product(P, Q, contraction, structure)
+            with by(model, "hopper" if N > 1000 else "auto"):
+                C = product(P, Q, contraction, structure)
             what = f"{value} in {'XY'[in_y]}, {N}, {R}"
             assert_same_specials(C, exact, what)
             finite = exact.isfinite()
@@ -446,12 +451,14 @@ def test_gradients_against_the_reference(model, call, dtype, device):
     """What is not read has a gradient of zero, and holds NaN."""
     for N, R in ((150, 70), *(((1300, 700),) if device == "cuda" else ())):
         given = [T.requires_grad_() for T in call.arguments(N, R, dtype=dtype, device=device)]
-        C = call.of(model)(*given)
-        G = normal(*C.shape, seed=9, dtype=dtype, device=device)
+        with by(model, "hopper" if N > 1000 else "auto"):
+            C = call.of(model)(*given)
+            G = normal(*C.shape, seed=9, dtype=dtype, device=device)
+            gradients = torch.autograd.grad(C, given, G)
         wide = [T.detach().double().nan_to_num(0.0).requires_grad_() for T in given]
         expected = torch.autograd.grad(call.reference(*wide), wide, G.double())
         rest = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 1e-2 if dtype == torch.bfloat16 else 2e-3)
-        for gradient, exact, mask in zip(torch.autograd.grad(C, given, G), expected, call.masks, strict=True):
+        for gradient, exact, mask in zip(gradients, expected, call.masks, strict=True):
             assert gradient.dtype == dtype
             torch.testing.assert_close(gradient.double(), exact, rtol=rest, atol=rest * exact.abs().max().item())
             assert torch.equal(read_part(gradient, mask), gradient), "what is not read has a gradient"

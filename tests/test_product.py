@@ -951,7 +951,7 @@ def test_short_work_tiles_and_products_left_out(automatic, restored_precision, p
     """The Hopper kernel's producers take many work tiles in a row: of one k-block each, or of products that are left to the fallback."""
     torch.set_float32_matmul_precision(precision)
     limit = 1.01 * 2.0**-10 if precision == "high" else 2.0**-18
-    X, Y = (normal(64, 3200, seed=seed, device="cuda") for seed in (1, 2))
+    X, Y = (normal(64, 3840, seed=seed, device="cuda") for seed in (1, 2))
     assert automatic.explain(X, Y, "transposed_a")["path"] == "hopper"
     assert worst_error(automatic.transposed_a_matmul(X, Y), X, Y, TN, DENSE) < limit
     N, left_out = 1152, [0, *range(2, 20), 23]

@@ -570,7 +570,7 @@ def test_what_half_precision_leaves_on_the_diagonal_is_computed_apart(program, c
         assert said.count("apart") == 1 and "0 apart" in said, said  # what is apart says so of its own tiles, too
 
 
-# ---- Which kernel computes a 16-bit product. -------------------------------------------------------------------------
+# ---- Which kernel computes a product. --------------------------------------------------------------------------------
 
 CHOICE_MAIN = r"""
 int main(int, char** arguments) {
@@ -583,35 +583,60 @@ int main(int, char** arguments) {
   p.x_row = k_first ? pitch : 1, p.x_col = k_first ? 1 : pitch, p.y_row = k_first_y ? 1 : pitch, p.y_col = k_first_y ? pitch : 1;
   p.c_row = pitch, p.c_col = 1;
   p.y = reinterpret_cast<const void*>(p.symmetric ? 0 : 16);   // another matrix than x
+  const char* const float32 = hopper_serves(p, gpu) ? "hopper" : "small tiles";
   if (p.symmetric && is_computed_whole(p, kFloat16, gpu)) p.c_lower = p.symmetric = 0;
   const char* const c = !p.symmetric ? "whole" : is_stored_twice(p) ? "twice" : "mirror";
-  std::printf("%s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", c);
+  std::printf("%s, %s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", c, float32);
 }
 """
 
 
-def test_which_kernel_computes_what_is_symmetric_or_l_times_u(model, tmp_path):
-    """None leaves to a launch behind, or to copies before, what another kernel does by itself as fast."""
-    choice = [
+@pytest.fixture(scope="module")
+def choice(model, tmp_path_factory):
+    """choice(contraction, n, k, masks, batches, aligned, compute capability): what is chosen for a product of n x n."""
+    parts = [
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
+        cut(model._CUDA_TF32, "static bool tf32_computes(", "// Whether it is faster than the mma kernel"),
         cut(model._CUDA_MIRROR, "bool is_computed_whole(", "void launch_mirror("),
-        cut(model._CUDA_HOPPER_LAUNCH, "static bool mma_beats_half(", "// Which kernel computes a product"),
+        cut(model._CUDA_HOPPER_LAUNCH, "static bool hopper_serves(", "// Which kernel computes a product"),
     ]
     head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
-    run = host_program(tmp_path, "choice", [*head, HARNESS.partition("// The k that the sums")[0], *choice, CHOICE_MAIN])
+    program = [*head, HARNESS.partition("// The k that the sums")[0], *parts, CHOICE_MAIN]
+    return host_program(tmp_path_factory.mktemp("choice"), "choice", program)
+
+
+def test_which_kernel_computes_float32(choice):
+    """The faster one, where they were a quarter apart or more."""
+    lower, both, square = (0, LOWER), (1, LOWER | SYMMETRIC), (1, C | SYMMETRIC)
+    small = [(*square, 640, 2048, 1), (*square, 896, 1024, 1), (*both, 768, 768, 2), (*both, 640, 640, 8), (*both, 1408, 1408, 1)]
+    small += [(0, X | Y, 896, 896, 1), (0, X | Y, 512, 512, 16), (0, X, 1024, 1024, 1), (*lower, 1280, 1280, 1), (*lower, 768, 768, 20)]
+    large = [(*square, 1024, 2048, 1), (*square, 128, 32768, 1), (*both, 1024, 1024, 16), (0, X | Y, 1024, 1024, 8), (0, X, 1536, 1536, 1)]
+    large += [(2, 0, 1024, 1024, 1), (2, 0, 512, 4096, 1), (*lower, 1281, 1281, 1), (*lower, 1152, 1152, 2), (*lower, 768, 768, 28)]
+    for contraction, masks, n, k, batches in small:
+        assert "small tiles" in choice(contraction, n, k, masks, batches, 1, 90), (contraction, masks, n, k, batches)
+    for contraction, masks, n, k, batches in large:
+        assert "hopper" in choice(contraction, n, k, masks, batches, 1, 90), (contraction, masks, n, k, batches)
+    for n in (900, 1100):  # which of the two copies by elements takes longer there
+        assert "small tiles" in choice(1, n, n, C | SYMMETRIC, 1, 1, 90) and "hopper" in choice(1, n, n, C | SYMMETRIC, 1, 0, 90)
+    for n, k, found in ((64, 16384, "hopper"), (100, 32768, "hopper"), (64, 2048, "small tiles"), (1, 1, "small tiles")):
+        assert found in choice(2, n, k, 0, 1, 1, 90)
+
+
+def test_which_kernel_computes_what_is_symmetric_or_l_times_u(choice):
+    """None leaves to a launch behind, or to copies before, what another kernel does by itself as fast."""
     for contraction in (1, 2):
         for n, k, batches in ((1040, 64, 1), (1408, 256, 1), (720, 64, 2), (300, 256, 16), (2304, 256, 1), (700, 128, 2)):
             for aligned in (0, 1):
-                assert "half, twice" in run(contraction, n, k, C | SYMMETRIC, batches, aligned, 90)
+                assert "half, twice" in choice(contraction, n, k, C | SYMMETRIC, batches, aligned, 90)
         for n, k, batches in ((1024, 256, 1), (128, 200, 80), (256, 1024, 500)):
-            assert "whole" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
+            assert "whole" in choice(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
         for n, k, batches in ((64, 64, 100), (64, 1024, 5000), (30, 64, 1)):
-            assert "mma, whole" in run(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
+            assert "mma, whole" in choice(contraction, n, k, C | SYMMETRIC, batches, 1, 90)
         for n, batches, found in ((1024, 50, "whole"), (2048, 1, "whole"), (1280, 8, "mirror"), (2049, 1, "mirror"), (4096, 1, "mirror")):
-            assert found in run(contraction, n, n, LOWER | SYMMETRIC, batches, 1, 90)
+            assert found in choice(contraction, n, n, LOWER | SYMMETRIC, batches, 1, 90)
         for n, found in ((256, "whole"), (257, "twice")):
-            assert found in run(contraction, n, 64, C | SYMMETRIC, 1, 1, 80)
-    assert "half" in run(0, 200, 200, X | Y, 1, 1, 90) and "mma" in run(0, 64, 64, X | Y, 5000, 1, 90)
+            assert found in choice(contraction, n, 64, C | SYMMETRIC, 1, 1, 80)
+    assert "half" in choice(0, 200, 200, X | Y, 1, 1, 90) and "mma" in choice(0, 64, 64, X | Y, 5000, 1, 90)
 
 
 # ---- Batches: how the binding describes them, and the parts that the Hopper kernel takes of one. ---------------------

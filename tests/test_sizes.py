@@ -3,7 +3,8 @@ tile, the last tile of a cluster empty, every number of k-blocks modulo the stag
 
 The sizes are made of the schedule's own constants, read from the CUDA source, so a new size of tiles brings its own. At each size C, dA and
 dB are computed of operands that lie every way, in poisoned memory, and all elements are compared with float64 on the device. On a CPU
-small sizes of the same kind go through the CPU's operator. `TRIL_MATMUL_PATH=mma` and `=exact` send all of them to one kernel.
+small sizes of the same kind go through the CPU's operator. `TRIL_MATMUL_PATH=mma` and `=exact` send all of them to one kernel; `=hopper`
+is set here where sizes are for the Hopper kernel, also those that are too small for it.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from helpers import (
     SOURCE,
     UPPER,
     bits,
+    by,
     constant,
     cuda_sections,
     dense_error,
@@ -104,6 +106,7 @@ class Group(NamedTuple):
     shapes: list  # N, of triangular products, or (K, M, N), of A^T B
     batches: tuple[int, ...] = ()
     tf32: bool = False  # allowed
+    path: str = "auto"  # which TRIL_MATMUL_PATH would ask for
 
     @property
     def label(self):
@@ -146,24 +149,36 @@ def groups():
     found += [
         Group("tf32, few tiles", ("tf32",), SINGLE, sizes(cut["tf32"], 0) + sizes(cut["tf32"], 320)),
         Group("tf32", ("tf32",), SINGLE, sizes(cut["tf32"], 448) + sizes(cut["tf32"], 640) + sizes(cut["tf32"], 1024)),
-        Group("hopper", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile)),
-        Group("hopper, where chains begin", ("hopper",), SINGLE, [2047, 2048, 2049, 2113]),
-        Group("hopper, large", ("hopper",), SINGLE, [4095, 4096, 4097, 5121, 8193]),
+        Group("hopper, small", ("hopper",), SINGLE, sizes(cut["hopper"], 0), path="hopper"),
+        Group("hopper", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile), path="hopper"),
+        Group("hopper, where chains begin", ("hopper",), SINGLE, [2047, 2048, 2049, 2113], path="hopper"),
+        Group("hopper, large", ("hopper",), SINGLE, [4095, 4096, 4097, 5121, 8193], path="hopper"),
         Group("tf32, few tiles, batches", ("tf32",), SINGLE, classes(cut["tf32"]), (2, 3)),
         Group("tf32, batches", ("tf32",), SINGLE, sizes(cut["tf32"], 512), (2, 4)),
         Group("tf32, large batches", ("tf32",), SINGLE, sizes(cut["tf32"], 0) + sizes(cut["tf32"], 64), (600,)),
-        Group("hopper, batches", ("hopper",), SINGLE, sizes(cut["hopper"], 5 * tile)[:18], (3,)),
+        Group("hopper, batches", ("hopper",), SINGLE, classes(cut["hopper"]) + sizes(cut["hopper"], 5 * tile)[:9], (3,), path="hopper"),
         Group("tf32, few tiles, dense", ("tf32",), SINGLE, rectangles(cut["tf32"], 320, 128, 64)),
-        Group("tf32, long sums", ("tf32",), SINGLE, rectangles(cut["tf32"], 9024, 64, 0)),
-        Group("mma, long sums", ("mma",), SINGLE, rectangles(cut["tf32"], 140032, 64, 0)),
+        Group("tf32, long sums", ("tf32",), SINGLE, rectangles(cut["tf32"], 3008, 64, 0)),
+        Group("mma, long sums", ("mma",), SINGLE, rectangles(cut["tf32"], 140032, 64, 0), path="mma"),
+        Group("hopper, long sums", ("hopper",), SINGLE, rectangles(cut["tf32"], 140032, 64, 0)),
         Group("tf32, dense", ("tf32",), SINGLE, rectangles(cut["tf32"], 640, 512, 384) + rectangles(cut["tf32"], 2048, 192, 256)),
-        Group("hopper, dense", ("hopper",), SINGLE, rectangles(cut["hopper"], 4 * tile, 5 * tile, 6 * tile)),
-        Group("hopper, short sums", ("hopper",), SINGLE, rectangles(cut["hopper"], 0, 10 * tile, 12 * tile)),
-        Group("hopper, dense, batches", ("hopper",), SINGLE, rectangles(cut["hopper"], 3 * tile, 4 * tile, 3 * tile), (3,)),
+        Group("hopper, dense", ("hopper",), SINGLE, rectangles(cut["hopper"], 4 * tile, 5 * tile, 6 * tile), path="hopper"),
+        Group("hopper, dense, small", ("hopper",), SINGLE, rectangles(cut["hopper"], 0, 0, tile), path="hopper"),
+        Group("hopper, short sums", ("hopper",), SINGLE, rectangles(cut["hopper"], 0, 10 * tile, 12 * tile), path="hopper"),
+        Group("hopper, dense, batches", ("hopper",), SINGLE, rectangles(cut["hopper"], 3 * tile, 4 * tile, 3 * tile), (3,), path="hopper"),
         Group("tf32", ("tf32",), SINGLE, sizes(cut["tf32"], 640), tf32=True),
-        Group("hopper", ("hopper",), SINGLE, sizes(cut["hopper, tf32"], 5 * tile) + sizes(cut["hopper, tf32"], 14 * tile), tf32=True),
-        Group("hopper, batches", ("hopper",), SINGLE, sizes(cut["hopper, tf32"], 5 * tile), (3,), tf32=True),
-        Group("hopper, dense", ("hopper",), SINGLE, rectangles(cut["hopper, tf32"], 4 * tile, 5 * tile, 6 * tile), tf32=True),
+        Group(
+            "hopper",
+            ("hopper",),
+            SINGLE,
+            sizes(cut["hopper, tf32"], 5 * tile) + sizes(cut["hopper, tf32"], 14 * tile),
+            tf32=True,
+            path="hopper",
+        ),
+        Group("hopper, batches", ("hopper",), SINGLE, sizes(cut["hopper, tf32"], 5 * tile), (3,), tf32=True, path="hopper"),
+        Group(
+            "hopper, dense", ("hopper",), SINGLE, rectangles(cut["hopper, tf32"], 4 * tile, 5 * tile, 6 * tile), tf32=True, path="hopper"
+        ),
         Group("mma, few tiles", ("mma",), DOUBLE, sizes(cut["mma, float64"], 0) + sizes(cut["mma, float64"], 320)),
         Group("mma", ("mma",), DOUBLE, sizes(cut["mma, float64"], 704)),
         Group("mma, all layouts", ("mma",), DOUBLE, sizes(cut["mma, float64"], 1472)),
@@ -390,7 +405,8 @@ def check_group(model, group, device, ways=WAYS, times=3):
 @needs_cuda
 @pytest.mark.parametrize("group", GPU_GROUPS, ids=lambda group: group.label)
 def test_every_class_of_sizes(model, group):
-    kernels = check_group(model, group, "cuda")
+    with by(model, group.path):
+        kernels = check_group(model, group, "cuda")
     if HAS_HOPPER and model._PATH == model._AUTOMATIC:
         assert kernels >= set(group.kernels), f"{group.label}: computed by {sorted(kernels)}, and not by all of {group.kernels}"
 

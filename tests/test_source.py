@@ -151,7 +151,8 @@ def test_numbers_that_python_hands_on_are_those_of_the_cuda_source(model):
     of_cuda = {name: int(number) for name, number in re.findall(r"\b(k[A-Z]\w+) = (\d+)\b", model._CUDA_TYPES)}
     ours = {"kNN": model._NN, "kNT": model._NT, "kTN": model._TN}
     ours |= {"kAll": model._FULL, "kLower": model._TRIL, "kUpper": model._TRIU, "kSymmetric": model._SYMMETRIC}
-    ours |= {"kAutomaticPath": model._PATHS["auto"], "kExactPath": model._PATHS["exact"], "kMmaPath": model._PATHS["mma"]}
+    paths = {"kAutomaticPath": "auto", "kExactPath": "exact", "kMmaPath": "mma", "kHopperPath": "hopper"}
+    ours |= {name: model._PATHS[path] for name, path in paths.items()}
     assert ours == {name: of_cuda[name] for name in ours}
 
 
