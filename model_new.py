@@ -16,9 +16,10 @@ The contract:
   * A and B are float32, float64, float16 or bfloat16, with any strides; leading dimensions broadcast as in torch.matmul. What stands
     above the diagonals of A and B is never read. The result is differentiable any number of times.
   * float32: each element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, for every finite
-    input whose products neither overflow nor underflow. float16 and bfloat16 are accumulated in float32. Where torch's settings allow
-    TF32 for matrix products, the operands of large float32 products may be rounded to 11 bits; where they allow bfloat16 on a CPU
-    (set_float32_matmul_precision("medium")), to 8 bits, if the CPU has such products.
+    input whose products neither overflow nor underflow, unless it is made against it: where one term stands beside many that tensor
+    cores cut off in part, 2.4e-6 was seen, and more than 5.3e-6 is impossible up to k = 8192. float16 and bfloat16 are accumulated in
+    float32, by tensor cores. Where torch's settings allow TF32 for matrix products, the operands of large float32 products may be
+    rounded to 11 bits; where they allow bfloat16 on a CPU (set_float32_matmul_precision("medium")), to 8 bits, if it has such products.
   * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else.
   * The same input, with the same strides and alignment, gives bitwise the same result on every run on the same GPU. No input is
     modified. The work runs on the current stream and never synchronises the host.
@@ -1711,16 +1712,15 @@ template <int kThreads>
 __device__ inline void meet_exactly() { named_barrier_sync<kThreads>(0); }
 
 // By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. The warps of all threads
-// that copy may be several groups, which sum k in turns. They meet as team 0: all of a CTA, or a half-precision CTA's consumers. float32 is
-// summed in chains of at most 64 terms: errors do not grow as those of one long sum.
+// that copy may be several groups, which sum k in turns. They meet as team 0: all of a CTA, or a half-precision CTA's consumers.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
   constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]), kThreads = XCopier::kCopiers;
   XCopier x_copier(x, k_begin, shared_address(memory.stage[0][0]));
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
-  Acc chain[kCount] = {};
-  UNROLL for (int u = 0; u < kCount; ++u) sum[u] = 0;
+  using Sum = std::conditional_t<sizeof(T) == 2, float, double>;   // of float32, too, whose errors would grow with k
+  Sum part[kCount] = {};
   meet_exactly<kThreads>();   // whoever used the memory before has done with it
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
@@ -1733,7 +1733,6 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     cp_async_wait_group<1>();
     meet_exactly<kThreads>();
     // Multiply
-    auto& part = sizeof(Acc) == 4 ? chain : sum;
     const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = decltype(masked)::value;
@@ -1747,12 +1746,10 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
           UNROLL for (int e = 0; e < kCount; ++e) {
             const int of_rows = e / Lanes::kNear % kRows, near = e % kNear, at = Lanes::sum_at(e);
             const int r = Lanes::row(warp, lane, e - of_rows * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
-            const Acc a = widen(element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead));
-            const Acc b = widen(element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead));
-            const Acc with = fma(a, b, part[at]);
-            // Without branches
+            const Sum a = widen(element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead));
+            const Sum b = widen(element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead));
             const int x_beyond = (k0 + k - x.first_line - r) * x_sign, y_beyond = (k0 + k - y.first_line - c) * y_sign;
-            part[at] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[at];
+            if (!kMasked || max(x_beyond, y_beyond) <= 0) part[at] = fma(a, b, part[at]);   // no branch
           }
     };
     if (next <= k_end && has_all(x.side, x.first_line & -kBlock, kBlock, k0, kBlockK) &&
@@ -1760,10 +1757,9 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       multiply(std::false_type());
     else
       multiply(std::true_type());
-    if constexpr (sizeof(Acc) == 4)
-      if ((next - k_begin) % 64 == 0 || next >= k_end) end_chain(chain, sum);
     meet_exactly<kThreads>();   // the stage has been read
   }
+  UNROLL for (int u = 0; u < kCount; ++u) sum[u] = Acc(part[u]);
 }
 
 // ---- Exact path: a tile.
@@ -2255,7 +2251,12 @@ _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
 constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;   // k-blocks in shared memory
-constexpr int kMmaSteps = 4, kStepsToPromote = 2;                        // of a k-block; those between two promotions of split operands
+constexpr int kMmaSteps = 4;                                             // of a k-block
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kStepsToPromote = 1;   // of split operands; Ampere and Ada cut terms off twice as often as Hopper, and a bit earlier
+#else
+constexpr int kStepsToPromote = 2;
+#endif
 constexpr int kWarpMN = kBlock / 2, kWarpTilesM = kWarpMN / 16, kWarpTilesN = kWarpMN / 8;   // of C: a warp's part, and mma's tiles in it
 constexpr int kMmaSums = kWarpTilesM * kWarpTilesN * 4;                                      // of a thread
 static_assert(kMmaSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
@@ -3606,19 +3607,24 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   };
   if (kLo && h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
-    NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi
+    float of_y[2], residual[2];
+    UNROLL for (int u = 0; u < 2; ++u) {
+      of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) : 0.0f;
+      residual[u] = h.has_column(u) ? view.residual(h.y_stage(), u) : 1.0f;
+    }
+    const float x_residual = view.residual(h.x_stage(), view.group);
+    UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
+    NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: each is added to the ones before, in its own scale
+      float scale[2];   // of those, powers of two
+      UNROLL for (int u = 0; u < 2; ++u) scale[u] = product == 2 ? residual[u] : x_residual / residual[u];
+      UNROLL for (int u = 0; u < 64; ++u) sums[u] *= scale[u / 32];
       warpgroup_arrive();
-      issue(advance_descriptor(x, product == 0 ? kOperandBytes : 0), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), false);
+      issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
       warpgroup_commit_batch();
-      const float of_x = view.unscale(h.x_stage(), view.group) * (product == 0 ? view.residual(h.x_stage(), view.group) : 1.0f);
-      float of_y[2];
-      UNROLL for (int u = 0; u < 2; ++u)
-        of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) * (product == 1 ? view.residual(h.y_stage(), u) : 1.0f) : 0.0f;
       warpgroup_wait<0>();
-      promote(sums, of_x, of_y[0], of_y[1], total);
     }
     view.release(h.y_stage());
-    return;
+    return promote(sums, view.unscale(h.x_stage(), view.group), of_y[0], of_y[1], total);
   }
   // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
   warpgroup_arrive();

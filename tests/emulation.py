@@ -389,6 +389,26 @@ void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 
 float widen(float), widen(__half), widen(__nv_bfloat16);
 
+// Eight products of tf32 added to a sum as tensor cores do it, by the models of MMA-Sim (github.com/microsoft/MMA-Sim), which its authors
+// compared with GPUs: what lies so many bits below the largest exponent is cut off; Ampere and Ada take the products in two halves.
+inline float tensor_core_sum(float sum, const double (&a)[8], const double (&b)[8]) {
+  constexpr int kBits = __CUDA_ARCH__ >= 900 ? 25 : 24, kTerms = __CUDA_ARCH__ >= 900 ? 8 : 4;
+  double all = sum;
+  for (int k = 0; k < 8; ++k) all += a[k] * b[k];
+  if (!std::isfinite(all)) return static_cast<float>(all);
+  for (int from = 0; from < 8; from += kTerms) {
+    int most = sum == 0 ? -1000 : std::ilogb(sum);
+    for (int k = from; k < from + kTerms; ++k)
+      if (a[k] != 0 && b[k] != 0) most = max(most, std::ilogb(a[k]) + std::ilogb(b[k]));
+    const double unit = std::ldexp(1.0, most - kBits);
+    double cut = std::trunc(sum / unit);
+    for (int k = from; k < from + kTerms; ++k) cut += std::trunc(a[k] * b[k] / unit);
+    sum = static_cast<float>(cut * unit);
+    if (std::isfinite(sum) && std::fabs(sum) > std::fabs(cut * unit)) sum = std::nextafter(sum, 0.0f);
+  }
+  return sum;
+}
+
 // s += A B, 16 x 8, by 16 k of a 16-bit type, eight of float32, whose last bits the tensor cores do not see; or four of float64.
 template <typename T>
 void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -406,10 +426,15 @@ void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
       return widen(T{static_cast<uint16_t>(bits >> k % kPer * 16)});
   };
   for (int u = 0; u < 4; ++u) {
-    double all = s[u];
-    for (int half = 0; half < 2; ++half)
-      for (int k = 0; k < 4 * kPer; ++k) all += element(g, u / 2 + 2 * half, k) * element(2 * t + u % 2, 4 + half, k);
-    s[u] = static_cast<float>(all);
+    double a[8 * kPer], b[8 * kPer], all = s[u];
+    for (int k = 0; k < 8 * kPer; ++k) {
+      const int half = k / (4 * kPer), at = k % (4 * kPer);
+      all += (a[k] = element(g, u / 2 + 2 * half, at)) * (b[k] = element(2 * t + u % 2, 4 + half, at));
+    }
+    if constexpr (kPer == 1)
+      s[u] = tensor_core_sum(s[u], a, b);
+    else
+      s[u] = static_cast<float>(all);
   }
 }
 template <typename T>
@@ -598,6 +623,11 @@ int run_product(char** arguments, const Compute& compute) {
               const int earlier_row = down ? row - 64 : row, earlier_col = down ? col : col - 64;
               v = min(earlier_row, earlier_col) < 0 ? 1.5 + v / 2 : widen(of->at(batch, earlier_row, earlier_col));
             }
+            if (kind == 9) {   // in each 16 terms one is large, and tensor cores cut all others off
+              const int at = ((of == &x ? contraction == kTN : contraction != kNT) ? row : col) % 16;
+              const double small = (2 - 0x1p-10) * (of == &x ? 0x1p-12 : at >= 4 && at % 4 == 3 ? 0x1p-14 : 0x1p-13);
+              v = at ? small : 1 + 0x1p-11 - 0x1p-23;
+            }
             narrow(static_cast<float>(v), of->at(batch, row, col));
           }
   if (kind == 4) narrow(INFINITY, x.at(0, x.rows - 1, x_mask == kUpper ? x.cols - 1 : 0));
@@ -624,7 +654,7 @@ int run_product(char** arguments, const Compute& compute) {
 
   // The result is rounded once
   const double half_ulp = sizeof(T) >= 4 ? 0 : std::is_same_v<T, __half> ? 0x1p-11 : 0x1p-8;
-  const double per_term = sizeof(T) == 8 ? (k + 1) * 0x1p-52 : 1e-6;
+  const double per_term = sizeof(T) == 8 ? (k + 1) * 0x1p-52 : kind == 9 ? 1.5e-6 : 1e-6;
   const double least = std::is_same_v<T, __half> ? 0x1p-25 : 1e-44;
 
   std::vector<double> y_wide(static_cast<size_t>(k) * n), exact(n), magnitude(n);   // y by rows of k; the sums of a row of c

@@ -39,20 +39,30 @@ FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
 TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "float16", "bfloat16"])
 
 
+# On GPUs before 9.0, float32 alone
+BEFORE_HOPPER = {
+    "#define __CUDA_ARCH__ 900": "#define __CUDA_ARCH__ 800",
+    "#define __CUDA_ARCH_FEAT_SM90_ALL 1\n": "",
+    "#define NV_IF_TARGET(target, code) NV_CODE code": "#define NV_IF_TARGET(target, code)",
+    MAIN[MAIN.index("  const int type =") : MAIN.rindex("}\n")]: "  return run_type<float>(arguments);\n",
+}
+
+
+def built(model, folder, changes=()):
+    """The program, with these changes of its source."""
+    parts = [emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
+    parts += [emulation.device(part) for part in (model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA)]
+    source = "\n".join([*parts, emulation.PRODUCT, MAIN])
+    for old, new in dict(changes).items():
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return host_program(folder, "mma_kernel", [source])
+
+
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts = [
-        emulation.PRELUDE,
-        *source,
-        emulation.device(model._CUDA_EXACT),
-        emulation.device(model._CUDA_TILES),
-        emulation.device(model._CUDA_MMA),
-        emulation.PRODUCT,
-        MAIN,
-    ]
-    program = host_program(tmp_path_factory.mktemp("mma"), "mma_kernel", parts)
+    program = built(model, tmp_path_factory.mktemp("mma"))
 
     def run(dtype, contraction, structure, sizes, *, batches=1, at_once=0, late=0, x_by_rows=1, y_by_rows=1, kind=0, c_pad=0, pad=None):
         if pad is None:  # rows of a multiple of 16 bytes, which are copied by chunks
@@ -93,6 +103,14 @@ def test_splits(run, dtype, at_once):
 def test_all_of_a_symmetric_product_split_alike(run, name):
     """A tile and the one opposite have as many splits, also where an odd one out has more."""
     run(FLOAT16, *MASKED[name], (448,) * 3, kind=10, at_once=18)
+
+
+def test_what_tensor_cores_cut_off(model, run, tmp_path):
+    """Within the contract, at the worst that was found: before Hopper they cut off twice as often, and earlier."""
+    before = built(model, tmp_path, BEFORE_HOPPER)
+    for sizes in ((1, 1, 16), (64, 64, 640)):
+        run(FLOAT32, NT, DENSE, sizes, kind=9)
+        before(NT, DENSE, *sizes, 1, 0, 1, 1, 0, 0, 9, FLOAT32, 0)
 
 
 @TYPES

@@ -945,6 +945,50 @@ def test_tf32_of_blocks_with_many_scales(automatic, restored_precision, function
     assert error < 1.01 * 2.0**-10, error
 
 
+def one_row_by_one_column(N, x, y):
+    """A and B of which the last row and the first column have something alone."""
+    A, B = (torch.zeros(N, N, device="cuda") for _ in "AB")
+    A[N - 1, : len(x)], B[: len(y), 0] = x.cuda(), y.cuda()
+    return A, B
+
+
+@needs_hopper
+@pytest.mark.parametrize("first", [1.0, 1 + 2.0**-11 - 3 * 2.0**-23])
+def test_terms_that_tensor_cores_cut_off(automatic, first):
+    """Behind one large term each of the others in its k-block loses what lies below its 25th bit: docs/kernel.md has the bound."""
+    x, y = torch.full((64,), 2.0**-11 * (1 - 2.0**-11)), torch.full((64,), 2.0**-12)
+    x[0] = y[0] = first
+    for N, bound in ((1536, 3.2e-6), (1024, 2.2e-6)):  # the Hopper and the tf32 kernel
+        A, B = one_row_by_one_column(N, x, y)
+        assert worst_error(automatic.tril_matmul(A, B), A, B, NN, LOWER) < bound
+
+
+@needs_hopper
+def test_terms_of_wide_blocks_are_not_rounded_away(automatic):
+    """Of each k-block hi lo and lo hi were once less than half a last bit of a total beside which both count."""
+    N = 8192
+    x, y = (scale * (1 + 2.0**-11 - 2.0**-22) * (torch.arange(N) % 64 == 0) for scale in (2.0**-6, 2.0**-7))
+    x[N // 2] = y[N // 2] = 1
+    A, B = one_row_by_one_column(N, x, y)
+    A[N - 2, : N - 1] = 2.0**-27 * 4 / 3  # makes every block wide
+    C = automatic.tril_matmul(A, B)
+    exact = (A[N - 1].double() * B[:, 0].double()).sum().item()
+    assert abs(C[N - 1, 0].item() - exact) < 1e-6 * exact
+
+
+@needs_cuda
+@pytest.mark.parametrize("N", [256, 1024])
+def test_the_exact_path_does_not_lose_small_terms(model, N):
+    """An element whose tile is summed again, since another one is beyond the first scale, has no long sum of float32."""
+    x = torch.zeros(128)
+    x[0], x[64], x[65:] = -(2.0**-17), 1, 2.0**-24 * (1 - 2.0**-10)
+    A, B = one_row_by_one_column(N, x, torch.ones(N))
+    for value in (2.0**104, math.inf):
+        A[N - 2, 0] = value
+        error = abs(model.tril_matmul(A, B)[N - 1, 0].item() - x.double().sum().item())
+        assert error < 1.5e-6, (value, error)
+
+
 @needs_hopper
 @pytest.mark.parametrize("precision", ["high", "highest"])
 def test_short_work_tiles_and_products_left_out(automatic, restored_precision, precision):
