@@ -164,12 +164,9 @@ def build(rows):
 
 
 def kernel_of(mangled):
-    """A kernel's own name, the last of those that its mangled name spells behind their lengths."""
-    name, rest = "", re.sub("^_ZN?", "", mangled)
-    while named := re.match(r"(\d+)(.*)", rest):
-        length, rest = int(named[1]), named[2]
-        name, rest = rest[:length], rest[length:]
-    return name
+    """A kernel's own name, which its mangled name spells behind its length, first of all: no kernel stands in a namespace."""
+    length, rest = re.match(r"_Z(\d+)(.*)", mangled).groups()
+    return rest[: int(length)]
 
 
 def registers(rows):

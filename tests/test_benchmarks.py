@@ -501,7 +501,7 @@ def test_each_line_of_the_file_is_in_one_part(tables):
     [
         ("_Z14reset_countersPji", "reset_counters"),
         ("_Z11mma_productIdLi64ELb1ELb1EEv7Producti", "mma_product"),
-        ("_ZN14half_precision12half_productILi0ELi0ELi256ELNS_11CooperationE0EEEvNS_11HalfProductE", "half_product"),
+        ("_Z11pack_blocks7Packing", "pack_blocks"),
     ],
 )
 def test_the_name_of_a_kernel(tables, mangled, name):
