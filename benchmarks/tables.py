@@ -73,6 +73,13 @@ class Row(dict):
     rate = property(lambda row: f"{row.teraflops:.0f}" if row.teraflops >= 9.95 else f"{row.teraflops:.2g}")
 
     @property
+    def label(self):
+        """What tells a product from the others of its machine: its size, and what is not as usual."""
+        problem, inputs = self.get("problem", "lower").split(",")[0], self.get("inputs", "uniform")
+        named = [self.get("what"), self.size_and_dtype, problem * (problem != "lower"), inputs * (inputs != "uniform")]
+        return ", ".join(filter(None, [*named, "TF32 allowed" * (self.get("group") == "tf32")])) + self.gradients
+
+    @property
     def quiet_ratio(self):
         """Of each side that was measured together with the reference; none where one of the two was disturbed."""
         sides, reference = {name: side for name, side in self.items() if isinstance(side, Row) and "median_us" in side}, self["reference"]
@@ -237,44 +244,17 @@ def proof(rows):
 
 
 def slower(*records):
-    """What is slower than the reference, and who is faster than ours."""
-    *measured, compared, cpu = records
-
-    def listed(rows):
-        """By problem and dtype, each once: two suites may have it."""
-        groups = {}
-        for row in (row for row in rows if row.calm_ratio < 1):
-            problem, *gradients = (row["what"] if "what" in row else row["problem"]).split(", ", 1)
-            head = ", ".join([problem] * (problem != "lower") + [row["dtype"]] * (row["dtype"] != "float32"))
-            why = "; dense: there is no work to leave out" if problem == "transposed_a" else ""
-            groups.setdefault(head, {})[f"{row.size}{' with gradients' * len(gradients)} ({ratio(row.calm_ratio)}{why})"] = None
-        return "; ".join(f"{head} {', '.join(each)}".strip() for head, each in groups.items()) or "nothing"
-
-    ahead = []
-    for row in compared:
-        faster = [side for side in PEER_NAMES if side in row and row[side]["median_us"] < row["ours"]["median_us"] and side != "reference"]
-        times = ", ".join(f"{PEER_NAMES[side]} {row[side].median}" for side in faster)
-        ahead += [f"{row.size_and_dtype}: {times} (ours {row['ours'].median} µs)"] * bool(faster)
-    small = "On the CPU all but products of two triangles; and of these, where Python's checks and masks cost more than they save"
-    by_whom = "; ".join(ahead) + " ([where ours goes](docs/limits.md#half-precision))" if ahead else "nobody in the table above"
-    return f"Slower than the reference on the GPU: {listed(chain(*measured))}. {small}: {listed(cpu)}.\nFaster than ours: {by_whom}."
-
-
-WANTED_SUITES = {"forward": "", "backward": "forward and backward", "batch": "", "mma": "mma kernel forced", "problems": "", "family": ""}
-
-
-def product_label(row, suite):
-    """What tells a row of a suite's record from all others of WANTED_SUITES, which say what a label has of the suite."""
-    if suite == "family":
-        return f"{row['what']}, {row.size_and_dtype}"
-    problem = row["problem"] if row["problem"] in ("upper", "transposed_a") else ""
-    inputs, tf32 = row["inputs"] if row["inputs"] != "uniform" else "", "TF32 allowed" if row["group"] == "tf32" else ""
-    return ", ".join(filter(None, [row.size_and_dtype, problem, inputs, tf32, WANTED_SUITES[suite]]))
+    """What is slower than the reference; the last record is the CPU's. Each once: two suites may have it."""
+    sides = []
+    for rows in (chain(*records[:-1]), records[-1]):
+        sides.append("; ".join(dict.fromkeys(f"{row.label} ({ratio(row.calm_ratio)})" for row in rows if row.calm_ratio < 1)) or "nothing")
+    return "On the GPU: {}. On the CPU: {}.".format(*sides)
 
 
 def wanted(asked, *records):
-    """What was asked for, what it is, and why it is less."""
-    rows = {product_label(row, suite): row for suite, rows in zip(WANTED_SUITES, records, strict=True) for row in quiet(rows)}
+    """What was asked for, what it is, and why it is less; the last record is the mma kernel's."""
+    rows = {row.label: row for row in quiet(chain(*records[:-1]))}
+    rows |= {f"{row.label}, mma kernel forced": row for row in quiet(records[-1])}
     made = []
     for product, row in ((each, rows[each["product"]]) for each in asked if each["product"] in rows):
         made.append([product["product"], product.ratio, row.ratio, "met" if row["ratio"] >= product["ratio"] else product["why"]])
@@ -334,8 +314,8 @@ SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers", "devices", "mma"), factor),
     "proof": (("check",), proof),
     "parts": ((), parts),
-    "wanted": (("wanted", *WANTED_SUITES), wanted),
-    "slower": (("forward", "problems", "backward", "batch", "family", "peers", "cpu"), slower),
+    "wanted": (("wanted", "forward", "backward", "batch", "problems", "family", "mma"), wanted),
+    "slower": (("forward", "problems", "backward", "batch", "family", "cpu"), slower),
 }
 
 
