@@ -119,35 +119,6 @@ def columns(rows, templates, group=None):
     return markdown(templates, [[cell(template, row) for template in templates.values()] for row in rows]) if rows else None
 
 
-PEER_NAMES = {
-    "reference": "`tril(matmul)`",
-    "tf32": "the same, TF32 allowed",
-    "strmm": "cuBLAS TRMM",
-    "blocked": "cuBLAS, blocks of 1024",
-    "triton": "Triton kernel",
-    "ours": "**ours**",
-}
-PEERS_LEFT_OUT = 8192  # of the README's table, which is to be short
-
-
-def peers(rows):
-    """The README's table: times, where nobody disturbed them, and the errors of who is not float32 and of ours."""
-    templates = {"N (times in µs)": "{row.size_and_dtype}"}
-    for side, name in PEER_NAMES.items():
-        inexact = side in ("tf32", "ours")
-        told = "{side.median} ({side.norm_error})" if inexact else "{side.median}"
-        templates[name + " (error)" * inexact] = told.replace("side", side)
-    return columns([row for row in quiet(rows) if row["N"] != PEERS_LEFT_OUT], templates | {"ratio": "{row.ratio}"})
-
-
-def peers_errors(rows):
-    """All of the record: times with their spread, errors, and why somebody is not in it."""
-    sides = {f"{name}, µs; error": "{side.time}; {side.errors}".replace("side", side) for side, name in PEER_NAMES.items()}
-    reasons = dict.fromkeys(chain.from_iterable(row["skipped"].values() for row in rows))
-    made = columns(rows, {"N": "{row.size_and_dtype}", **sides})
-    return f"{made}\n\n–: {'; '.join(reasons)}." if reasons else made
-
-
 def check(rows):
     """What check.py found. Its times are its own: every call has fresh inputs."""
     head = ["check.py", "calls judged", "verdict", "forward: reference, µs", "ours, µs", "ratio", "with backward: reference, µs"]
@@ -224,15 +195,13 @@ def factor(rows, several, forced):
     rows = [row for row in rows if row["dtype"] == "float32"]
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
-    reference, ours = (flop / row[side]["median_us"] / 1e6 for flop, side in ((dense, "reference"), (useful, "ours")))
-    several = sorted((row for row in several if row["mode"] == "forward"), key=lambda row: -row["ratio"])
-    together = "; ".join(f"{row.ratio} {row['what'].replace(' x ', '×')}" for row in several)
+    several = "; ".join(f"{row.ratio} {row['what'].replace(' x ', '×')}" for row in several if row["mode"] == "forward")
     forced = ", ".join(f"{row['dtype']} {row.ratio}" for row in forced if (row["group"], row["N"]) == ("sizes", 4096))
-    triangle, rest = ratio(dense / useful), ratio(row["ratio"] * useful / dense)
     return (
-        f"At N = {row['N']} ours is {row.ratio} faster than `tril(matmul)`. {triangle} is the triangle: {useful / 1e9:.3g} GFLOP"
-        f" instead of {dense / 1e9:.4g}.\n{rest} is tensor cores, three float16 products for each float32 one: {ours:.3g} TFLOP/s, where"
-        f" cuBLAS has {reference:.3g} from CUDA cores.\nTwo GPUs against one ([example](examples/distributed.py)): {together}."
+        f"At N = {row['N']} ours is {row.ratio} faster than `tril(matmul)`: {ratio(dense / useful)} by the triangle, {useful / 1e9:.3g}"
+        f" GFLOP for {dense / 1e9:.4g}, and {ratio(row['ratio'] * useful / dense)} by tensor cores, three float16 products for each float32"
+        f" one: {row.rate} TFLOP/s, where cuBLAS has {dense / row['reference']['median_us'] / 1e6:.3g} from CUDA cores.\n"
+        f"Two GPUs against one ([example](examples/distributed.py)): {several}."
         f" The mma kernel, which is that of other GPUs, forced at 4096: {forced}."
     )
 
@@ -272,6 +241,13 @@ def parts():
 SPEED = {"reference, µs": "{reference.time_if_disturbed}", "ours, µs (10 % to 90 %)": "{ours.time}", "ratio": "{row.quiet_ratio[ours]}"}
 ERRORS = {"reference error: norm / worst": "{reference.errors}", "our error: norm / worst": "{ours.errors}{row.breach}"}
 TIMES = SPEED | ERRORS
+PEER_NAMES = {"reference": "`tril(matmul)`", "tf32": "the same, TF32 allowed", "strmm": "cuBLAS TRMM", "blocked": "cuBLAS, blocks of 1024"}
+PEER_NAMES |= {"triton": "Triton kernel", "ours": "**ours**"}
+PEERS = {"N (times in µs)": "{row.size_and_dtype}"}  # in README, short
+PEERS |= {name: f"{{{side}.time_if_disturbed}}" for side, name in PEER_NAMES.items()}
+PEERS |= {"ratio": "{row.quiet_ratio[ours]}", "error of TF32": "{tf32.norm_error}", "of ours": "{ours.norm_error}"}
+PEERS_ERRORS = {"N": "{row.size_and_dtype}"}
+PEERS_ERRORS |= {f"{name}, µs; error": f"{{{side}.time}}; {{{side}.errors}}" for side, name in PEER_NAMES.items()}
 FAMILY = {"what": "{what}", "size": "{row.size_and_dtype}", **TIMES}
 FAMILY |= {"cuBLAS TRMM or SYRK, µs": "{cublas.median}", "a copy of X, µs": "{copy.median}"}
 HOST = {"host time a call, µs": "{mode} (N = {N})", "torch.matmul": "{row[torch.matmul].median}", "tril(matmul)": "{tril(matmul).median}"}
@@ -295,8 +271,8 @@ DEVICES |= {"of which the all-reduce of dA, ms": "{all_reduce_ms:.2f}", "error: 
 SOAK = {"benchmarks/soak.py": "{section}: {what}", "calls": "{calls:,} of {planned:,}", "results": "{comparisons:,}", "wrong": "{wrong}"}
 SOAK |= {"worst, of its bound": "{worst_error_of_bound:.3f}", "s": "{seconds:.0f}"}
 TABLES = {  # name -> record, columns of it and the group that its rows are of, or what renders them
-    "peers": ("peers", peers),
-    "peers-errors": ("peers", peers_errors),
+    "peers": ("peers", PEERS),
+    "peers-errors": ("peers", PEERS_ERRORS),
     "forward": ("forward", {"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": "{row.rate}", **ERRORS}, "sizes"),
     "hard": ("forward", {"inputs": "{inputs} (N = {N})", "path": "{row.path}", **TIMES}, "hard"),
     "dtypes": ("forward", {"dtype": "{dtype} (N = {N})", **TIMES}, "dtypes"),
