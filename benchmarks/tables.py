@@ -12,7 +12,6 @@ short or has rows that could not be measured is an error: no table without a rec
 import argparse
 import json
 import re
-import statistics
 import sys
 from itertools import chain, groupby
 from operator import itemgetter
@@ -60,6 +59,7 @@ class Row(dict):
     quiet = property(lambda row: not row["reference"].disturbed and not row["ours"].disturbed)
     # Where a side was disturbed, at most the ratio of the calls that were not, the 10th percentiles: no noise hides a loss.
     calm_ratio = property(lambda row: row["ratio"] if row.quiet else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"]))
+    settings = property(lambda row: ", TF32 allowed" * row["options"]["tf32"] + f", {row['path']} kernel" * (row["path"] != "auto"))
     size = property(lambda row: str(row.get("shape", row.get("N"))).replace(" x ", "×"))
     other_dtype = property(lambda row: f", {row['dtype']}" if row["dtype"] != "float32" else "")
     size_and_dtype = property(lambda row: row.size + row.other_dtype)
@@ -117,28 +117,6 @@ def columns(rows, templates, group=None):
     """The table of all rows, or of a group; of none there is none."""
     rows = [row for row in rows if group is None or row["group"] == group]
     return markdown(templates, [[cell(template, row) for template in templates.values()] for row in rows]) if rows else None
-
-
-def check(rows):
-    """What check.py found. Its times are its own: every call has fresh inputs."""
-    head = ["check.py", "calls judged", "verdict", "forward: reference, µs", "ours, µs", "ratio", "with backward: reference, µs"]
-    made = []
-    for row in rows:
-        tf32, forced = row.get("options", {}).get("tf32"), row["path"] != "auto"
-        judged = f"{row['problem']}, {row['dtype']}" + ", TF32 allowed" * bool(tf32) + f", {row['path']} kernel" * forced
-        made.append([f"{judged} ({'×'.join(map(str, row['dims']))})", row["calls"], row["verdict"]])
-        for timing in (row["timings"]["forward"], row["timings"]["gradients"]):
-            made[-1] += [microseconds(timing["reference_us"]), microseconds(timing["solution"]["us"]), timing.ratio]
-    return markdown([*head, "ours, µs", "ratio"], made)
-
-
-def build(rows):
-    names, made = {"cold": "cold: the kernels are compiled", "warm": "warm: they are there"}, []
-    for state, name in names.items():
-        found = [row for row in rows if row["state"] == state]
-        medians = [statistics.median(row[step] for row in found) for step in ("import_s", "first_call_s", "torch_s")]
-        made.append([name, *(f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" for value in medians)])
-    return markdown(["import", "model_new beyond torch, s", "first call after it, s", "torch itself, s"], made)
 
 
 def kernel_of(mangled):
@@ -263,6 +241,12 @@ LIMITS = {  # the parts of a product, and the ratio if packing cost a copy, the 
     "copy, then product, uniform, µs (ratio)": "{copy_then_product_uniform.median} ({row.quiet_ratio[copy_then_product_uniform]})",
     "normal, µs (ratio)": "{copy_then_product_normal.median} ({row.quiet_ratio[copy_then_product_normal]})",
 }
+CHECK = {"check.py": "{problem}, {dtype}{row.settings} {dims}", "calls judged": "{calls}", "verdict": "{verdict}"}  # its times are its own
+for mode, head in (("forward", "forward"), ("gradients", "with backward")):
+    CHECK |= {f"{head}: reference, µs": f"{{timings[{mode}][reference_us]:,.0f}}"}
+    CHECK |= {f"{head}: ours, µs": f"{{timings[{mode}][solution][us]:,.0f}}", f"{head}: ratio": f"{{timings[{mode}].ratio}}"}
+BUILD = {"import (cold: the kernels are compiled)": "{state}", "model_new beyond torch, s": "{import_s:.2f}"}
+BUILD |= {"first call after it, s": "{first_call_s:.2f}", "torch itself, s": "{torch_s:.2f}"}
 RUNS = {"N": "{N}", "inputs": "{inputs}", "path": "{row.path}", "runs": "{runs}", "runs that differ": "{different}"}
 HISTORY = {"version": "{version}", "predicted, µs": "{prediction}", "measured, µs": "{measured}"}
 HISTORY |= {"what the profiler or the trace said": "{said}"}
@@ -283,7 +267,7 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "problems": ("problems", {"KernelBench level 1, problem": "{row.problem_and_dtype}", "size": "{row.size}", **TIMES}),
     "cpu": ("cpu", {"size": "{row.size}{row.gradients}", **TIMES}),
 }
-OWN = {"family": FAMILY, "check": check, "host": HOST, "build": build, "determinism": RUNS, "registers": registers, "limits": LIMITS}
+OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
 OWN |= {"infinite": infinite, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "history": HISTORY, "devices": DEVICES}
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 SENTENCES = {  # name -> records, renderer of their rows
