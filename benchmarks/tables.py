@@ -317,25 +317,18 @@ def table(name, results):
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
-MARKER = re.compile(r"\s*<!-- (begin|end): (\S+) -->\s*")
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "kernel", "limits", "judge", "history"))]
 
 
 def fill(text, results):
     """The text with every table between its markers made anew. Raises TableError."""
-    lines, name = [], None
-    for number, line in enumerate(text.split("\n"), 1):
-        if not (marker := MARKER.fullmatch(line)):
-            lines += [] if name else [line]
-            continue
-        kind, marked = marker.groups()
-        if name != (None if kind == "begin" else marked):
-            raise TableError(f"line {number} {kind}s the table '{marked}', but " + (f"'{name}' is open" if name else "none is open"))
-        name = marked if kind == "begin" else None
-        lines += [line, table(name, results)] if name else [line]
-    if name:
-        raise TableError(f"the table '{name}' has no <!-- end: {name} -->")
-    return "\n".join(lines)
+    parts = re.split(r"^(<!-- (?:begin|end): \S+ -->)$", text, flags=re.MULTILINE)  # text, marker, table, marker, text, ...
+    for at in range(1, len(parts), 4):
+        begin, end = parts[at], "".join(parts[at + 2 : at + 3])
+        if not begin.startswith("<!-- begin: ") or end != begin.replace("begin", "end", 1):
+            raise TableError(f"{begin} is followed by {end or 'no marker'}; a begin needs an end of the same name")
+        parts[at + 1] = f"\n{table(begin.split()[2], results)}\n"
+    return "".join(parts)
 
 
 def bring_up_to_date(paths, made, script, check):

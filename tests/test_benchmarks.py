@@ -565,10 +565,10 @@ def test_a_broken_contract_shows_in_the_table(tables, page):
     ("text", "message"),
     [
         ("<!-- begin: speed -->\n<!-- end: speed -->\n", "there is no table 'speed'; accepted: peers, peers-errors, forward"),
-        ("<!-- begin: cpu -->\n", "the table 'cpu' has no <!-- end: cpu -->"),
-        ("<!-- end: cpu -->\n", "line 1 ends the table 'cpu', but none is open"),
-        ("<!-- begin: cpu -->\n<!-- end: host -->\n", "line 2 ends the table 'host', but 'cpu' is open"),
-        ("<!-- begin: cpu -->\n<!-- begin: host -->\n", "line 2 begins the table 'host', but 'cpu' is open"),
+        ("<!-- begin: cpu -->\n", "<!-- begin: cpu --> is followed by no marker; a begin needs an end of the same name"),
+        ("<!-- end: cpu -->\n", "<!-- end: cpu --> is followed by no marker"),
+        ("<!-- begin: cpu -->\n<!-- end: host -->\n", "<!-- begin: cpu --> is followed by <!-- end: host -->"),
+        ("<!-- begin: cpu -->\n<!-- begin: host -->\n", "<!-- begin: cpu --> is followed by <!-- begin: host -->"),
     ],
 )
 def test_bad_markers(tables, page, capsys, text, message):
