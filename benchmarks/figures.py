@@ -10,7 +10,6 @@ matplotlib draws the same figure in other bytes.
 """
 
 import hashlib
-import importlib.util
 import json
 import sys
 from itertools import accumulate
@@ -106,6 +105,8 @@ FIGURES = {  # name -> records, how they are drawn, inches
 
 def content_of(name, results):
     """A figure's records, and the digest of them and of this file. Raises tables.TableError."""
+    if name not in FIGURES:
+        raise tables.TableError(f"there is no figure '{name}'; accepted: {', '.join(FIGURES)}")
     records = [tables.read_record(results, suite) for suite in FIGURES[name][0]]
     text = json.dumps(records) + Path(__file__).read_text(encoding="utf-8")
     return records, hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -113,8 +114,11 @@ def content_of(name, results):
 
 def draw(name, results, file):
     """One figure into a file (or file object)."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise tables.TableError(f"drawing needs matplotlib: {missing} (pip install -r requirements-dev.txt)") from None
 
     (records, digest), (_, drawn, inches) = content_of(name, results), FIGURES[name]
     told = (f"{r['device']}, torch {r['versions']['torch']}, {r['date']}, commit {r['commit'][:8]}" for r in records)
@@ -126,19 +130,15 @@ def draw(name, results, file):
         figure.savefig(file, format="svg", metadata=kept, transparent=True, bbox_inches="tight")
 
 
+def redrawn(path, results):
+    """What draws a figure anew; None where it is up to date."""
+    _, digest = content_of(path.stem, results)
+    current = path.exists() and f"benchmarks/figures.py, from {digest}<" in path.read_text(encoding="utf-8")
+    return None if current else lambda: draw(path.stem, results, path)
+
+
 def main(arguments=None):
-    parser, given = tables.arguments_of(__doc__, arguments, "--out", default=FOLDER, metavar="DIR", help="where the figures go")
-    if not given.check and importlib.util.find_spec("matplotlib") is None:
-        parser.error("drawing needs matplotlib, which is not installed (pip install -r requirements-dev.txt)")
-
-    def made(path):
-        _, digest = content_of(path.stem, given.results)
-        current = path.exists() and f"benchmarks/figures.py, from {digest}<" in path.read_text(encoding="utf-8")
-        return None if current else lambda: draw(path.stem, given.results, path)
-
-    if not given.check:
-        given.out.mkdir(parents=True, exist_ok=True)
-    return tables.bring_up_to_date([given.out / f"{name}.svg" for name in FIGURES], made, "figures.py", given.check)
+    return tables.bring_up_to_date(__doc__, "figures.py", [FOLDER / f"{name}.svg" for name in FIGURES], redrawn, arguments)
 
 
 if __name__ == "__main__":

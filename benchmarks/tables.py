@@ -331,14 +331,24 @@ def fill(text, results):
     return "".join(parts)
 
 
-def bring_up_to_date(paths, made, script, check):
-    """Makes files what they should be, or with `check` only says whether they are. `made` gives what writes a path, or None where it is as
-    it should be. Returns 1 if something is wrong."""
-    wrong = 0
-    for path in paths:
+def refilled(path, results):
+    """What writes a document anew; None where it is up to date."""
+    text = path.read_text(encoding="utf-8")
+    filled = fill(text, results)
+    return None if filled == text else lambda: path.write_text(filled, encoding="utf-8")
+
+
+def bring_up_to_date(document, script, files, made, arguments):
+    """The command line of this script and of figures.py. `made` gives what writes a file, or None. Returns 1 if something is wrong."""
+    parser = argparse.ArgumentParser(description=document.split("\n\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the records lie")
+    parser.add_argument("--files", type=Path, nargs="+", default=files, metavar="FILE", help="not all, but these")
+    given, wrong = parser.parse_args(arguments), 0
+    for path in given.files:
         try:
-            write = made(path)
-            if write and check:
+            write = made(path, given.results)
+            if write and given.check:
                 raise TableError(f"not up to date; run: python benchmarks/{script}")
             if write:
                 write()
@@ -349,23 +359,8 @@ def bring_up_to_date(paths, made, script, check):
     return wrong
 
 
-def arguments_of(document, arguments, *option, **described):
-    parser = argparse.ArgumentParser(description=document.split("\n\n")[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the records lie")
-    parser.add_argument(*option, type=Path, **described)
-    return parser, parser.parse_args(arguments)
-
-
 def main(arguments=None):
-    _, given = arguments_of(__doc__, arguments, "--files", nargs="+", default=DOCUMENTS, metavar="FILE")
-
-    def made(path):
-        text = path.read_text(encoding="utf-8")
-        filled = fill(text, given.results)
-        return None if filled == text else lambda: path.write_text(filled, encoding="utf-8")
-
-    return bring_up_to_date(given.files, made, "tables.py", given.check)
+    return bring_up_to_date(__doc__, "tables.py", DOCUMENTS, refilled, arguments)
 
 
 if __name__ == "__main__":

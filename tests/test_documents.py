@@ -123,6 +123,6 @@ def test_a_figure_without_a_record_or_matplotlib_is_an_error(figures, tmp_path, 
     assert figures.main(["--check", "--results", str(tmp_path)]) == 1
     assert "peers.json is missing; run: python benchmarks/benchmark.py --suite peers" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # makes `import matplotlib` an ImportError
-    with pytest.raises(SystemExit) as stop:
-        figures.main(["--out", str(tmp_path)])
-    assert stop.value.code == 2 and "needs matplotlib" in capsys.readouterr().err
+    assert figures.main(["--files", str(tmp_path / "time.svg"), str(tmp_path / "speed.svg")]) == 1
+    printed = capsys.readouterr().err
+    assert "time.svg: drawing needs matplotlib" in printed and "speed.svg: there is no figure 'speed'; accepted: time, error" in printed
