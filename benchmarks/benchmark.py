@@ -14,7 +14,6 @@ is a failure. docs/results.md has the rest. The exit status is 0, or 1 if anythi
 """
 
 import argparse
-import concurrent.futures
 import contextlib
 import csv
 import functools
@@ -489,22 +488,15 @@ def suite_build(bench, record):
 
 
 def suite_check(bench, record):
-    """What check.py says, each time in processes of its own; where there are several GPUs, on all of them at once."""
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(max(1, torch.cuda.device_count()))))).split(",")
-    queues = {gpu: concurrent.futures.ThreadPoolExecutor(1) for gpu in gpus}
-
-    def judge(gpu, problem, dtype, path, *more):
-        command = [sys.executable, str(ROOT / "check.py"), "--problem", problem, "--dtype", dtype, "--device", bench.device]
-        command += ["--solution", str(bench.solution_file), "--batches", *more]
-        command += ["--size", str(max(bench.sizes))] if bench.sizes else []
-        with tempfile.TemporaryDirectory() as folder:
-            run(*command, "--json", f"{folder}/x", seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path, CUDA_VISIBLE_DEVICES=gpu)
-            return json.loads(Path(folder, "x").read_text())
-
-    for asked, judged in [(asked, queues[gpu].submit(judge, gpu, *asked)) for asked, gpu in zip(CHECKS, itertools.cycle(gpus))]:
-        with record.row(" ".join(["check", *asked])) as fail:
-            found = judged.result()
-            record.add({"path": asked[2], "dtype": asked[1], **found}, found["sentence"])
+    """What check.py says, each time in processes of its own."""
+    always = [sys.executable, str(ROOT / "check.py"), "--solution", str(bench.solution_file), "--device", bench.device, "--batches"]
+    always += ["--size", str(max(bench.sizes))] if bench.sizes else []
+    for problem, dtype, path, *more in CHECKS:
+        with record.row(" ".join(["check", problem, dtype, path, *more])) as fail, tempfile.TemporaryDirectory() as folder:
+            asked = ["--problem", problem, "--dtype", dtype, *more, "--json", f"{folder}/x"]
+            run(*always, *asked, seconds=600, accepted=(0, 1), TRIL_MATMUL_PATH=path)
+            found = json.loads(Path(folder, "x").read_text())
+            record.add({"path": path, "dtype": dtype, **found}, found["sentence"])
             if found["verdict"] != "ok":
                 fail(found["sentence"])
 
