@@ -97,9 +97,9 @@ def error_limit(dtype, terms, reference_worst, tf32=False):
 class Bench:
     """What the suites share: the files under test, the device, the clock, the arguments."""
 
-    def __init__(self, device, solution=ROOT / "model_new.py", trials=30, seed=0, sizes=None, row_seconds=ROW_SECONDS):
+    def __init__(self, device, solution=ROOT / "model_new.py", trials=30, seed=0, sizes=None):
         self.device, self.solution_file, self.trials, self.seed, self.sizes = device, Path(solution), trials, seed, sizes
-        self.row_seconds, self.on_gpu = row_seconds, device != "cpu"
+        self.on_gpu = device != "cpu"
         self.synchronize = torch.cuda.synchronize if self.on_gpu else torch.cpu.synchronize
         self.special = 4096 if sizes is None or 4096 in sizes else max(sizes)  # of rows that are measured at one size only
 
@@ -141,7 +141,7 @@ class Bench:
         rounds(1)  # loads kernels, chooses cuBLAS's algorithm, fills the allocator's cache; the first event of a process takes longer
         start = time.perf_counter()
         rounds(1)
-        trials = max(MIN_TRIALS, min(self.trials, int(self.row_seconds / (time.perf_counter() - start))))
+        trials = max(MIN_TRIALS, min(self.trials, int(ROW_SECONDS / (time.perf_counter() - start))))
         while self.on_gpu and time.perf_counter() < start + WARM_SECONDS:
             rounds(1)
         for attempt in itertools.count(1):
@@ -634,7 +634,6 @@ def parse_arguments(arguments):
     add("--suite", nargs="+", choices=SUITES, metavar="NAME", help=f"any of {', '.join(SUITES)}")
     add("--sizes", nargs="+", type=positive, metavar="N", help="instead of a suite's own N, where it has some")
     add("--trials", type=positive, default=30, help="calls of each side a row, fewer at large sizes (default 30)")
-    add("--seconds", type=check.number(float, 0.001, 1e6), default=ROW_SECONDS, help=f"of measuring a row at most (default {ROW_SECONDS})")
     add("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")
     add("--commit", help="what to record where there is no git checkout to ask")
     add("--seed", type=int, default=0, help="of the random inputs (default 0)")
@@ -659,7 +658,7 @@ def main(arguments):
     given = parse_arguments(arguments)
     torch.set_float32_matmul_precision("highest")  # what both sides promise float32 for
     failures, threads = [], torch.get_num_threads()
-    benches = {device: Bench(device, given.solution, given.trials, given.seed, given.sizes, given.seconds) for device in ("cuda", "cpu")}
+    benches = {device: Bench(device, given.solution, given.trials, given.seed, given.sizes) for device in ("cuda", "cpu")}
     for name in dict.fromkeys(given.suite):
         if name == FORCED and os.environ.get("TRIL_MATMUL_PATH") != FORCED:
             # In a process of its own, since the variable is read at import, and torch has one operator of a name: a second copy of the
