@@ -119,6 +119,16 @@ class Bench:
         models = {"reference": getattr(self.reference, prefix + "Model"), "ours": getattr(self.solution, prefix + "ModelNew")}
         return {side: functools.partial(model(), *operands) for side, model in models.items()}
 
+    def others(self, prepare, *operands):
+        """What else computes these operands' product, as calls, and why some of it does not."""
+        calls, skipped = {}, {}
+        for name, prepared in prepare.items():
+            try:
+                calls[name] = prepared(*operands)
+            except self.peers.Unavailable as why:
+                skipped[name] = str(why)
+        return calls, skipped
+
     def path_of(self, A, B, problem="lower"):
         """Which path computes this product, as the solution itself says."""
         return self.solution.explain(A, B, problem=problem) if A.is_cuda else {"path": "cpu"}
@@ -256,7 +266,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
     *shapes, (*_, M, N) = check.PROBLEMS[kind].shapes(dims)
     K, batch = shapes[1][-2], dims[0] if len(dims) == 2 else 1
     row["shape"] = str(N) if len(dims) == 1 else ", ".join(" x ".join(map(str, shape)) for shape in shapes[: len(dims) - 1])
-    row |= {"N": N, "dtype": dtype, "inputs": inputs}
+    row |= {"N": N, "dtype": dtype, "inputs": inputs, "tf32": group == "tf32"}
     label, dtype = f"{problem} {row['shape']} {dtype} {inputs}", check.DTYPES[dtype]
     rounding = bench.peers.tf32_allowed() if group == "tf32" else contextlib.nullcontext()  # for both sides
     with record.row(label) as fail, torch.set_grad_enabled(bool(gradients)), rounding:
@@ -266,7 +276,10 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
         if A.is_cuda and forced not in ("auto", chosen.get("path")):
             raise RuntimeError(f"the {forced} path was asked for, but the solution says {chosen}")
         row |= {name: chosen.get(name) for name in ("path", "fallback", "outliers")}
-        row["tf32"] = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+        if group == "peers":
+            del row["tf32"]  # here the name of a side
+            others, row["skipped"] = bench.others(bench.peers.PEERS, A, B)
+            calls |= others
         multiply_adds = K * M * N if kind == "transposed_a" else N * (N + 1) * (N + 2) // 6
         row["useful_flop"] = 2 * batch * multiply_adds * (3 if gradients else 1)  # what the mathematics needs
         if gradients:
@@ -279,11 +292,21 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
             del dA, dB, low
         else:
             errors, row["compared"] = product_errors(*check.PROBLEMS[kind].factors[0](A, B), [call() for call in calls.values()])
-        record.add_timed(bench, row, calls, errors, error_limit(dtype, K, errors[0][1], row["tf32"]), fail)
+        limit = error_limit(dtype, K, errors[0][1], group == "tf32")
+        if group == "peers":
+            # One may be less exact than ours: TF32 rounds two operands to 11 bits, and `blocked` a 16-bit result once a block.
+            less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0)
+            for side, (_, worst) in zip(calls, errors, strict=True):
+                if not worst <= (most := {"tf32": 2.0**-9, "ours": limit}.get(side, less)):
+                    raise RuntimeError(f"nothing is timed, because of {side}: worst error {worst:.2e}, above {most:.2e}")
+        record.add_timed(bench, row, calls, errors, limit, fail)
 
 
 def measure_products(suite, bench, record):
-    """The suites whose rows are products; `mma` with TRIL_MATMUL_PATH=mma set before the file is imported, see main."""
+    """The suites whose rows are products; `mma` with TRIL_MATMUL_PATH=mma set before the file is imported, see main; `peers` beside what a
+    user could pick instead, and nothing is timed there if anybody's result is wrong."""
+    if suite == "peers" and bench.peers.triton is not None:
+        record.content["versions"]["triton"] = bench.peers.triton.__version__
     half, gradients = ["float16", "bfloat16"], {"problem": ["lower, dA, dB"]}
     own, special, alone, transposed = bench.sizes, [bench.special], bench.sizes is None, {"problem": ["transposed_a"]}
     for name, group, sizes, other in (  # a size is N, or dims as measure() has them
@@ -299,6 +322,8 @@ def measure_products(suite, bench, record):
         ("backward", "backward", special, gradients | {"dtype": ["float16"]}),
         ("backward", "backward", [(16, 1024), (8, 2048)] * alone, gradients),
         ("batch", "batch", BATCHES, {"dtype": ["float32", "float16"]}),
+        ("peers", "peers", own or (512, 1024, 2048, 4096, 8192, 16384), {}),
+        ("peers", "peers", special, {"dtype": [*half, "float64"]}),
         ("mma", "sizes", own or HALF_SIZES, {"dtype": ["float32", "float64", *half]}),
         ("mma", "hard", special, {"inputs": HARD_INPUTS}),
         ("mma", "problems", special, {"problem": ["upper"]}),
@@ -312,33 +337,6 @@ def measure_products(suite, bench, record):
             if name == suite:
                 dims = size if isinstance(size, tuple) else (size,)
                 measure(bench, record, group, problem, dims, dtype, inputs)
-
-
-def suite_peers(bench, record):
-    """What a user could pick instead: everybody's time, in turn, and errors. Nothing is timed whose result is wrong."""
-    peers = bench.peers
-    if peers.triton is not None:
-        record.content["versions"]["triton"] = peers.triton.__version__
-    cases = [(N, "float32") for N in bench.sizes or (512, 1024, 2048, 4096, 8192, 16384)]
-    for N, dtype in cases + [(bench.special, dtype) for dtype in ("float16", "bfloat16", "float64")]:
-        row = {"N": N, "dtype": dtype, "inputs": "uniform", "skipped": {}, "useful_flop": N * (N + 1) * (N + 2) // 3}
-        with record.row(f"peers {N} {dtype}") as fail:
-            dtype = check.DTYPES[dtype]
-            A, B = bench.inputs("lower", (N, N), (N, N), dtype)
-            row["path"], calls = bench.path_of(A, B).get("path"), bench.sides(A, B)
-            for name, prepare in peers.PEERS.items():
-                try:
-                    calls[name] = prepare(A, B)
-                except peers.Unavailable as why:
-                    row["skipped"][name] = str(why)
-            errors, row["compared"] = product_errors(A, B, [call() for call in calls.values()])
-            # A peer may be less exact than ours: TF32 rounds two operands to 11 bits, and `blocked` a 16-bit result once a block.
-            less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0)
-            limits = dict.fromkeys(calls, less) | {"tf32": 2.0**-9, "ours": error_limit(dtype, N, errors[0][1])}
-            for side, (_, worst) in zip(calls, errors, strict=True):
-                if not worst <= limits[side]:
-                    raise RuntimeError(f"nothing is timed, because of {side}: worst error {worst:.2e}, above {limits[side]:.2e}")
-            record.add_timed(bench, row, calls, errors, limits["ours"], fail)
 
 
 def suite_family(bench, record):
@@ -373,9 +371,7 @@ def suite_family(bench, record):
                     one = torch.eye(shape[-1], device=bench.device).expand(shape)
                     today, drawn = functools.partial(torch.linalg.solve_triangular, X, one, upper=False), [X]
                 calls = {"reference": today, "ours": functools.partial(function, *drawn)}
-                for side, prepare in further.items():
-                    with contextlib.suppress(bench.peers.Unavailable):
-                        calls[side] = prepare(X, Y)
+                calls |= bench.others(further, X, Y)[0]
                 results = {side: call() for side, call in calls.items() if side != "copy"}
                 if what == "X X^T" and "cublas" in results:  # which writes one half
                     results["cublas"] += results["cublas"].tril(-1).mT
