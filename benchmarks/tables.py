@@ -27,7 +27,6 @@ class TableError(Exception):
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
 FAR = 1.25  # median over 10th percentile, as in check.py (which imports torch; this needs none)
-PROBLEM_NAMES = {"lower": "lower · lower (15)", "upper": "upper · upper (14)", "transposed_a": "Aᵀ · B (16)"}
 
 
 def microseconds(value):
@@ -61,16 +60,12 @@ class Row(dict):
     calm_ratio = property(lambda row: row["ratio"] if row.quiet else min(row["ratio"], row["reference"]["p10_us"] / row["ours"]["p10_us"]))
     settings = property(lambda row: ", TF32 allowed" * row["options"]["tf32"] + f", {row['path']} kernel" * (row["path"] != "auto"))
     size = property(lambda row: str(row.get("shape", row.get("N"))).replace(" x ", "×"))
-    other_dtype = property(lambda row: f", {row['dtype']}" if row["dtype"] != "float32" else "")
-    size_and_dtype = property(lambda row: row.size + row.other_dtype)
-    problem_and_dtype = property(lambda row: PROBLEM_NAMES[row["problem"]] + row.other_dtype)
+    size_and_dtype = property(lambda row: row.size + (f", {row['dtype']}" if row["dtype"] != "float32" else ""))
     outliers = property(lambda row: f", {row['outliers']:,} outliers" if row.get("outliers") else "")  # that packing kept whole
     path = property(lambda row: (row["path"] or "not said") + row.outliers)
-    inputs_or_problem = property(lambda row: row["inputs"] if row["problem"] == "lower" else row["problem"])
     gradients = property(lambda row: ", forward and backward" if row.get("problem", "").endswith("dB") else "")
     breach = property(lambda row: "" if row["within_contract"] else " (not within the contract)")
-    teraflops = property(lambda row: row["useful_flop"] / row["ours"]["median_us"] / 1e6)  # a second, of what the mathematics needs
-    rate = property(lambda row: f"{row.teraflops:.0f}" if row.teraflops >= 9.95 else f"{row.teraflops:.2g}")
+    rate = property(lambda row: f"{row['useful_flop'] / row['ours']['median_us'] / 1e6:.3g}")  # TFLOP/s, of what the mathematics needs
 
     @property
     def label(self):
@@ -219,6 +214,7 @@ def parts():
 SPEED = {"reference, µs": "{reference.time_if_disturbed}", "ours, µs (10 % to 90 %)": "{ours.time}", "ratio": "{row.quiet_ratio[ours]}"}
 ERRORS = {"reference error: norm / worst": "{reference.errors}", "our error: norm / worst": "{ours.errors}{row.breach}"}
 TIMES = SPEED | ERRORS
+PRODUCTS = {"product (float32, if nothing is said)": "{row.label}", **TIMES}
 PEER_NAMES = {"reference": "`tril(matmul)`", "tf32": "the same, TF32 allowed", "strmm": "cuBLAS TRMM", "blocked": "cuBLAS, blocks of 1024"}
 PEER_NAMES |= {"triton": "Triton kernel", "ours": "**ours**"}
 PEERS = {"N (times in µs)": "{row.size_and_dtype}"}  # in README, short
@@ -226,8 +222,7 @@ PEERS |= {name: f"{{{side}.time_if_disturbed}}" for side, name in PEER_NAMES.ite
 PEERS |= {"ratio": "{row.quiet_ratio[ours]}", "error of TF32": "{tf32.norm_error}", "of ours": "{ours.norm_error}"}
 PEERS_ERRORS = {"N": "{row.size_and_dtype}"}
 PEERS_ERRORS |= {f"{name}, µs; error": f"{{{side}.time}}; {{{side}.errors}}" for side, name in PEER_NAMES.items()}
-FAMILY = {"what": "{what}", "size": "{row.size_and_dtype}", **TIMES}
-FAMILY |= {"cuBLAS TRMM or SYRK, µs": "{cublas.median}", "a copy of X, µs": "{copy.median}"}
+FAMILY = PRODUCTS | {"cuBLAS TRMM or SYRK, µs": "{cublas.median}", "a copy of X, µs": "{copy.median}"}
 HOST = {"host time a call, µs": "{mode} (N = {N})", "torch.matmul": "{row[torch.matmul].median}", "tril(matmul)": "{tril(matmul).median}"}
 HOST |= {"ours": "{tril_matmul.median}", "ours − torch.matmul": "{ours_minus_matmul_us:.1f}"}
 LIMITS = {  # the parts of a product, and the ratio if packing cost a copy, the products what they cost cuBLAS, and nothing more
@@ -259,16 +254,12 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "peers-errors": ("peers", PEERS_ERRORS),
     "forward": ("forward", {"N": "{N}", "inputs": "{inputs}", **SPEED, "TFLOP/s": "{row.rate}", **ERRORS}, "sizes"),
     "hard": ("forward", {"inputs": "{inputs} (N = {N})", "path": "{row.path}", **TIMES}, "hard"),
-    "dtypes": ("forward", {"dtype": "{dtype} (N = {N})", **TIMES}, "dtypes"),
-    "tf32": ("forward", {"N, TF32 allowed": "{N}", **TIMES}, "tf32"),
-    "mma": ("mma", {"N": "{row.size}", "dtype": "{dtype}", "inputs, or another problem": "{row.inputs_or_problem}", **TIMES}),
-    "batch": ("batch", {"batch": "{row.size_and_dtype}", **TIMES}),
-    "backward": ("backward", {"N, forward and backward": "{row.size_and_dtype}", **TIMES}),
-    "problems": ("problems", {"KernelBench level 1, problem": "{row.problem_and_dtype}", "size": "{row.size}", **TIMES}),
-    "cpu": ("cpu", {"size": "{row.size}{row.gradients}", **TIMES}),
+    "dtypes": ("forward", PRODUCTS, "dtypes"),
+    "tf32": ("forward", PRODUCTS, "tf32"),
 }
 OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
 OWN |= {"infinite": infinite, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "history": HISTORY, "devices": DEVICES}
+OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers", "devices", "mma"), factor),

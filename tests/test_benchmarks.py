@@ -393,6 +393,7 @@ def record_of(N, **changes):
     """A made-up record of the CPU suite."""
     row = {
         "group": "cpu",
+        "dtype": "float32",
         "shape": str(N),
         "reference": SIDE,
         "ours": {**SIDE, "median_us": 156.78},
