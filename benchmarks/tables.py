@@ -82,11 +82,6 @@ class Row(dict):
         return {name: "–" if reference.disturbed or side.disturbed else ratios[name] for name, side in sides.items()}
 
 
-def quiet(rows):
-    """Those in which neither the reference nor ours was disturbed."""
-    return [row for row in rows if row.quiet]
-
-
 # ---- Tables: a column is its head and the template of its cells, for str.format: {N}, {ours.time}, {row.size} --------
 
 
@@ -195,8 +190,8 @@ def slower(*records):
 
 def wanted(asked, *records):
     """What was asked for, what it is, and why it is less; the last record is the mma kernel's."""
-    rows = {row.label: row for row in quiet(chain(*records[:-1]))}
-    rows |= {f"{row.label}, mma kernel forced": row for row in quiet(records[-1])}
+    rows = {row.label: row for row in chain(*records[:-1]) if row.quiet}
+    rows |= {f"{row.label}, mma kernel forced": row for row in records[-1] if row.quiet}
     made = []
     for product, row in ((each, rows[each["product"]]) for each in asked if each["product"] in rows):
         made.append([product["product"], product.ratio, row.ratio, "met" if row["ratio"] >= product["ratio"] else product["why"]])
@@ -302,8 +297,8 @@ def table(name, results):
     if not rendered:
         raise TableError(f"{results / suite}.json has no rows for the table '{name}'; run: python benchmarks/benchmark.py --suite {suite}")
     versions = [f"{told} {record['versions'][key]}" for key, told in VERSIONS.items() if record["versions"].get(key)]
-    source = f"from benchmarks/results/{suite}.json" + ", rounded" * ("rounded" in record)  # which says why
-    return rendered + "\n\n" + ", ".join([record["device"], *versions, record["date"], f"commit {record['commit']}", source]) + "."
+    source = [record["device"], *versions, record["date"], f"commit {record['commit']}", f"from benchmarks/results/{suite}.json"]
+    return f"{rendered}\n\n{', '.join(source)}."
 
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
