@@ -111,8 +111,7 @@ def columns(rows, templates, group=None):
 
 def kernel_of(mangled):
     """A kernel's own name, which its mangled name spells behind its length, first of all: no kernel stands in a namespace."""
-    length, rest = re.match(r"_Z(\d+)(.*)", mangled).groups()
-    return rest[: int(length)]
+    return re.sub(r"_Z(\d+)(.*)", lambda found: found[2][: int(found[1])], mangled)
 
 
 def registers(rows):
@@ -136,16 +135,6 @@ def profile(rows):
     names = [name for name in rows[0] if name != "kernel"]
     made = [[row["kernel"], *(told(*row[name]) if name in row else "n/a" for name in names)] for row in rows]
     return markdown(["kernel", *(name.replace("_", " ") for name in names)], made)
-
-
-def infinite(rows):
-    """Of each dtype: finite operands, one Inf where it costs most, nothing but NaN, and the reference, which takes as long for all."""
-    head, made = ["N, dtype", "finite, µs", "one Inf, where it costs most, µs", "nothing but NaN, µs", "reference, µs"], []
-    for dtype, (*places, nan) in groupby(rows, itemgetter("dtype")):
-        worst = max(places, key=lambda row: row["ours"]["median_us"])
-        inf = f"{worst['ours'].time}, {worst['where']}"
-        made.append([f"{nan.size}, {dtype}", nan["finite"].median, inf, nan["ours"].time, nan["reference"].median])
-    return markdown(head, made)
 
 
 def sanitizers(rows):
@@ -237,6 +226,8 @@ for mode, head in (("forward", "forward"), ("gradients", "with backward")):
     CHECK |= {f"{head}: ours, µs": f"{{timings[{mode}][solution][us]:,.0f}}", f"{head}: ratio": f"{{timings[{mode}].ratio}}"}
 BUILD = {"import (cold: the kernels are compiled)": "{state}", "model_new beyond torch, s": "{import_s:.2f}"}
 BUILD |= {"first call after it, s": "{first_call_s:.2f}", "torch itself, s": "{torch_s:.2f}"}
+INFINITE = {"product": "{row.label}", "with Inf at, or of": "{where}", "ours, µs (10 % to 90 %)": "{ours.time}"}
+INFINITE |= {"of finite operands, µs": "{finite.median}", "reference, as fast with either, µs": "{reference.median}"}
 RUNS = {"N": "{N}", "inputs": "{inputs}", "path": "{row.path}", "runs": "{runs}", "runs that differ": "{different}"}
 HISTORY = {"version": "{version}", "predicted, µs": "{prediction}", "measured, µs": "{measured}"}
 HISTORY |= {"what the profiler or the trace said": "{said}"}
@@ -253,7 +244,7 @@ TABLES = {  # name -> record, columns of it and the group that its rows are of, 
     "tf32": ("forward", PRODUCTS, "tf32"),
 }
 OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determinism": RUNS, "registers": registers, "limits": LIMITS}
-OWN |= {"infinite": infinite, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "history": HISTORY, "devices": DEVICES}
+OWN |= {"infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "history": HISTORY, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 SENTENCES = {  # name -> records, renderer of their rows
