@@ -51,13 +51,13 @@ FULL_ERROR_EDGE = 8192  # up to here every element is compared
 SAMPLED_LINES = 256  # rows and columns that are compared beyond
 
 HALF_SIZES = (64, 256, 512, 1000, 1024, 2048, 3000, 4096, 8192)
-# Problem, dtype, TRIL_MATMUL_PATH, further options.
-CHECKS = [(problem, "float32", "auto") for problem in ("lower", "upper", "transposed_a")]
+CHECKS = [(problem, "float32", "auto") for problem in ("lower", "upper", "transposed_a")]  # dtype, TRIL_MATMUL_PATH, options
 CHECKS += [("lower", "float32", "auto", "--tf32"), ("lower", "float16", "auto"), ("lower", "float32", "mma")]
 BATCHES = ((64, 512), (16, 1024), (8, 2048), (1024, 128))
 TRANSPOSED_A_SHAPES = ((8192, 2048, 4096), (4096, 4096, 4096), (1000, 3000, 5000))  # K, M, N
 HARD_INPUTS = ("lognormal, sigma 3", "rows of A over 16 decades", "columns of A over 16")  # of check.py's
 DEVICE_RUNS = ((32768, 64, 2048), (8192, 4096, 512))  # N of a product whose columns are spread; a batch, and its N
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 HOST_CALLS = 100  # without waiting; few enough that the queue of launches never fills
 WARM_IMPORTS = 3
 
@@ -242,10 +242,8 @@ class Record:
 
 def earlier_rows(path, described):
     """The rows of the same file on the same kind of device that an earlier run has left there."""
-    if not path.is_file():
-        return []
-    same = ("solution_sha256", "device")
-    return [row for row in json.loads(path.read_text())["rows"] if all(row[key] == described[key] for key in same)]
+    rows = json.loads(path.read_text())["rows"] if path.is_file() else []
+    return [row for row in rows if all(row[key] == described[key] for key in ("solution_sha256", "device"))]
 
 
 def printed(value):
@@ -507,9 +505,6 @@ def suite_devices(bench, record):
                 record.add(row)
 
 
-ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
-
-
 def find_nvcc():
     """The compiler's path, or None."""
     homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
@@ -589,9 +584,8 @@ def suite_profile(bench, record):
             kernel[PROFILED_METRICS.get(cell["Metric Name"])] = [float(cell["Metric Value"].replace(",", "")), cell["Metric Unit"]]
     if not kernels:
         raise RuntimeError(f"ncu has seen no kernel:\n{said[-2000:]}")
-    rows = [kernels[number] for number in sorted(kernels)]
-    for row in rows[-len(rows) // PROFILED_CALLS :]:
-        record.add(row)
+    for number in sorted(kernels)[-len(kernels) // PROFILED_CALLS :]:
+        record.add(kernels[number])
 
 
 # ---- Command line ----------------------------------------------------------------------------------------------------
@@ -615,9 +609,8 @@ def run_suite(name, bench, folder, commit=None):
     record.content["seconds"] = round(time.perf_counter() - start, 1)
     record.write()
     print(f"   {record.content['seconds']} s, written to {record.path}", flush=True)
-    if bench.on_gpu:
-        with contextlib.suppress(RuntimeError):  # after a CUDA error, which is reported already; `build` can still run
-            torch.cuda.empty_cache()  # the next suite's sizes differ
+    with contextlib.suppress(RuntimeError):  # after a CUDA error, which is reported already; `build` can still run
+        torch.cuda.empty_cache()  # the next suite's sizes differ; without a GPU it does nothing
     return record.content["failures"]
 
 
@@ -633,7 +626,6 @@ def parse_arguments(arguments):
     add("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR", help="where the JSON files go")
     add("--commit", help="what to record where there is no git checkout to ask")
     add("--seed", type=int, default=0, help="of the random inputs (default 0)")
-    add("--threads", type=positive, default=2, help="of the CPU suite (default 2)")
     add("--solution", type=Path, default=ROOT / "model_new.py", metavar="FILE", help="in place of model_new.py")
     given = parser.parse_args(arguments)
     given.suite = given.suite or (list(GPU_SUITES) if has_gpu else ["cpu"])
@@ -643,8 +635,7 @@ def parse_arguments(arguments):
         parser.error(f"argument --suite: {says}")
     forced = os.environ.get("TRIL_MATMUL_PATH", "auto")
     if forced != "auto" and [forced] != given.suite:
-        accepted = f"unset (or --suite {FORCED} of that path alone)"
-        parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: {accepted}")
+        parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: unset, or --suite {FORCED} alone")
     if not given.solution.is_file():
         parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with model_new.py's functions")
     return given
@@ -664,7 +655,7 @@ def main(arguments):
             status = subprocess.run(command, env={**os.environ, "TRIL_MATMUL_PATH": FORCED}).returncode
             failures += [f"{FORCED}: its process ended with status {status}; what failed stands above"] * (status != 0)
             continue
-        torch.set_num_threads(given.threads if name == "cpu" else threads)
+        torch.set_num_threads(2 if name == "cpu" else threads)  # whatever the machine has, for records to compare; their device says so
         failures += run_suite(name, benches["cpu" if name in WITHOUT_GPU else "cuda"], given.out, given.commit)
     if failures:
         print(f"\n{len(failures)} failed:", *failures, sep="\n  ", file=sys.stderr)

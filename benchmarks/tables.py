@@ -247,6 +247,7 @@ OWN = {"family": FAMILY, "check": CHECK, "host": HOST, "build": BUILD, "determin
 OWN |= {"infinite": INFINITE, "sanitizers": sanitizers, "soak": SOAK, "profile": profile, "history": HISTORY, "devices": DEVICES}
 OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
+VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # as tables call them
 SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers", "devices", "mma"), factor),
     "proof": (("check",), proof),
@@ -269,9 +270,6 @@ def read_record(results, suite):
     if len(record["failures"]) > len(marked):  # a marked row is a failure that its table shows; the others left no row to show
         raise TableError(f"{path} lacks rows that failed ({'; '.join(record['failures'])}); {remedy}")
     return record
-
-
-VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}
 
 
 def table(name, results):
