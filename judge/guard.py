@@ -22,18 +22,16 @@ LEFT_OPEN = {  # what a process could do without each of these
 }
 MACHINE = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}.get(platform.machine())  # seccomp
 # System calls, each with its numbers on x86_64 and aarch64: those that filter_program() looks at, then those that it refuses. A filter sees
-# numbers and arguments, not what pointers point to.
+# numbers and arguments, not what pointers point to. Mounts and clocks want capabilities, which are given up.
 CALLS = """
     kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138 tgkill 234 131 rt_tgsigqueueinfo 297 240 prlimit64 302 261 sched_setaffinity 203 122
     sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118 move_pages 279 239 migrate_pages 256 238 setpriority 141 140
     fcntl 72 25 ioctl 16 29 clone 56 220 prctl 157 167 setsid 112 157 setpgid 109 154 clone3 435 435 setsockopt 54 208
 
     ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438
-    pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 setns 308 268 mount 165 40 umount2 166 39
-    pivot_root 155 41 chroot 161 51 open_tree 428 428 move_mount 429 429 fsopen 430 430 fsmount 432 432 mount_setattr 442 442
-    clock_settime 227 112 clock_adjtime 305 266 settimeofday 164 170 adjtimex 159 171 ioprio_set 251 30 open_by_handle_at 304 265
-    perf_event_open 298 241 bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184
-    io_uring_setup 425 425 io_uring_enter 426 426 io_uring_register 427 427
+    pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 ioprio_set 251 30 perf_event_open 298 241
+    bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184 io_uring_setup 425 425 io_uring_enter 426 426
+    io_uring_register 427 427 setns 308 268 open_by_handle_at 304 265
 """  # timer_create and mq_notify may send SIGCONT; an io_uring works on while its process is stopped
 NAMES, *NUMBERS = (CALLS.split()[column::3] for column in range(3))
 NUMBERS = dict(zip(NAMES, map(int, NUMBERS[MACHINE[0] if MACHINE else 0]), strict=True))
@@ -85,21 +83,20 @@ def restrict_calls(own, beyond):
 def restrict_files():
     """Landlock: its version, or 0. Only build folders and a temporary one can be written; devices take ioctl where they have to (version
     5); signals stay among descendants (version 6)."""
-    version, home = LIBC.syscall(444, 0, 0, 1), os.path.expanduser
+    version = LIBC.syscall(444, 0, 0, 1)
     if version < 2:
         return 0
     bits = (1, *range(4, 14 + (version >= 3)), *[15] * (version >= 5))  # to write, make, remove, rename; truncate; ioctl of devices
     rights = sum(1 << bit for bit in bits)
-    scope = (ctypes.c_uint64 * 3)(rights, 0, 2)
-    rules = LIBC.syscall(444, scope, 24 if version >= 6 else 16 if version >= 4 else 8, 0)
+    rules = LIBC.syscall(444, (ctypes.c_uint64 * 3)(rights, 0, 2 * (version >= 6)), 24, 0)  # older ones want zeros in what they do not know
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")  # torch takes an empty one as the current folder
     usual = {"TORCH_EXTENSIONS_DIR": os.path.join(caches, "torch_extensions"), "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
     usual |= {"TRITON_CACHE_DIR": "~/.triton", "CUDA_CACHE_PATH": "~/.nv"}
-    folders = [os.environ.get(name, home(path)) for name, path in usual.items()]
-    for folder in folders:
+    folders = [tempfile.gettempdir(), "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri"]
+    for name, path in usual.items():
+        folders.append(os.environ.get(name, os.path.expanduser(path)))
         with contextlib.suppress(OSError):
-            os.makedirs(folder, exist_ok=True)
-    folders += [tempfile.gettempdir(), "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri"]
+            os.makedirs(folders[-1], exist_ok=True)
     gpus = glob.glob("/dev/nvidia*")
     gpus += ["/proc/self/task"] * bool(gpus)  # the driver names its threads there, or does not begin
     for path in filter(os.path.exists, folders + gpus):
@@ -120,9 +117,7 @@ def guard(judge, others, folder):
         os._exit(0)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # where memory runs out, it is not the judge that goes
-    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
-    for capability in range(64):
-        LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: no exec gives any capability back
     dropped = LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()) == 0
     beyond = min((pid for pid in (judge, *others) if pid > os.getpid()), default=1 << 31)  # where process ids have begun anew since
     return {"capabilities": dropped, "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), beyond)}
@@ -140,8 +135,6 @@ def end_groups():
     """Ends the process groups that standard input names, as soon as nobody can write there any more: who told of them has ended. And
     removes their temporary folders."""
     LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: what it runs as could otherwise write code into it, where there is no Landlock
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     with open(0, "rb") as told:
         groups = [line.split(b" ", 1) for line in told.read().splitlines()]
     for group, _ in groups:
