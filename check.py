@@ -63,11 +63,7 @@ class CannotRun(Exception):
 
 
 class Wrong(Exception):
-    """The solution fails in one respect."""
-
-
-class Ended(Exception):
-    """The solution's process is gone, or its GPU context is: nothing more can be asked."""
+    """The solution fails, so that nothing more can be judged: the name of the finding, and what it is."""
 
 
 # ==== 1. Memory that processes share ====
@@ -236,8 +232,6 @@ class Child:
         G = G.mT.contiguous().mT if column else G  # column by column, as where C.mT is used
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
             C = self.model(*(X if any(X is Y for Y in wanted) else X.detach() for X in operands))
-            if not C.requires_grad:
-                raise Wrong("the result does not require a gradient when the inputs do")
             if not self.timed:  # as where a network has the module twice: backward needs this call's operands, not the last one's
                 self.model(*(X / 2 for X in operands))
             found += torch.autograd.grad(C, wanted, G.expand_as(C), allow_unused=True)
@@ -248,7 +242,7 @@ class Child:
         if isinstance(answer, torch.OutOfMemoryError) and self.cuda:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
-            return {"wrong": str(answer) if isinstance(answer, Wrong) else f"the solution raises {describe(answer)}"}
+            return {"wrong": f"the solution raises {describe(answer)}"}
         if self.slab.bytes.data_ptr() != self.at:
             return {"wrong": "an input is moved to other memory (share_memory_() does so), where later inputs do not arrive"}
         results = []
@@ -356,10 +350,11 @@ class Contender(contextlib.ExitStack):
 
     def fault(self, what):
         """To be raised. What goes wrong with the reference says nothing about the solution."""
-        return Ended(f"the solution{what}") if self.who == "solution" else CannotRun(f"--reference {self.path}: the reference{what}")
+        told = f"the {self.who}{what}"
+        return Wrong("running", told) if self.who == "solution" else CannotRun(f"--reference {self.path}: {told}")
 
     def ask(self, do, limit, **arguments):
-        """The child's answer; Ended if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
+        """The child's answer; Wrong if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
         if select.select([self.channel], [], [], 0)[0] and self.process.poll() is None:
             raise self.fault("'s process answers what it has not been asked")
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
@@ -789,7 +784,7 @@ class Stopwatch:
         self.each[contender] = min(own, max((took - self.fixed) / number, self.target / self.most / 4))
         if contender is run.solution:
             for wrong in filter(None, map(run.examine, calls, answers)):
-                raise Wrong(wrong)
+                raise Wrong("timed calls", wrong)
             self.compare_with_memory(number, min(took, sum(inside) * 1e-6 if inside else took))
         return number, took, inside
 
@@ -798,7 +793,7 @@ class Stopwatch:
         peak, cache = self.run.memory
         if seconds < (least := (number * self.bytes - cache) / peak):
             moved = f"{number} calls must move {number * self.bytes / 1e6:.0f} MB, which takes this GPU's memory {duration(least * 1e6)}"
-            raise Wrong(f"impossible: {moved}, and {duration(seconds * 1e6)} are said to have passed")
+            raise Wrong("timed calls", f"impossible: {moved}, and {duration(seconds * 1e6)} are said to have passed")
 
     def summary(self, requests):
         """`outside`: how the time of a request grows with the number of its calls, for each call."""
@@ -828,10 +823,7 @@ class Stopwatch:
         """Times the solution in turns with the reference, and says what was found."""
         run, what = self.run, MODES[self.mode][1]
         run.progress(f"timing, {what}")
-        try:
-            times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
-        except Wrong as wrong:
-            return run.check(f"timed calls, {what}", "WRONG", str(wrong))
+        times = run.timings[self.mode] = self.settle(*self.measure(run.reference, run.solution))
         if run.options.seed is not None:  # who knew the seed could have prepared
             times["ratio"] = None
         run.check(f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element")
@@ -954,8 +946,8 @@ def judge(run, texts):
             judge_values(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()
-        except Ended as end:
-            run.check("running", "WRONG", f"{end}; nothing more can be judged")
+        except Wrong as wrong:
+            run.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
         except CannotRun as reason:
             if not run.findings:
                 raise

@@ -1,4 +1,4 @@
-# WRONG, "does not require a gradient": a detached result
+# WRONG, "does not require grad": a detached result
 import torch
 from torch import nn
 

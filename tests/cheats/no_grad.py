@@ -1,4 +1,4 @@
-# WRONG, "does not require a gradient": computes under no_grad
+# WRONG, "does not require grad": computes under no_grad
 import torch
 from torch import nn
 
