@@ -393,7 +393,7 @@ def first_difference(X, Y):
 
 # ==== 5. Times ====
 
-FAR, VERY_FAR = 1.25, 8  # 90th percentile over median, or median over 10th percentile; median over the least
+FAR, VERY_FAR = 1.25, 8  # median over 10th percentile; median over the least
 
 
 def spread(samples):
