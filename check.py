@@ -852,16 +852,6 @@ def number(kind, least, most):
     return parse
 
 
-def device_of(text):
-    """A torch.device that exists, with its index."""
-    there = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    full = f"cuda:{torch.cuda.current_device()}" if there and text == "cuda" else text
-    if full not in ["cpu", *there]:
-        sees = f"torch {torch.__version__} sees {', '.join(there) or 'no CUDA GPU'}"
-        raise argparse.ArgumentTypeError(f"{text!r} is given, and {sees}; cpu, cuda or cuda:1 (any index that there is) is accepted")
-    return torch.device(full)
-
-
 def parse(argv):
     wide = functools.partial(argparse.RawDescriptionHelpFormatter, width=138, max_help_position=30)  # as the text above
     parser = argparse.ArgumentParser(prog="check.py", description=__doc__, formatter_class=wide)
@@ -872,8 +862,8 @@ def parse(argv):
     add("--size", metavar="N", type=number(int, 1, 1 << 20), help="of timed calls (transposed_a: K; inverse: in batches); judged to twice")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    add("--device", type=device_of, default=best, help="cpu, cuda or cuda:1 (default: a GPU if any)")
+    gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] * torch.cuda.is_available()
+    add("--device", choices=["cpu", *gpus], default=["cpu", *gpus][bool(gpus)], help="default: a GPU if any")
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
     add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help="seconds beyond the reference's (60), to load ten times that")
     add("--trials", metavar="T", type=number(int, 1, 100_000), help="calls to be timed at least (default: 30, on a CPU 8)")
@@ -882,6 +872,7 @@ def parse(argv):
     add("--batches", action=argparse.BooleanOptionalAction, help="judge batches too (default: where no --solution is given)")
     add("--json", metavar="FILE", help="record everything there")
     options = parser.parse_args(argv)
+    options.device = torch.empty(0, device=options.device).device  # with its index
     cuda = options.device.type == "cuda"
     if options.tf32 and not (cuda and options.dtype == "float32"):
         parser.error(f"argument --tf32: is for --dtype float32 on a GPU, but --dtype {options.dtype} --device {options.device} is given")
