@@ -43,7 +43,7 @@ import types
 import warnings
 from pathlib import Path
 
-from judge.guard import LEFT_OPEN, LIBC, guard, remove
+from judge.guard import LEFT_OPEN, LIBC, guard
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
@@ -294,16 +294,14 @@ def printable(text, most=400):
 class Contender(contextlib.ExitStack):
     """A file and the child that runs it ('solution' or 'reference'): a process group, stopped but for the time in which it answers."""
 
-    def __init__(self, who, path, slab, others=(), warden=None):
+    def __init__(self, who, path, slab, others=(), warden=None, folder=None):
         super().__init__()
         self.who, self.path, self.slab, self.relayed, self.changed = who, path, slab, 0, None
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
         self.files = {name: self.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
         self.heard = dict.fromkeys(self.files, 0)  # bytes
-        folder = tempfile.mkdtemp(prefix="check-")
-        self.callback(remove, folder)
         self.channel, other = map(self.enter_context, socket.socketpair())
-        spec = {"judge": os.getpid(), "others": others, "folder": folder, "channel": other.fileno()}
+        spec = {"judge": os.getpid(), "others": others, "folder": tempfile.mkdtemp(dir=folder), "channel": other.fileno()}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
@@ -311,7 +309,7 @@ class Contender(contextlib.ExitStack):
         self.callback(self.wait, LOADING)  # a driver may hold it
         self.callback(self.send, signal.SIGKILL)
         if warden:
-            os.write(warden, b"%d %s\n" % (self.process.pid, os.fsencode(folder)))
+            os.write(warden, b"%d\n" % self.process.pid)
         other.close()
         self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDONLY)  # while nothing has closed it
         self.callback(os.close, self.memory)
@@ -914,9 +912,11 @@ def judge(run, texts):
     with contextlib.ExitStack() as stack:
         stack.callback(LIBC.prctl, 4, LIBC.prctl(3, 0, 0, 0, 0), 0, 0, 0)
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: memory and descriptors are closed to whoever has no capabilities
-        warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py")]  # ends both groups when the judge has ended
+        folder = tempfile.mkdtemp(prefix="check-")  # the warden removes it and ends both groups, when the judge has ended or is done
+        warden = [sys.executable, "-IS", os.path.join(HERE, "judge", "guard.py"), folder]
         warden = stack.enter_context(subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True))
-        arguments = begin(run, stack, "reference", texts["reference"], warden=warden.stdin.fileno())
+        kept = {"warden": warden.stdin.fileno(), "folder": folder}
+        arguments = begin(run, stack, "reference", texts["reference"], **kept)
         try:
             if not run.options.forward_only:
                 run.request(run.reference, [run.call("normal", run.problem.headline(min(16, run.options.size)), "gradients")])
@@ -926,7 +926,7 @@ def judge(run, texts):
         try:
             stopwatches = [Stopwatch(run, mode) for mode in MODES if not run.options.no_timing and (run.gradients or mode == "forward")]
             older = [warden.pid, run.reference.process.pid]
-            begin(run, stack, "solution", texts["solution"], arguments, others=older, warden=warden.stdin.fileno())
+            begin(run, stack, "solution", texts["solution"], arguments, others=older, **kept)
             judge_values(run)
             for stopwatch in stopwatches:
                 stopwatch.judge()

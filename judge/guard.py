@@ -11,6 +11,7 @@ import os
 import platform
 import signal
 import subprocess
+import sys
 import tempfile
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -123,26 +124,19 @@ def guard(judge, others, folder):
     return {"capabilities": dropped, "landlock": restrict_files(), "seccomp": restrict_calls(os.getpid(), beyond)}
 
 
-def remove(folder):
-    """A folder that a stranger has filled: deeper than Python's own would go, or closed."""
-    if os.path.isdir(folder):
-        for tidy in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
-            with contextlib.suppress(OSError):  # no process more, or who owned these has forbidden them: that costs no verdict
-                subprocess.run(tidy, stderr=subprocess.DEVNULL)
-
-
-def end_groups():
+def end_groups(folder):
     """Ends the process groups that standard input names, as soon as nobody can write there any more: who told of them has ended. And
-    removes their temporary folders."""
+    removes the folder that they have filled, deeper than Python's own would go, or closed."""
     LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: what it runs as could otherwise write code into it, where there is no Landlock
     with open(0, "rb") as told:
-        groups = [line.split(b" ", 1) for line in told.read().splitlines()]
-    for group, _ in groups:
+        groups = told.read().split()
+    for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(int(group), signal.SIGKILL)
-    for _, folder in groups:
-        remove(folder)
+    for tidy in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
+        with contextlib.suppress(OSError):  # no process more, or who owned these has forbidden them: that costs no verdict
+            subprocess.run(tidy, stderr=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
-    end_groups()
+    end_groups(sys.argv[1])

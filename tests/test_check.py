@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -118,13 +119,13 @@ class Forked(subprocess.Popen):
 class Shared:
     """The reference's child, the same for all tests of a process. A context manager that does not end it."""
 
-    contender = None
+    contender, folder = None, tempfile.TemporaryDirectory()
 
     def __new__(cls, real, slab):
         alive = cls.contender and cls.contender.slab is slab and cls.contender.process.poll() is None
         if not alive:
             cls.drop()
-            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab)
+            cls.contender = real("reference", str(ROOT / "reference_model.py"), slab, folder=cls.folder.name)
         return contextlib.nullcontext(cls.contender)
 
     @classmethod
@@ -642,7 +643,7 @@ def test_this_system_has_all_guards(quick, capsys, tmp_path):
 
 def test_the_memory_of_the_process_that_ends_groups_is_closed():
     """A solution of the same user wrote there, where the system has no Landlock: this process has no filter, and may stop the judge."""
-    code = "from judge import guard; guard.end_groups(); print(guard.LIBC.prctl(3, 0, 0, 0, 0))"
+    code = "from judge import guard; guard.end_groups('/no/such'); print(guard.LIBC.prctl(3, 0, 0, 0, 0))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.stdout == "0\n", done.stdout + done.stderr
 
