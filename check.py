@@ -353,8 +353,6 @@ class Contender(contextlib.ExitStack):
 
     def ask(self, do, limit, **arguments):
         """The child's answer; Wrong if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
-        if select.select([self.channel], [], [], 0)[0] and self.process.poll() is None:
-            raise self.fault("'s process answers what it has not been asked")
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.send(signal.SIGCONT)
         try:
