@@ -63,7 +63,7 @@ def filter_program(own, beyond):
         "clone": [first, (any_bit, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
         # SO_LINGER: whoever drops the last reference to such a socket waits, and one can be sent to the judge
         "setsockopt": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],
-        "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, which guard() has set
+        "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, of SIGCONT
         "setsid setpgid": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
         "clone3": [missing],  # its callers turn to clone, whose flags are no pointer
     }
@@ -113,9 +113,6 @@ def restrict_files():
 def guard(judge, others, folder):
     """Gives up what no solution needs; it may fill `folder`, as its temporary one. Says what the system has of it."""
     os.environ["TMPDIR"] = tempfile.tempdir = folder
-    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a stopped child would outlive a judge that is killed
-    if os.getppid() != judge:  # it is gone already
-        os._exit(0)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # where memory runs out, it is not the judge that goes
     LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: no exec gives any capability back
