@@ -162,7 +162,7 @@ class Child:
             torch.cuda.set_device(self.device)
             self.gpu = GpuMemory()
         self.slab = Slab(self.device, size, place)
-        self.at = self.slab.bytes.data_ptr()
+        self.at, self.answers = self.slab.bytes.data_ptr(), []
         return {"guard": GUARD}
 
     def load(self, path, text, classes, arguments, tf32):
@@ -180,11 +180,14 @@ class Child:
 
     def prepare(self, mode, shapes, inputs, timed, ways):
         """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
-        self.mode, self.shapes, self.answers, self.timed, self.ways = mode, shapes, [], timed, iter(ways)
+        for X in itertools.chain(*(answer for answer in self.answers if isinstance(answer, tuple))):
+            with contextlib.suppress(Exception), torch.no_grad():
+                X.fill_(math.nan)  # a result is its caller's, who may write to it: nothing may count on what stands there
+        self.mode, self.shapes, self.answers, self.timed, self.ways, self.places = mode, shapes, [], timed, iter(ways), inputs
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         for each, way in zip(self.operands, ways, strict=True):
-            for X in each[:-1] if mode == "gradients" else each * (way // 2):
-                X.requires_grad_()
+            for n in range(len(each) - 1 if mode == "gradients" else len(each) * (way // 2)):
+                each[n] = torch.nn.Parameter(each[n])  # what requires gradients is a weight, or, below, computed by something
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
             block = functools.partial(torch.empty, dtype=torch.uint8, device=self.device)
@@ -216,7 +219,7 @@ class Child:
                     answer = error
                 end.record()
                 self.answers.append(answer)
-        yield {"calls": [self.locate(answer, shapes) for answer, shapes in zip(self.answers, self.shapes, strict=True)]}
+        yield {"calls": list(map(self.locate, self.answers, self.shapes, self.operands, self.places))}
         torch.get_device_module(self.device).synchronize(self.device)
 
     def times(self):
@@ -231,20 +234,25 @@ class Child:
         found, (column, alone) = [], divmod(next(self.ways), 2)
         G = G.mT.contiguous().mT if column else G  # column by column, as where C.mT is used
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
-            C = self.model(*(X if any(X is Y for Y in wanted) else X.detach() for X in operands))
+            # One that is asked for by itself is no leaf, like what a layer before has made
+            C = self.model(*((X.view_as(X) if alone else X) if any(X is Y for Y in wanted) else X.detach() for X in operands))
             if not self.timed:  # as where a network has the module twice: backward needs this call's operands, not the last one's
                 self.model(*(X / 2 for X in operands))
-            found += torch.autograd.grad(C, wanted, G.expand_as(C), allow_unused=True)
+            torch.autograd.backward(C, G.expand_as(C), inputs=wanted)
+            for X in wanted:
+                found.append(X.grad)
+                X.grad = None
         return C, *found
 
-    def locate(self, answer, shapes):
+    def locate(self, answer, shapes, operands, places):
         """Where the results of one call lie, or what is wrong with them in the child's own eyes."""
         if isinstance(answer, torch.OutOfMemoryError) and self.cuda:
             return {"no_memory": str(answer)}
         if isinstance(answer, BaseException):
             return {"wrong": f"the solution raises {describe(answer)}"}
-        if self.slab.bytes.data_ptr() != self.at:
-            return {"wrong": "an input is moved to other memory (share_memory_() does so), where later inputs do not arrive"}
+        for X, (shape, offset) in zip(operands, places, strict=True):
+            if (X.data_ptr(), list(X.shape), X.is_contiguous()) != (self.at + offset, shape, True):
+                return {"wrong": "an input is not what it was: its memory (share_memory_() moves it), its shape or its strides"}
         results = []
         for name, X, shape in zip(self.names, answer, shapes, strict=False):
             if type(X) is not torch.Tensor:
@@ -651,11 +659,11 @@ class Run:
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
         calls += [self.call(name, self.dims) for name in (self.hard if cuda or size <= 600 else self.random.sample(self.hard, 6))]
-        calls += [self.call("normal", dims) for dims in some_batches(4 * batches, *drawn)]
-        again = [self.call("normal", self.near(300))] * 7 + [self.call("normal", self.dims)] * 3
+        calls += [self.call("normal", dims) for dims in some_batches(4 * (batches or self.problem.inverse), *drawn)]
+        again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)] * 2
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
-            dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2]
+            dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
             dims += some_batches((8 if cuda else 4) * batches, *drawn)
             made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(4)]
@@ -773,6 +781,8 @@ class Stopwatch:
         number = run.random.randint(-(-most * 3 // 4), most)
         names = [run.random.choice([*ORDINARY, *run.hard] if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
         calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
+        for call in calls if decoy else ():
+            call.kind, call.way = run.random.choice(GRADIENT_KINDS), run.random.randrange(4)
         answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
         inside = contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):
@@ -1012,8 +1022,8 @@ def main(argv=None):
         return 141
     except KeyboardInterrupt:
         status, why = 130, "interrupted"
-    except (CannotRun, OSError, torch.OutOfMemoryError, torch.linalg.LinAlgError) as reason:  # OSError: no file more, no such driver
-        status, why = 2, f"{reason}" + "; a smaller --size may fit" * isinstance(reason, torch.OutOfMemoryError)
+    except (CannotRun, OSError, RuntimeError, MemoryError) as reason:  # no file more, no such driver, no memory, no factorization
+        status, why = 2, f"{reason}" + "; a smaller --size may fit" * ("memory" in str(reason))
     print(f"check.py: {why}", file=sys.stderr)
     return status
 

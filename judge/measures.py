@@ -98,7 +98,7 @@ def some_sizes(random, most):
 def sizes_of_remainder_one(random, most):
     """For each power of two an odd multiple of it, plus one: the last tile, block or cluster of any kernel has a single row there."""
     powers = [1 << p for p in range(3, most.bit_length())]
-    return [random.choice(range(max(most // p // 4, 1) | 1, most // p + 1, 2) or [1]) * p + 1 for p in powers]
+    return [random.choice(range(max(most // p // 4, 1) | 1, most // p + 1, 2) or [1]) * p + random.choice((0, 1)) for p in powers]
 
 
 def dims_of(sizes, random, problem, most):

@@ -1,4 +1,4 @@
-# WRONG, "moved to other memory": share_memory_() of an input
+# WRONG, "share_memory_() moves it": share_memory_() of an input
 import torch
 from torch import nn
 
