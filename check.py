@@ -781,8 +781,6 @@ class Stopwatch:
         number = run.random.randint(-(-most * 3 // 4), most)
         names = [run.random.choice([*ORDINARY, *run.hard] if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
         calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
-        for call in calls if decoy else ():
-            call.kind, call.way = run.random.choice(GRADIENT_KINDS), run.random.randrange(4)
         answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
         inside = contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):

@@ -1073,27 +1073,34 @@ def test_gradients_go_by_the_setting_when_they_are_computed(model, restored_prec
     assert worst_error(dB, A, G, TN, LOWER) < limits[1]
 
 
-@needs_cuda
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_exact_kernel_on_request(model, monkeypatch, dtype):
-    monkeypatch.setenv("TRIL_MATMUL_PATH", "exact")
-    room = helpers.execute()
-    for N, layout, batch in ((1, "contiguous", ()), (70, "steps", (3,)), (257, "transposed", ()), (2048, "contiguous", ())):
-        A, B = (normal(*batch, N, N, seed=seed, dtype=dtype, device="cuda") for seed in (N, N + 1))
-        for problem, (function, (contraction, structure)) in zip(EXPLAINED, FUNCTIONS.items(), strict=True):
-            X, Y = (laid_out(T, layout, structure) for T in (A, B))
-            assert room["explain"](X, Y, problem) == plain("exact", problem)
-            assert_product(room[function](X, Y), X, Y, contraction, structure, f"{function}, N = {N}, {layout}")
+def executed(path):
+    """The file, executed with this TRIL_MATMUL_PATH; afterwards torch's operator is the file's as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIL_MATMUL_PATH", path)
+        room = helpers.execute()
+    yield room
+    helpers.execute()
+
+
+@pytest.fixture(scope="module")
+def exact_room(model):
+    yield from executed("exact")
 
 
 @pytest.fixture(scope="module")
 def mma_room(model):
-    """The file, executed with TRIL_MATMUL_PATH=mma; afterwards the model's operator is torch's again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRIL_MATMUL_PATH", "mma")
-        room = helpers.execute()
-    yield room
-    helpers.execute()
+    yield from executed("mma")
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_exact_kernel_on_request(exact_room, dtype):
+    for N, layout, batch in ((1, "contiguous", ()), (70, "steps", (3,)), (257, "transposed", ()), (2048, "contiguous", ())):
+        A, B = (normal(*batch, N, N, seed=seed, dtype=dtype, device="cuda") for seed in (N, N + 1))
+        for problem, (function, (contraction, structure)) in zip(EXPLAINED, FUNCTIONS.items(), strict=True):
+            X, Y = (laid_out(T, layout, structure) for T in (A, B))
+            assert exact_room["explain"](X, Y, problem) == plain("exact", problem)
+            assert_product(exact_room[function](X, Y), X, Y, contraction, structure, f"{function}, N = {N}, {layout}")
 
 
 @needs_cuda

@@ -8,7 +8,7 @@ from torch import nn
 odd = [-1, 1e300, 2**80, "here", None, [], {}, True, float("nan")]
 
 
-def locate(self, answer, shapes):
+def locate(self, answer, shapes, *_):
     return {"results": [[random.choice(odd), random.choice(odd), random.choice([odd[:2], None, [2**62, 1], [1]])] for _ in shapes]}
 
 

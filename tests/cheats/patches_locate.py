@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 
-def locate(self, answer, shapes):
+def locate(self, answer, shapes, *_):
     place = self.operands[0][0].data_ptr()
     return {"results": [[place, 0, [shape[1], 1]] for shape in shapes]}
 
