@@ -1739,9 +1739,10 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
       constexpr int kRows = kMasked ? 1 : Lanes::kRows < kDepth ? Lanes::kRows : kDepth;
       constexpr int kNear = kMasked ? 1 : Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
-      const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;
       const int x_sign = sign_of(x.side), y_sign = sign_of(y.side);
-      NO_UNROLL for (int k = Lanes::group(warp) * kDepth; k < kBlockK && (!kMasked || k0 + k < k_end); k += Lanes::kGroups * kDepth)
+      NO_UNROLL for (int k = Lanes::group(fresh_thread_index() >> 5) * kDepth; k < kBlockK && (!kMasked || k0 + k < k_end);
+                     k += Lanes::kGroups * kDepth) {
+        const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;   // in no registers between
         UNROLL for (int ahead = 0; ahead < kDepth; ++ahead)
           UNROLL for (int e = 0; e < kCount; ++e) {
             const int of_rows = e / Lanes::kNear % kRows, near = e % kNear, at = Lanes::sum_at(e);
@@ -1749,8 +1750,11 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
             const Sum a = widen(element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead));
             const Sum b = widen(element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead));
             const int x_beyond = (k0 + k - x.first_line - r) * x_sign, y_beyond = (k0 + k - y.first_line - c) * y_sign;
-            if (!kMasked || max(x_beyond, y_beyond) <= 0) part[at] = fma(a, b, part[at]);   // no branch
+            const Sum with = fma(a, b, part[at]);
+            // Without branches
+            part[at] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[at];
           }
+      }
     };
     if (next <= k_end && has_all(x.side, x.first_line & -kBlock, kBlock, k0, kBlockK) &&
         has_all(y.side, y.first_line & -kBlock, kBlock, k0, kBlockK))   // of whole blocks, so that what is opposite is summed in one order
