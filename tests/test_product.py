@@ -1052,7 +1052,7 @@ print("same bits")
 def test_one_product_of_a_batch_that_needs_the_fallback(way):
     """A split once waited for ever for one that had been left out, since packing had reported between the two. In a process of its own,
     which can be ended."""
-    done = subprocess.run([sys.executable, "-c", REPORTED_LATE, way], capture_output=True, text=True, cwd=helpers.ROOT, timeout=100)
+    done = subprocess.run([sys.executable, "-c", REPORTED_LATE, way], capture_output=True, text=True, cwd=helpers.ROOT, timeout=300)
     assert done.stdout.endswith("same bits\n"), done.stderr
 
 
