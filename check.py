@@ -662,7 +662,7 @@ class Run:
         calls += [self.call("normal", dims) for dims in some_batches(4 * (batches or self.problem.inverse), *drawn)]
         again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)] * 2
         if self.gradients:
-            dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_of_remainder_one, *drawn)]
+            dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_about_multiples, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
             dims += some_batches((8 if cuda else 4) * batches, *drawn)
             made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]

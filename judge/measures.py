@@ -95,8 +95,9 @@ def some_sizes(random, most):
     return found
 
 
-def sizes_of_remainder_one(random, most):
-    """For each power of two an odd multiple of it, plus one: the last tile, block or cluster of any kernel has a single row there."""
+def sizes_about_multiples(random, most):
+    """For each power of two an odd multiple of it, or one more: the last tile, block or cluster of any kernel is full there, or has a
+    single row."""
     powers = [1 << p for p in range(3, most.bit_length())]
     return [random.choice(range(max(most // p // 4, 1) | 1, most // p + 1, 2) or [1]) * p + random.choice((0, 1)) for p in powers]
 
@@ -112,7 +113,7 @@ def dims_of(sizes, random, problem, most):
 def some_batches(number, random, problem, most):
     """Dimensions of batches of up to a thousand products, which have as many elements as one of the largest."""
     for _ in range(number):
-        found = [d for sizes in (some_sizes, sizes_of_remainder_one) for d in dims_of(sizes, random, problem, most) if 16 * max(d) >= most]
+        found = [d for sizes in (some_sizes, sizes_about_multiples) for d in dims_of(sizes, random, problem, most) if 16 * max(d) >= most]
         dims = tuple(max(1, d >> random.randint(1, 4)) | 1 for d in random.choice(found))
         yield (random.randint(2, max(2, min(1000, (most // max(dims)) ** 2))), *dims)
 
