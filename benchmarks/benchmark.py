@@ -237,7 +237,9 @@ class Record:
 
     def write(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.content, indent=1) + "\n")
+        unfinished = self.path.with_suffix(".part")
+        unfinished.write_text(json.dumps(self.content, indent=1) + "\n")
+        unfinished.replace(self.path)  # so that nobody ever reads half a record
 
 
 def earlier_rows(path, described):
