@@ -4769,7 +4769,8 @@ def _product(X, Y, contraction, structure):
 
 def _inverse(L, unitriangular):
     """The inverses of lower triangular matrices. On a GPU blocks of 64 on the diagonal by a kernel; then of two neighbours X11 and X22 and
-    what stands between them X21 = -X22 L21 X11, by our products, until one is left."""
+    what stands between them X21 = -X22 L21 X11, by our products, until one is left. Where its terms cancel, what X22 is off by does not, and
+    so X21 is off by the square of the condition: what is left of L21 X11 + L22 X21 is solved for once more."""
     if L.dtype in (torch.float16, torch.bfloat16):
         return _inverse(L.float(), unitriangular).to(L.dtype)
     if not _has_kernels(L):
@@ -4785,12 +4786,16 @@ def _inverse(L, unitriangular):
                 if not x[:, begin:end].isfinite().all():
                     x[begin:, begin:end] = solve(y[begin:, begin:], one[begin:, begin:end]).tril()
         return X
-    X, N, edge = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64
+    X, N, edge, by_left = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64, (_NN, _masked(_TRIL, _FULL, _FULL))
+    L = _with_ones(L) if unitriangular and edge < N else L
     while edge < N:
         for begin in range(0, N - edge, 2 * edge):
             first, second = slice(begin, begin + edge), slice(begin + edge, begin + 2 * edge)
-            right = _product(L[..., second, first], X[..., first, first], _NN, _masked(_FULL, _TRIL, _FULL))
-            X[..., second, first] = _product(X[..., second, second], right, _NN, _masked(_TRIL, _FULL, _FULL)).neg_()
+            left = _product(L[..., second, first], X[..., first, first], _NN, _masked(_FULL, _TRIL, _FULL))
+            X21 = _product(X[..., second, second], left, *by_left).neg_()
+            left += _product(L[..., second, second], X21, *by_left)
+            off = _product(X[..., second, second], left, *by_left)
+            X[..., second, first] = X21 - off.nan_to_num_(0.0, 0.0, 0.0)  # what is Inf stays so
         edge *= 2
     return X
 

@@ -654,6 +654,20 @@ def test_the_inverse(model, dtype, unit, device):
 
 
 @every_device
+@pytest.mark.parametrize("unit", [False, True], ids=["", "unitriangular"])
+@pytest.mark.parametrize("N", [128, 200])
+def test_the_inverse_of_an_ill_conditioned_factor(model, N, unit, device):
+    """As near as substitution comes: a Cholesky factor of a smooth kernel, whose inverse is off by more where blocks of it are multiplied."""
+    x = torch.linspace(0, 5, N, dtype=torch.float64, device=device)
+    L = torch.linalg.cholesky(torch.exp(-((x[:, None] - x) ** 2)) + 1e-8 * torch.eye(N, dtype=torch.float64, device=device))
+    L = (L / L.diagonal() if unit else L).float()
+    wide, one = L.double(), torch.eye(N, dtype=torch.float64, device=device)
+    wide = wide.tril(-1) + one if unit else wide
+    exact = torch.linalg.solve_triangular(wide, one, upper=False)
+    assert_within(model.triangular_inverse(L, unitriangular=unit), exact, 1e-6 * (exact.abs() @ wide.abs() @ exact.abs()))
+
+
+@every_device
 @pytest.mark.parametrize("N", [3, 70])
 def test_an_inverse_that_is_not_finite(model, N, device):
     """Column j needs only what L has from j on; above the diagonal stand zeros."""
