@@ -4877,8 +4877,14 @@ class _Product:
         return sum(rest, first)
 
 
+def _wide(T):
+    """In float32, if it is of 16 bits."""
+    return T.float() if T.dtype in (torch.float16, torch.bfloat16) else T
+
+
 class _Inverse:
-    """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements."""
+    """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements; of 16-bit types in float32, too, as in these
+    X^T G could be too large where dL is not."""
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -4888,16 +4894,16 @@ class _Inverse:
 
     @staticmethod
     def backward(ctx, G):
-        (X,) = ctx.saved_tensors
+        dtype, (X, G) = G.dtype, map(_wide, (*ctx.saved_tensors, G))
         right = _shortest_way(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
-        G = _shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg()
+        G = _shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg().to(dtype)
         return G.tril(-1) if ctx.unitriangular else G, None
 
     @staticmethod
     def jvp(ctx, L_tangent, *_):
-        X = _primal(*ctx.saved_tensors)
-        below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
-        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
+        dtype, X = L_tangent.dtype, _wide(_primal(*ctx.saved_tensors))
+        below = _wide(L_tangent.tril(-1) if ctx.unitriangular else L_tangent)
+        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER).to(dtype)
 
 
 def _primal(T):

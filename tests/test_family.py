@@ -690,6 +690,14 @@ def test_an_inverse_of_large_elements(model, device):
 
 
 @every_device
+def test_a_gradient_of_the_inverse_whose_first_product_overflows(model, device):
+    L = torch.tensor([[100.0, 0.0], [0.0, 1 / 300]], dtype=torch.float16, device=device).requires_grad_()
+    G = torch.tensor([[0.0, 0.0], [300.0, 0.0]], dtype=torch.float16, device=device)  # X^T G has 9e4
+    (dL,) = torch.autograd.grad(model.triangular_inverse(L), L, G)
+    assert_within(dL, torch.tensor([[0.0, 0.0], [-900.0, 0.0]], dtype=torch.float64, device=device), torch.full_like(G, 2.0))
+
+
+@every_device
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast_leaves_the_inverse_alone(model, dtype, device):
     """As torch's own inverse and solve_triangular."""
