@@ -4742,7 +4742,10 @@ def _product_by_torch(X, Y, contraction, structure):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
     if X.dtype in (torch.float16, torch.bfloat16):
-        return _product_by_torch(_once(torch.Tensor.float, X), _once(torch.Tensor.float, Y), contraction, structure).to(X.dtype)
+        # Where float32 products may round their operands to 8 bits, those of float16, which have 11, are of float64
+        rounded = X.dtype == torch.float16 and not X.is_cuda and torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        wide = torch.Tensor.double if rounded else torch.Tensor.float
+        return _product_by_torch(_once(wide, X), _once(wide, Y), contraction, structure).to(X.dtype)
     x, y, _ = _masks(structure)
     X, Y = _once(_CUTS[x], X), _once(_CUTS[y], Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
@@ -4769,8 +4772,8 @@ def _product(X, Y, contraction, structure):
 
 def _inverse(L, unitriangular):
     """The inverses of lower triangular matrices. On a GPU blocks of 64 on the diagonal by a kernel; then of two neighbours X11 and X22 and
-    what stands between them X21 = -X22 L21 X11, by our products, until one is left. Where its terms cancel, what X22 is off by does not, and
-    so X21 is off by the square of the condition: what is left of L21 X11 + L22 X21 is solved for once more."""
+    what stands between them X21 = -X22 L21 X11, by our products, until one is left. Where its terms cancel, what X22 is off by does not,
+    and X21 is off by the square of the condition: what is left of L21 X11 + L22 X21 is solved for once more."""
     if L.dtype in (torch.float16, torch.bfloat16):
         return _inverse(L.float(), unitriangular).to(L.dtype)
     if not _has_kernels(L):

@@ -657,7 +657,7 @@ def test_the_inverse(model, dtype, unit, device):
 @pytest.mark.parametrize("unit", [False, True], ids=["", "unitriangular"])
 @pytest.mark.parametrize("N", [128, 200])
 def test_the_inverse_of_an_ill_conditioned_factor(model, N, unit, device):
-    """As near as substitution comes: a Cholesky factor of a smooth kernel, whose inverse is off by more where blocks of it are multiplied."""
+    """As near as substitution comes: of a smooth kernel's Cholesky factor, whose blocks' inverses, multiplied, are not."""
     x = torch.linspace(0, 5, N, dtype=torch.float64, device=device)
     L = torch.linalg.cholesky(torch.exp(-((x[:, None] - x) ** 2)) + 1e-8 * torch.eye(N, dtype=torch.float64, device=device))
     L = (L / L.diagonal() if unit else L).float()

@@ -898,6 +898,13 @@ def restored_precision():
     torch.backends.cuda.matmul.fp32_precision = before[0]
 
 
+@pytest.mark.parametrize("N", [3, 300])
+def test_float16_on_a_cpu_keeps_its_bits_where_float32_may_lose_some(model, restored_precision, N):
+    torch.set_float32_matmul_precision("medium")  # to bfloat16, on a CPU that has such products
+    A, B = 257 * torch.eye(N, dtype=torch.float16), torch.eye(N, dtype=torch.float16)
+    assert torch.equal(model.tril_matmul(A, B), A)
+
+
 def worst_error(C, X, Y, contraction, structure):
     exact, magnitude = truth(X, Y, contraction, structure)
     return ((C.double() - exact).abs() / magnitude.clamp(min=1e-300)).max().item()
