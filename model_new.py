@@ -16,11 +16,11 @@ The contract:
   * A and B are float32, float64, float16 or bfloat16, with any strides; leading dimensions broadcast as in torch.matmul. What stands
     above the diagonals of A and B is never read. The result is differentiable any number of times.
   * float32: each element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, for every finite
-    input whose products neither overflow nor underflow, unless it is made against it: where one term stands beside many that tensor
-    cores cut off in part, 2.4e-6 was seen, and more than 5.3e-6 is impossible up to k = 8192. float16 and bfloat16 are accumulated in
+    input whose |A| |B| does not overflow, nor a product underflow, unless it is made against it: where one term stands beside many that
+    tensor cores cut off in part, 2.4e-6 was seen, and more than 5.3e-6 is impossible up to k = 8192. float16 and bfloat16 are summed in
     float32, by tensor cores. Where torch's settings allow TF32 for matrix products, the operands of large float32 products may be
     rounded to 11 bits; where they allow bfloat16 on a CPU (set_float32_matmul_precision("medium")), to 8 bits, if it has such products.
-  * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else.
+  * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else, but where |A| |B| overflows: parts of a sum may be Inf.
   * The same input, with the same strides and alignment, gives bitwise the same result on every run on the same GPU. No input is
     modified. The work runs on the current stream and never synchronises the host.
   * On a GPU of compute capability 8.0 or more it is always our kernel that computes. A build or a launch that fails raises an error.
@@ -5147,7 +5147,7 @@ def gram(X, *, transpose=False, structure="dense"):
 
     X is (..., M, K), any sizes; or (..., N, N), lower or upper triangular, if `structure` is 'lower' or 'upper', of which the other
     triangle is not read. The result is (..., M, M), or (..., K, K), if `transpose`. Of its gradient G both triangles count:
-    dX = (G + G^T) @ X, or X @ (G + G^T), of which G + G^T is rounded to the dtype. All else as in tril_matmul.
+    dX = (G + G^T) @ X, or X @ (G + G^T), of which G + G^T is rounded to the dtype, and Inf beyond it. All else as in tril_matmul.
     """
     _check_flags("gram", transpose=transpose)
     if not isinstance(structure, str) or structure not in _STRUCTURES:
