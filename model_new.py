@@ -5168,7 +5168,8 @@ def triangular_inverse(L, *, unitriangular=False):
     """The inverse of a lower triangular matrix, which is lower triangular; what solve_triangular(L, I, upper=False) computes.
 
     L is (..., N, N). What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. The result
-    has Inf or NaN where a diagonal element is zero. 16-bit types are computed in float32, and autocast changes nothing, as torch has it.
+    has Inf or NaN where a diagonal element is zero; where an element overflows, the rest of its row may be Inf or NaN, too (on a GPU, from
+    N = 65 on). 16-bit types are computed in float32, their gradients, too, and autocast changes nothing, as torch has it.
     All else as in tril_matmul.
     """
     _check_flags("triangular_inverse", unitriangular=unitriangular)
