@@ -4881,8 +4881,8 @@ class _Product:
 
 
 def _wide(T):
-    """In float32, if it is of 16 bits."""
-    return T.float() if T.dtype in (torch.float16, torch.bfloat16) else T
+    """In float32, if it is of 16 bits; on a CPU, whose float32 products may round to 8 bits, in float64."""
+    return (T.float() if T.is_cuda else T.double()) if T.dtype in (torch.float16, torch.bfloat16) else T
 
 
 class _Inverse:
