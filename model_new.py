@@ -587,13 +587,13 @@ struct SplitTiles : Tiles {
 
   // Cuts those dense tiles that are left when all clusters have had equally many, so that they end soonest, if a split costs one k-block.
   __host__ void cut_left(int clusters) {
-    const int64_t all = batches * TileOrder::count(), left = all % clusters;
+    const int64_t left = (batches * TileOrder::count() % clusters + batches - 1) / batches;   // of each product
     int best = longest;
     for (int splits = 2; left && ceil_div(k_blocks, splits) >= 4; ++splits) {
-      const int length = ceil_div(k_blocks, splits), time = ceil_div(int(left) * splits, clusters) * length + splits;
+      const int length = ceil_div(k_blocks, splits), time = ceil_div(int(left) * batches * splits, clusters) * length + splits;
       if (time < best) best = time, longest = length;
     }
-    if (longest < k_blocks) cut = int(all < clusters ? TileOrder::count() : left / batches);
+    if (longest < k_blocks) cut = int(left);
   }
 
   __device__ ClusterTile at(uint32_t number) const {

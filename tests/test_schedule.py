@@ -477,6 +477,13 @@ def test_the_hopper_kernel_sums_each_tile_of_a_rectangle_once(program, contracti
         program("hopper", CONTRACTIONS[contraction], *sizes, DENSE, clusters, 1)
 
 
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
+def test_of_two_products_with_three_tiles_left_both_have_two_cut(program, contraction):
+    """Else the one that is left over would be a round by itself: two of 30 tiles each, for 57 clusters, and of 35 for 67."""
+    program("hopper", CONTRACTIONS[contraction], 1536, 1280, 4096, DENSE, 57, 1)
+    program("hopper", CONTRACTIONS[contraction], 1792, 1280, 12736, DENSE, 67, 1)
+
+
 @pytest.mark.parametrize("sms", [132, 114, 78])
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
 def test_the_half_precision_kernel_sums_each_tile_once_longest_first(program, contraction, sms):
