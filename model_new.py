@@ -167,8 +167,8 @@ __attribute__((visibility("hidden"))) void check(cudaError_t error);
 void launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, Control* controls,
                     cudaStream_t stream);
 
-// The inverses of the blocks of 64 x 64 on the diagonal of p.x, lower triangular float32 or float64, in p.c, zeros beside them.
-void launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream);
+// The rows from 64 `row` on, 64 at most, of the inverse p.c of p.x, lower triangular float32 or float64; see invert_rows.
+void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those left in their workspace, `kept`. One with
 // c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes. `first`: none has been computed from
@@ -1834,26 +1834,29 @@ void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
   std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(type));
 }
 
-// ---- Exact path: inverses of the blocks on a diagonal.
+// ---- Exact path: inverses.
 
-// C, contiguous, gets the inverses of X's blocks of 64 x 64 on the diagonal, and zeros beside them: a thread solves for a column, by
-// forward substitution, four rows at a time. unit: the diagonal is not read, but 1.
+// Rows of C = X^-1, from 64 `row` on; C is contiguous. `before`: the product of what X has left of its block on the diagonal there, and the
+// rows of C above; contiguous, too. A thread solves for a column, by forward substitution, four rows at a time; what lies right of the
+// block becomes zero. unit: the diagonal is not read, but 1.
 template <typename T>
-__global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ Product p, int unit) {
+__global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
   __shared__ alignas(32) T x[kBlock][kBlock];
-  const int blocks = ceil_div(p.n, kBlock), batch = blockIdx.x / blocks, first = blockIdx.x % blocks * kBlock, j = threadIdx.x;
+  const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x, col = blockIdx.x % (row + 1) * kBlock + j;
   const int size = min(kBlock, p.n - first);
+  const bool diagonal = col >= first;   // else the block has no zeros
   const T* const from = x_of<T>(p, batch) + first * (p.x_row + p.x_col);
 #pragma unroll 8
   for (int i = 0; i < kBlock; ++i) {
     const bool read = i < size && (j < i || (j == i && !unit));
     x[i][j] = read ? from[i * p.x_row + j * p.x_col] : T(i == j);
   }
+  before += int64_t(batch) * size * first + col;
   __syncthreads();
   T rest = 0;   // NaN, if the column is not finite
   NO_UNROLL for (int i = 0; i < kBlock; i += 4) {
-    T sum[4];
-    for (int r = 0; r < 4; ++r) sum[r] = i + r == j ? 1 : 0;
+    T sum[4] = {}, right[4];
+    UNROLL for (int r = 0; r < 4; ++r) right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
     NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows
       T column[4];
       UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
@@ -1863,27 +1866,31 @@ __global__ void __launch_bounds__(kBlock) invert_blocks(const __grid_constant__ 
       }
     }
     UNROLL for (int r = 0; r < 4; ++r) {
+      sum[r] += right[r];
       UNROLL for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
       sum[r] /= x[i + r][i + r], rest = fma(sum[r], T(0), rest);
     }
     __syncthreads();   // the rows have been read
-    for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < j ? T(0) : sum[r];
+    for (int r = 0; r < 4; ++r) x[i + r][j] = diagonal && i + r < j ? T(0) : sum[r];
     __syncthreads();
   }
   // Inf times the zeros above the diagonal is a NaN: here of the terms alone that the column has
-  NO_UNROLL for (int i = rest == 0 ? size : j; i < size; ++i) {
+  NO_UNROLL for (int i = !diagonal || rest == 0 ? size : j; i < size; ++i) {
     T sum = i == j;
     NO_UNROLL for (int k = j; k < i; ++k) sum = fma(-from[i * p.x_row + k * p.x_col], x[k][j], sum);
     x[i][j] = unit ? sum : sum / from[i * (p.x_row + p.x_col)];
   }
   T* const to = c_of<T>(p, batch) + first * p.c_row;
   for (int i = 0; i < size; ++i)
-    for (int col = j; col < p.n; col += kBlock) to[i * p.c_row + col] = col / kBlock * kBlock == first ? x[i][j] : T(0);
+    for (int at = col; at < (diagonal ? p.n : first); at += diagonal ? kBlock : first) to[i * p.c_row + at] = at == col ? x[i][j] : T(0);
 }
 
-void launch_inverse(const Product& p, ElementType type, bool unit, cudaStream_t stream) {
-  const Launch launch(ceil_div(p.n, kBlock) * p.batches, kBlock, 0, 1, false, stream);
-  type == kFloat64 ? launch_kernel<invert_blocks<double>>(launch, p, unit) : launch_kernel<invert_blocks<float>>(launch, p, unit);
+void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream) {
+  const Launch launch((row + 1) * p.batches, kBlock, 0, 1, false, stream);
+  if (type == kFloat64)
+    launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit);
+  else
+    launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
 }
 """
 
@@ -4378,15 +4385,22 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
 }
 
-// The inverses of the blocks of 64 x 64 on the diagonal of lower triangular matrices (..., N, N), float32 or float64; zeros beside them.
-Tensor inverse_of_blocks(Tensor x, bool unit) {
+// The inverses of lower triangular matrices (..., N, N), float32 or float64. Substitution by blocks of rows: X21 = -L22^-1 (L21 X11), where
+// an inverse of L22 to multiply by would be off by its condition, however much of that cancels in the product.
+Tensor inverse(Tensor x, bool unit, int path) {
   constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
-  TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: blocks of this tensor cannot be inverted");
+  TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: this tensor cannot be inverted");
   const OnDevice guard(x);
   const Tensor c = at::empty(x.sizes(), x.options());
   if (c.numel() == 0) return c;
-  Tensor y = x;
-  launch_inverse(describe(x, y, c, kNN, kLowerAll), element_type(x), unit, c10::cuda::getCurrentCUDAStream());
+  Tensor y = x, before;
+  const Product p = describe(x, y, c, kNN, kLowerAll);
+  for (int64_t first = 0, n = x.size(-1); first < n; first += 64) {
+    const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
+    if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false, false));
+    const void* const product = first ? before.const_data_ptr() : nullptr;
+    launch_inverse(p, element_type(x), int(first / 64), product, unit, c10::cuda::getCurrentCUDAStream());
+  }
   return c;
 }
 
@@ -4396,7 +4410,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // A launch waits where the queue is full. Other Python threads run meanwhile.
   m.def("product", &product, pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("gradients", &gradients, pybind11::call_guard<pybind11::gil_scoped_release>());
-  m.def("inverse_of_blocks", &inverse_of_blocks, pybind11::call_guard<pybind11::gil_scoped_release>());
+  m.def("inverse", &inverse, pybind11::call_guard<pybind11::gil_scoped_release>());
   m.def("is_plain", &is_plain);
 }
 """
@@ -4771,35 +4785,22 @@ def _product(X, Y, contraction, structure):
 
 
 def _inverse(L, unitriangular):
-    """The inverses of lower triangular matrices. On a GPU blocks of 64 on the diagonal by a kernel; then of two neighbours X11 and X22 and
-    what stands between them X21 = -X22 L21 X11, by our products, until one is left. Where its terms cancel, what X22 is off by does not,
-    and X21 is off by the square of the condition: what is left of L21 X11 + L22 X21 is solved for once more."""
+    """The inverses of lower triangular matrices."""
     if L.dtype in (torch.float16, torch.bfloat16):
         return _inverse(L.float(), unitriangular).to(L.dtype)
-    if not _has_kernels(L):
-        one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-        solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unitriangular)
-        L = L.tril()
-        X = solve(L.mT, one.expand(L.shape), upper=True, left=False).mT.tril()  # by rows, as L lies
-        for at in X.sum((-2, -1)).isfinite().logical_not().nonzero().tolist():  # a sum is read faster, but may overflow
-            # Columns stay apart from rows above them: zero over zero is NaN there, and zero times Inf
-            x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
-            begins = [z + 1 for z in (y.diagonal() == 0).nonzero().flatten().tolist() if z + 1 < N] if y.isfinite().all() else range(1, N)
-            for begin, end in itertools.pairwise([0, *begins, N]):
-                if not x[:, begin:end].isfinite().all():
-                    x[begin:, begin:end] = solve(y[begin:, begin:], one[begin:, begin:end]).tril()
-        return X
-    X, N, edge, by_left = _built().inverse_of_blocks(L, unitriangular), L.shape[-1], 64, (_NN, _masked(_TRIL, _FULL, _FULL))
-    L = _with_ones(L) if unitriangular and edge < N else L
-    while edge < N:
-        for begin in range(0, N - edge, 2 * edge):
-            first, second = slice(begin, begin + edge), slice(begin + edge, begin + 2 * edge)
-            left = _product(L[..., second, first], X[..., first, first], _NN, _masked(_FULL, _TRIL, _FULL))
-            X21 = _product(X[..., second, second], left, *by_left).neg_()
-            left += _product(L[..., second, second], X21, *by_left)
-            off = _product(X[..., second, second], left, *by_left)
-            X[..., second, first] = X21 - off.nan_to_num_(0.0, 0.0, 0.0)  # what is Inf stays so
-        edge *= 2
+    if _has_kernels(L):
+        return _built().inverse(L, unitriangular, _PATH)
+    one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    solve = functools.partial(torch.linalg.solve_triangular, upper=False, unitriangular=unitriangular)
+    L = L.tril()
+    X = solve(L.mT, one.expand(L.shape), upper=True, left=False).mT.tril()  # by rows, as L lies
+    for at in X.sum((-2, -1)).isfinite().logical_not().nonzero().tolist():  # a sum is read faster, but may overflow
+        # Columns stay apart from rows above them: zero over zero is NaN there, and zero times Inf
+        x, y, N = X[tuple(at)], L[tuple(at)], L.shape[-1]
+        begins = [z + 1 for z in (y.diagonal() == 0).nonzero().flatten().tolist() if z + 1 < N] if y.isfinite().all() else range(1, N)
+        for begin, end in itertools.pairwise([0, *begins, N]):
+            if not x[:, begin:end].isfinite().all():
+                x[begin:, begin:end] = solve(y[begin:, begin:], one[begin:, begin:end]).tril()
     return X
 
 
@@ -5168,9 +5169,8 @@ def triangular_inverse(L, *, unitriangular=False):
     """The inverse of a lower triangular matrix, which is lower triangular; what solve_triangular(L, I, upper=False) computes.
 
     L is (..., N, N). What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. The result
-    has Inf or NaN where a diagonal element is zero; where an element overflows, the rest of its row may be Inf or NaN, too (on a GPU, from
-    N = 65 on). 16-bit types are computed in float32, their gradients, too, and autocast changes nothing, as torch has it.
-    All else as in tril_matmul.
+    has Inf or NaN where a diagonal element is zero. An element of float32 is off by some 1e-6 of |X| |L| |X|, as where one substitutes.
+    16-bit types are computed in float32, their gradients, too, and autocast changes nothing, as torch has it. All else as in tril_matmul.
     """
     _check_flags("triangular_inverse", unitriangular=unitriangular)
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"), autocast=False)

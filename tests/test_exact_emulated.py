@@ -86,3 +86,95 @@ def test_every_mask(run, contraction, structure):
         sizes = sizes_for(structure, 2 * BLOCK + 1 + dtype, BLOCK - 1 + late)
         run(dtype, contraction, structure, sizes, batches=1 + late, late=late, x_by_rows=late, y_by_rows=dtype // 2, pad=late, c_pad=late)
         run(dtype, contraction, structure, sizes_for(structure, BLOCK + 1, 1), kind=4)
+
+
+# ---- Inverses. -------------------------------------------------------------------------------------------------------
+
+INVERSE_MAIN = r"""
+// What substitution in long double finds, of the terms that there are: above the diagonal and, if unit, on it L has NaN.
+template <typename T>
+int run_inverse(int n, int batches, bool by_rows, bool unit, int kind) {
+  const int size = n * n;
+  const auto at = [&](int i, int j) { return by_rows ? i * n + j : j * n + i; };
+  std::vector<T> l(batches * size, T(NAN)), c(batches * size, T(NAN));
+  for (int batch = 0; batch < batches; ++batch) {
+    T* const L = l.data() + batch * size;
+    std::vector<long double> factor(size);   // of a smooth kernel's matrix, near singular
+    for (int i = 0; i < n; ++i)
+      for (int j = 0; j <= i; ++j) {
+        long double sum = std::exp(-25.0L * (i - j) * (i - j) / (n * n)) + 1e-8L * (i == j);
+        for (int k = 0; k < j; ++k) sum -= factor[i * n + k] * factor[j * n + k];
+        factor[i * n + j] = i == j ? std::sqrt(sum) : sum / factor[j * n + j];
+        if (i > j || !unit) L[at(i, j)] = T(factor[i * n + j] / (unit ? factor[j * n + j] : 1));
+      }
+    if (kind == 1) L[at(n - 1, 0)] = T(INFINITY);
+    if (kind == 2) L[at(n / 2, n / 2)] = 0;
+  }
+  Product p = {};
+  p.x = l.data(), p.c = c.data(), p.m = p.n = p.k = n, p.c_row = n, p.c_col = 1, p.x_row = at(1, 0), p.x_col = at(0, 1);
+  p.batches = p.batch_size[0] = batches, p.batch_dims = 1, p.x_batch[0] = p.c_batch[0] = size;
+  for (int first = 0; first < n; first += kBlock) {
+    const int rows = std::min(kBlock, n - first);
+    std::vector<T> before(batches * rows * first);
+    for (int u = 0; u < int(before.size()); ++u) {
+      const int batch = u / first / rows, i = first + u / first % rows, j = u % first;
+      long double sum = 0;
+      for (int k = j; k < first; ++k) sum += (long double)(l[batch * size + at(i, k)]) * c[batch * size + k * n + j];
+      before[u] = T(sum);
+    }
+    body = [&] { invert_rows<T>(p, first / kBlock, before.data(), unit); };
+    for (blockIdx.x = 0; blockIdx.x < (first / kBlock + 1) * batches; ++blockIdx.x) run_cluster<T[kBlock][kBlock]>(blockIdx.x, 1, kBlock);
+  }
+  for (int batch = 0; batch < batches; ++batch) {
+    const T* const L = l.data() + batch * size;
+    const auto of_l = [&](int i, int k) { return unit && i == k ? 1.0L : (long double)(L[at(i, k)]); };
+    std::vector<long double> exact(size), off(size);
+    for (int j = 0; j < n; ++j)
+      for (int i = j; i < n; ++i) {
+        long double sum = i == j;
+        for (int k = j; k < i; ++k) sum -= of_l(i, k) * exact[k * n + j], off[i * n + j] += std::abs(of_l(i, k) * exact[k * n + j]);
+        exact[i * n + j] = sum / of_l(i, i), off[i * n + j] += std::abs(of_l(i, i) * exact[i * n + j]);
+      }
+    for (int i = 0; i < n; ++i)
+      for (int j = 0; j < n; ++j) {
+        long double bound = 0;   // |X| |L| |X|, by which substitution is off
+        for (int k = j; k <= i; ++k) bound += std::abs(exact[i * n + k]) * off[k * n + j];
+        const T found = c[batch * size + i * n + j];
+        const long double wanted = exact[i * n + j], most = bound * (sizeof(T) == 4 ? 1e-6L : 2e-15L);
+        const bool same = std::isfinite(wanted) ? std::abs(found - wanted) <= most || !std::isfinite(bound) : !std::isfinite(found);
+        if (same && (j <= i || found == 0)) continue;
+        std::printf("[%d, %d] is %g, not %Lg, within %Lg: ", i, j, double(found), wanted, most);
+        fail("another inverse");
+      }
+  }
+  std::puts("all holds");
+  return 0;
+}
+
+int main(int, char** arguments) {
+  int number[6];
+  for (int u = 0; u < 6; ++u) number[u] = std::atoi(arguments[u + 1]);
+  return number[5] == kFloat64 ? run_inverse<double>(number[0], number[1], number[2], number[3], number[4])
+                               : run_inverse<float>(number[0], number[1], number[2], number[3], number[4]);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def run_inverse(model, tmp_path_factory):
+    """run(N, batches, by rows, unitriangular, kind: 0 ill-conditioned, 1 with Inf, 2 singular; dtype)."""
+    kernel, shared = cut(model._CUDA_EXACT, "// Rows of C = X^-1", "void launch_inverse("), "__shared__ alignas(32) T x[kBlock][kBlock];"
+    assert kernel.count(shared) == 1
+    kernel = KERNEL + kernel.replace(shared, "auto& x = *reinterpret_cast<T(*)[kBlock][kBlock]>(current->block->memory);")
+    kernel = kernel.replace("#pragma unroll 8", "")
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
+    parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), kernel, emulation.PRODUCT, INVERSE_MAIN]
+    return host_program(tmp_path_factory.mktemp("inverse"), "inverse", parts, optimise="-Og")
+
+
+@pytest.mark.parametrize("kind", range(3), ids=["ill-conditioned", "infinite", "singular"])
+@pytest.mark.parametrize("dtype", range(2), ids=["float32", "float64"])
+def test_inverses(run_inverse, dtype, kind):
+    for N, batches, by_rows, unit in ((1, 2, 1, 0), (64, 1, 1, 1), (65, 2, 0, 0), (130, 1, 1, 0), (130, 2, 0, 1), (192, 1, 0, 0)):
+        if not (kind == 2 and unit):
+            run_inverse(N, batches, by_rows, unit, kind, dtype)
