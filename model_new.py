@@ -1854,7 +1854,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
   before += int64_t(batch) * size * first + col;
   __syncthreads();
   T rest = 0;   // NaN, if the column is not finite
-  NO_UNROLL for (int i = 0; i < kBlock; i += 4) {
+  NO_UNROLL for (int i = 0; i < size; i += 4) {
     T sum[4] = {}, right[4];
     UNROLL for (int r = 0; r < 4; ++r) right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
     NO_UNROLL for (int k = 0; k < i; k += 4) {   // above row i stand the inverse's rows

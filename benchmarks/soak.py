@@ -273,7 +273,7 @@ def expected(call, *given):
     return found
 
 
-INVERSE_ERRORS = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+INVERSE_ERRORS = {torch.float64: 2e-15, torch.float32: 1e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 
 
 def expected_inverse(call, L, G):

@@ -309,7 +309,7 @@ def mma(torch, module):
 
 def family(torch, module):
     """What has kernels beside the product's, at sizes that no block divides, and batches: gram, whose upper half is a copy of the lower
-    one, by words of each size; and inverses, of both types, by rows and by columns, of blocks, and of several that products join."""
+    one, by words of each size; and inverses, of both types, by rows and by columns, of several blocks."""
     for dtype in (torch.float16, torch.float32, torch.float64):
         for X in (torch.randn(200, 70, device="cuda"), torch.randn(3, 70, 65, device="cuda")):
             assert all(torch.isfinite(module.gram(X.to(dtype), transpose=transpose)).all() for transpose in (False, True))
