@@ -23,7 +23,7 @@ class Problem:
     names: str  # of the inputs
     keeps: tuple  # the part of each input, and of C, that exists; the rest is not read, or zero in a result; as_tensor: all
     factors: tuple  # of the inputs and G = dC: X and Y of C, then of the inputs' gradients, each of which is keep(X @ Y)
-    number: int | None = None  # in KernelBench's level 1, where zeros stand beside what exists; elsewhere NaN, but for the reference
+    number: int | None = None  # in KernelBench's level 1, where zeros stand beside what exists; elsewhere NaN or 1, but for the reference
     roundings: float = 0.0  # of 16-bit gradients, beside the last: half units in the last place, of the magnitude
     keep = property(lambda self: self.keeps[-1])
     square = property(lambda self: self.number != 16)
@@ -42,9 +42,9 @@ class Problem:
         *batch, K, M, N = dims
         return (*batch, K, M), (*batch, K, N), (*batch, M, N)
 
-    def given(self, made, dtype):
-        """The inputs, of what a distribution makes."""
-        rest, made = 0.0 if self.number else math.nan, [dominant(X, dtype) for X in made] if self.inverse else made
+    def given(self, made, dtype, rest):
+        """The inputs, of what a distribution makes. `rest` stands where nothing is read."""
+        rest, made = 0.0 if self.number else rest, [dominant(X, dtype) for X in made] if self.inverse else made
         return [X.where(keep(torch.ones_like(X, dtype=torch.bool)), rest) for X, keep in zip(made, self.keeps, strict=False)]
 
     def read(self, inputs):
