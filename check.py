@@ -186,7 +186,7 @@ class Child:
         self.mode, self.shapes, self.answers, self.timed, self.ways, self.places = mode, shapes, [], timed, iter(ways), inputs
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         for each, way in zip(self.operands, ways, strict=True):
-            for n in range(len(each) - 1 if mode == "gradients" else len(each) * (way // 2)):
+            for n in range(len(each) - 1 if mode == "gradients" else len(each) * (way > 1)):
                 each[n] = torch.nn.Parameter(each[n])  # what requires gradients is a weight, or, below, computed by something
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
@@ -231,8 +231,9 @@ class Child:
 
     def gradients(self, *operands):
         *operands, G = operands
-        found, (column, alone) = [], divmod(next(self.ways), 2)
-        G = G.mT.contiguous().mT if column else G  # column by column, as where C.mT is used
+        found, (lies, alone) = [], divmod(next(self.ways), 2)
+        # Column by column, as where C.mT is used; or of padded rows, as where C is a part of something
+        G = G.mT.contiguous().mT if lies == 1 else torch.nn.functional.pad(G, (0, 1))[..., :-1] if lies else G
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
             # One that is asked for by itself is no leaf, like what a layer before has made
             C = self.model(*((X.view_as(X) if alone else X) if any(X is Y for Y in wanted) else X.detach() for X in operands))
@@ -464,7 +465,7 @@ class Call:
         self.gradient = [self.result] * (mode == "gradients")
         self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
         self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
-        self.kind, self.way = 0, 0  # of G; how gradients are asked for: 1 each by itself, 2 with a G column by column, 3 both
+        self.kind, self.way = 0, 0  # of GRADIENTS
 
     @functools.cached_property
     def inputs(self):
@@ -473,7 +474,7 @@ class Call:
         made = zip(inputs_of(self.name, draw, run.dtype, *self.operands), self.factors, strict=True)
         made = run.problem.given([X * factor for X, factor in made], run.dtype, (math.nan, 1.0)[draw.odd])
         given = [X.to(run.dtype).contiguous() for X in made]
-        return given + [gradient_of(self.kind, draw, run.dtype, shape, run.problem.keep) for shape in self.gradient]
+        return given + [gradient_of(self.kind, self.way, draw, run.dtype, shape, run.problem.keep) for shape in self.gradient]
 
 
 class Run:
@@ -666,12 +667,11 @@ class Run:
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
             dims += some_batches((8 if cuda else 4) * batches, *drawn)
             made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
-            made += [self.call("mixed", self.near(150), "gradients") for _ in range(4)]
+            made += [self.call("mixed", self.near(150), "gradients") for _ in range(7)]
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
-        ways = [*itertools.product(GRADIENT_KINDS, range(4))]  # gradients are asked for in all of them
-        for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(ways, len(ways)))):
+        for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(GRADIENTS, len(GRADIENTS)))):
             call.kind, call.way = how
         calls += again
         self.random.shuffle(calls)

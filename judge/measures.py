@@ -229,13 +229,13 @@ HARD = {
 DISTRIBUTIONS = ORDINARY | HARD
 
 
-def gradient_of(kind, draw, dtype, shape, keep):
+def gradient_of(kind, way, draw, dtype, shape, keep):
     """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of ones, as of a sum; 3 of one value, often small, as of a mean; 4 of one a
-    row; 5 zero where C is, as of C's square; 6 of one sign. Every other one is negative."""
+    row, or a column; 5 zero where C is, as of C's square; 6 of one sign. Every other one is negative."""
     sign, span = 1 - 2 * draw.odd, 0.5 if narrow(dtype) else 8  # small for 16-bit types: no sum of a large product may overflow
-    scales = sign * draw.decades(span, *shape[:-1], 1)
+    scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 4 and way > 1 else (*shape[:-1], 1)))
     if kind in (2, 3, 4):  # expanded
-        one = torch.full_like(scales[..., :1, :], sign)
+        one = torch.full_like(scales[..., :1, :1], sign)
         if kind == 3:
             one *= 10**-span if draw.uniform(1) < 0.5 else draw.decades(span, 1)
         return (scales if kind == 4 else one).to(dtype).expand(shape)
@@ -243,7 +243,8 @@ def gradient_of(kind, draw, dtype, shape, keep):
     return (keep(G) if kind == 5 else G).to(dtype)
 
 
-GRADIENT_KINDS = range(7)
+# The kind, and the way: odd asks for each gradient by itself; 2 is for a dC column by column, 4 for one of padded rows.
+GRADIENTS = [(kind, way) for kind in range(7) for way in range(4 if kind in (2, 3, 4) else 6)]
 
 
 def suits(name, dtype, problem):
