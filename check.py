@@ -457,8 +457,9 @@ class Call:
     def __init__(self, run, name, dims, mode="forward"):
         self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
         self.factors = run.random.choices((1, -1), k=len(run.problem.names))
-        if name == "normal" and not narrow(run.dtype):
-            self.factors = [factor * 2.0 ** run.random.choice((-12, 0, 8)) for factor in self.factors]
+        if name == "normal":
+            least, most = {torch.float64: (-400, 300), torch.float16: (-2, 3)}.get(run.dtype, (-12, 8))
+            self.factors = [factor * 2.0 ** run.random.choice((least, 0, most)) for factor in self.factors]
         if name == "mixed":  # four in a row: A of either sign with B of two, and the reverse
             self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = run.problem.shapes(dims)

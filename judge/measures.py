@@ -148,7 +148,7 @@ class Draw:
 
     def elimination(self, shape, second, dtype):
         """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
-        X, at, span = self.identity(shape), min(shape) // (3 - second), 2 if narrow(dtype) else 8
+        X, at, span = self.identity(shape), min(shape) // (3 - second), 2 if dtype == torch.float16 else 8
         for line in (X[at:, at], X[at, at:]):
             line.copy_(self.normal(*line.shape) * self.decades(span, *line.shape))
         X[at, at] = 1
@@ -179,6 +179,7 @@ class Draw:
 
     def single(self, shape, second, dtype, value):
         X, (rows, cols), (p, q) = self.normal(*shape), shape, ((3, 5), (2, 7))[second]
+        value = 1e4 if dtype == torch.float16 else value
         X[rows - 1 - rows // p, cols // q] = X[rows // q, cols - 1 - cols // p] = value  # one of them lies in the triangle, whichever it is
         return X
 
@@ -198,7 +199,7 @@ ORDINARY = {
     # Of one sign, and of two: of calls in a row A and B take turns
     "mixed": lambda draw, shape, second, _: 2 * draw.uniform(*shape) - 1 if second == draw.odd else draw.uniform(*shape),
 }
-WIDE = {  # these need the exponent range of float32: not for the 16-bit types
+WIDE = {  # these need the exponent range of float32, which bfloat16 has: not for float16
     "lognormal, sigma 3": lambda draw, shape, *_: torch.exp(3 * draw.normal(*shape)),
     "rows of A over 16 decades": partial(Draw.scaled, of="A", along=0),
     "columns of A over 16": partial(Draw.scaled, of="A", along=1),
@@ -206,7 +207,6 @@ WIDE = {  # these need the exponent range of float32: not for the 16-bit types
     "columns of B over 16": partial(Draw.scaled, of="B", along=1),
     "graded inversely 1e+-15": Draw.graded,
     "one tiny entry": partial(Draw.single, value=1e-30),
-    "one huge entry": partial(Draw.single, value=1e30),
 }
 EXTREME = {  # about the ends of float32's range: for no other type
     "near overflow": lambda draw, shape, *_: math.sqrt(2.0**124 / shape[0]) * draw.normal(*shape),  # |A||B| stays below the largest number
@@ -217,12 +217,14 @@ EXTREME = {  # about the ends of float32's range: for no other type
 HARD = {
     "integers": Draw.integers,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
+    "zero": lambda draw, shape, second, _: draw.normal(*shape) * (second != draw.odd),  # one of them, of zeros of either sign
     "identity": lambda draw, shape, second, dtype: draw.normal(*shape) if second == draw.odd else draw.identity(shape),
     "elimination": Draw.elimination,
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
     "Cholesky, near singular": Draw.cholesky,
     "uniform, large entries": lambda draw, shape, *_: draw.uniform(*shape) * (1 + 63 * (draw.uniform(*shape) * 4 * max(shape) < 1)),
     "rows of A over 2 decades": partial(Draw.scaled, of="A", along=0, span=1),
+    "one huge entry": partial(Draw.single, value=1e30),
     **WIDE,
     **EXTREME,
 }
@@ -232,7 +234,7 @@ DISTRIBUTIONS = ORDINARY | HARD
 def gradient_of(kind, way, draw, dtype, shape, keep):
     """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of ones, as of a sum; 3 of one value, often small, as of a mean; 4 of one a
     row, or a column; 5 zero where C is, as of C's square; 6 of one sign. Every other one is negative."""
-    sign, span = 1 - 2 * draw.odd, 0.5 if narrow(dtype) else 8  # small for 16-bit types: no sum of a large product may overflow
+    sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # small for float16: no sum of a large product may overflow
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 4 and way > 1 else (*shape[:-1], 1)))
     if kind in (2, 3, 4):  # expanded
         one = torch.full_like(scales[..., :1, :1], sign)
@@ -248,7 +250,7 @@ GRADIENTS = [(kind, way) for kind in range(7) for way in range(4 if kind in (2, 
 
 
 def suits(name, dtype, problem):
-    return dtype == torch.float32 and not problem.inverse if name in EXTREME else not (name in WIDE and narrow(dtype))
+    return dtype == torch.float32 and not problem.inverse if name in EXTREME else not (name in WIDE and dtype == torch.float16)
 
 
 def inputs_of(name, draw, dtype, *shapes):

@@ -167,7 +167,7 @@ def quick(forks, small_slab, monkeypatch):
 
 # ---- The files of tests/cheats. --------------------------------------------------------------------------------------
 
-HARD_ENOUGH = ["integers", "elimination", "lognormal, sigma 3", "rows of A over 16 decades", "one huge entry", "denormals and 1e10"]
+HARD_ENOUGH = ["integers", "zero", "elimination", "lognormal, sigma 3", "rows of A over 16 decades", "one huge entry", "denormals and 1e10"]
 STATUS = {"ok": 0, "WRONG": 1, "cannot run": 2}
 LAST_LINE = {"ok": "all holds: ", "WRONG": "WRONG: "}
 HEADER = re.compile(r'# (ok|WRONG|cannot run)( on cuda)?(?: with ([^,:]+))?(?:, below ([\d.]+)x)?(?:, "([^"]+)")?: .+')
