@@ -180,9 +180,6 @@ class Child:
 
     def prepare(self, mode, shapes, inputs, timed, ways):
         """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
-        for X in itertools.chain(*(answer for answer in self.answers if isinstance(answer, tuple))):
-            with contextlib.suppress(Exception), torch.no_grad():
-                X.fill_(math.nan)  # a result is its caller's, who may write to it: nothing may count on what stands there
         self.mode, self.shapes, self.answers, self.timed, self.ways, self.places = mode, shapes, [], timed, iter(ways), inputs
         self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
         for each, way in zip(self.operands, ways, strict=True):
@@ -320,7 +317,7 @@ class Contender(contextlib.ExitStack):
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
         other.close()
-        self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDONLY)  # while nothing has closed it
+        self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)  # while nothing has closed it
         self.callback(os.close, self.memory)
 
     def send(self, number):
@@ -421,7 +418,8 @@ class Contender(contextlib.ExitStack):
         return text
 
     def fetch(self, result, shape, dtype):
-        """A copy of a result out of the child's memory. Where the child says that it lies is checked as far as it has to be true."""
+        """Moves a result out of the child's memory: NaN stays there, for a result is its caller's, who may write to it, and nothing may
+        count on what stands there. Where the child says that it lies is checked as far as it has to be true."""
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         if min(offset, *strides) < 0 or elements > 64 * math.prod(shape) + (1 << 22):  # padded columns
@@ -430,13 +428,18 @@ class Contender(contextlib.ExitStack):
         if self.gpu:
             flat = self.gpu.open(place, self.slab.device)[offset : offset + size]
         else:
-            flat, done = bytearray(size), 0
+            whole, done = memoryview(bytearray(size)), 0
             while done < size:
-                done += (got := os.preadv(self.memory, [memoryview(flat)[done:]], place + done))
+                done += (got := os.preadv(self.memory, [whole[done:]], place + done))
                 if not got:
                     raise OSError("its memory ends there")
-            flat = torch.frombuffer(flat, dtype=torch.uint8)
-        return torch.as_strided(flat.view(dtype), shape, strides).clone(memory_format=torch.contiguous_format)
+            flat = torch.frombuffer(whole, dtype=torch.uint8)
+        there = torch.as_strided(flat.view(dtype), shape, strides)
+        found = there.clone(memory_format=torch.contiguous_format)
+        there.fill_(math.nan)
+        for n in range(0, 0 if self.gpu else size, 1 << 30):
+            os.pwrite(self.memory, whole[n : n + (1 << 30)], place + n)
+        return found
 
 
 # ==== 4. The judgement: values ====
