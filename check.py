@@ -962,7 +962,7 @@ def referee(options):
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
         try:
-            texts[who] = Path(path).read_text("utf-8")
+            texts[who] = Path(path).read_bytes().decode("utf-8-sig")  # as Python reads it
         except (OSError, UnicodeDecodeError) as error:
             raise CannotRun(f"--{who} {path}: cannot be read ({error}); a Python file is accepted") from None
     run, problem = Run(options), PROBLEMS[options.problem]

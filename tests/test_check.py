@@ -577,7 +577,7 @@ def test_cuda_without_a_gpu_is_no_verdict(capsys):
 
 
 def test_the_record_repeats_the_run(quick, capsys, tmp_path):
-    path, record = solution(tmp_path, PLAIN), tmp_path / "record.json"
+    path, record = solution(tmp_path, "\ufeff" + PLAIN), tmp_path / "record.json"  # a byte order mark, as some editors leave
     runs = []
     for options in (["--seed", "7"], ["--seed", "7"], []):
         status, out, _ = judge(capsys, path, "--no-timing", "--json", str(record), *options)
