@@ -380,7 +380,7 @@ class Contender(contextlib.ExitStack):
                 if not piece:
                     self.printed("stderr")
                 if time.perf_counter() > deadline:
-                    raise self.fault(f" hangs: no answer within {limit:.0f} s (see --timeout) while {doing}")
+                    raise self.fault(f" hangs: no answer within {limit:.3g} s (see --timeout) while {doing}")
         except (ValueError, TypeError, RecursionError):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
@@ -747,7 +747,7 @@ class Stopwatch:
         run.progress(f"timing the reference, {mode}")
         kind = run.device.type
         self.run, self.mode, self.most, self.fixed = run, mode, 2, 0.0
-        self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials // ROUNDS)
+        self.target, self.least = REQUEST_SECONDS[kind], -(-run.options.trials * 4 // (3 * ROUNDS))  # of which 3/4 are drawn at least
         sample = run.call("uniform", run.dims, mode)
         (results,), self.reference_seconds = run.request(run.reference, [sample], timed=True)  # its first call, the slowest
         if wrong := run.examine(sample, results):
