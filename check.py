@@ -954,8 +954,9 @@ def judge(run, texts):
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
         raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
-    if options.json and (os.path.isdir(options.json) or not os.access(os.path.dirname(options.json) or ".", os.W_OK)):
-        why = "it is a folder, or lies in none that can be written to; the name of a file in an existing folder is accepted"
+    special = os.path.exists(options.json or "") and not os.path.isfile(options.json)  # /dev/null would be replaced, where root can do that
+    if options.json and (special or not os.access(os.path.dirname(options.json) or ".", os.W_OK)):
+        why = "it is a folder or a device, or in no folder that can be written to; the name of a file in an existing folder is accepted"
         raise CannotRun(f"--json {options.json}: {why}")  # found out before the long work
     if options.device.type == "cuda":
         torch.cuda.set_device(options.device)
@@ -1031,6 +1032,9 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
+    while (lowest := os.open(os.devnull, os.O_RDWR)) < 3:  # what is closed would be a slab's number, which a child has for its own
+        pass
+    os.close(lowest)
     if sys.stdout:  # None where it is closed
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(serve(**CHILD) if CHILD else main())

@@ -412,6 +412,7 @@ def test_the_constructor_gets_the_arguments_of_get_init_inputs(quick, capsys, tm
         (["--device", "cuda:99"], ["--device", "'cuda:99'"]),
         (["--json", "no/such/folder/record.json"], ["--json", "no/such/folder", "existing folder"]),
         (["--json", "."], ["--json", "is a folder"]),
+        (["--json", "/dev/null"], ["--json", "a device"]),
         (["--solution", "missing.py"], ["--solution", "missing.py", "No such file"]),
         (["--solution", "."], ["--solution", "cannot be read"]),
         (["--reference", "missing.py"], ["--reference", "missing.py", "No such file"]),
@@ -464,6 +465,13 @@ def test_a_folder_that_cannot_be_removed_costs_no_verdict(quick, capsys, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     status, out, _ = judge(capsys, CHEATS[0].parent / "zeros_always.py", "--no-timing", "--forward-only")
     assert status == 1 and out.splitlines()[-1].startswith("WRONG: ")
+
+
+def test_closed_descriptors_cost_no_verdict(tmp_path):
+    """The inputs' memory was number 0 or 1, which a child has for its own."""
+    command = f"'{sys.executable}' '{ROOT}/check.py' --solution '{solution(tmp_path, PLAIN)}' --size 8 --no-timing --device cpu <&- >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_the_terminal_cannot_write_is_written_as_numbers(tmp_path):
