@@ -4754,7 +4754,7 @@ def _product_by_torch(X, Y, contraction, structure):
     together = size if in_blocks else max(size, _CACHED)  # in blocks one by one
     if lower_or_upper and X.numel() > together and (in_blocks or not X.is_cuda):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
-        return torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]).view(X.shape)
+        return _reshaped(torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]), X.shape)
     if X.dtype in (torch.float16, torch.bfloat16):
         # Where float32 products may round their operands to 8 bits, those of float16, which have 11, are of float64
         rounded = X.dtype == torch.float16 and not X.is_cuda and torch.backends.mkldnn.matmul.fp32_precision == "bf16"

@@ -589,6 +589,10 @@ def test_results_are_no_views(model, device):
                 assert not C._is_view() and C.is_contiguous()
                 C.mul_(torch.ones((), device=device, requires_grad=True))
                 call(A, T).detach_()
+    for shape in ((300, 32, 32), (2, 330, 330)):  # on a CPU part by part
+        A = normal(*shape, seed=1, device=device).requires_grad_()
+        for call in (model.tril_matmul, model.triu_matmul):
+            call(A, A).mul_(2).sum().backward()
 
 
 @every_mask
