@@ -5108,9 +5108,8 @@ def transposed_a_matmul(A, B):
 def _with_ones(T):
     """A copy of T with ones on its diagonal."""
     if _is_no_subclass(T):
-        T = T.clone()  # diagonal_scatter would keep strides by which elements are one in memory
-        T.diagonal(dim1=-2, dim2=-1).fill_(1)
-        return T
+        T = T.contiguous()  # diagonal_scatter would keep strides by which elements are one in memory
+        return T.diagonal_scatter(T.new_ones(T.shape[:-1]), dim1=-2, dim2=-1)  # torch.func.linearize drops what is done in place
     ones = torch.ones_like(T)  # of a DTensor, diagonal_scatter has no gradient
     return torch.where(ones.triu(1) + ones.tril(-1) > 0, T, ones)
 

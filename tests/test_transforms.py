@@ -7,12 +7,13 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 from helpers import DEVICES, needs_hopper, normal
-from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
 pytestmark = [
     pytest.mark.usefixtures("forget_compiled"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*data pointer of FunctionalTensorWrapper"),
+    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node"),  # of linearize
 ]
 
 N = 4
@@ -28,6 +29,10 @@ FUNCTIONS = {
     "dense": (lambda model: model.transposed_a_matmul, lambda A, B: A.mT @ B),
     "gram": (lambda model: lambda A, B: model.gram(A) @ B, lambda A, B: A @ A.mT @ B),
     "inverse": (lambda model: lambda A, B: model.triangular_inverse(A) @ B, lambda A, B: inverse_reference(A) @ B),
+    "unit": (
+        lambda model: functools.partial(model.triangular_matmul, unitriangular=True),
+        lambda A, B: (A.tril(-1) + torch.eye(N, dtype=A.dtype, device=A.device)) @ B,
+    ),
 }
 
 
@@ -62,6 +67,7 @@ TRANSFORMS = {
     "vmap of grad": lambda f, A, B: vmap(grad(lambda A: loss(f, A, B)))(torch.stack([A, B])),
     "vmap of jvp": lambda f, A, B: vmap(lambda A: jvp(lambda A: f(A, B), (A,), (B,))[1])(torch.stack([A, B])),
     "functionalize": lambda f, A, B: functionalize(f)(A, B),
+    "linearize": lambda f, A, B: linearize(f, A, B)[1](B, A + 1),
 }
 
 
