@@ -4970,7 +4970,8 @@ def _define(rules, name, schema, compute, fake):
     return definition
 
 
-_definitions = [  # torch forgets those to which nothing refers
+_definitions = [  # torch forgets those to which nothing refers; and with those from before a reload the names, which are these ones' now
+    *globals().get("_definitions", ()),
     _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product),
     _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape)),
 ]

@@ -3,6 +3,7 @@ needs torch and the standard library alone, and it can be executed from its text
 
 import ast
 import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 import sanitize
 import torch
 from helpers import COMPILER, HAS_CUDA, ROOT, SOURCE, execute, module
+from torch.utils.flop_counter import FlopCounterMode
 
 benchmark = module("benchmark")  # it finds the compiler, and reads what ptxas says
 NVCC = benchmark.find_nvcc()
@@ -347,6 +349,16 @@ def test_executed_twice_from_a_string_without_a_name():
     second = execute()
     small_product(second)
     small_product(first)
+
+
+def test_flops_are_counted_after_a_reload():
+    """What was defined before is freed, and had the same names."""
+    room = execute()
+    exec(compile(SOURCE.read_text(), "<model_new>", "exec"), room)
+    gc.collect()
+    with FlopCounterMode(display=False) as flops:
+        room["tril_matmul"](*torch.ones(2, 5, 5))
+    assert flops.get_total_flops() == 70
 
 
 PRIVATE = re.findall(r'_private\("([\w.]+)"\)', SOURCE.read_text())
