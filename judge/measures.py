@@ -321,14 +321,16 @@ def narrow(dtype):
     return dtype in (torch.float16, torch.bfloat16)
 
 
-def allowed(dtype, terms, tf32=False, least=1.5e-6):
+def allowed(dtype, terms, tf32=False, inverse=False):
     """The componentwise errors that a solution may have in any case, and that no reference can excuse."""
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
         return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
     if narrow(dtype):  # tensor cores cut sums off once for each 16 terms, of one sign all the same way
         return max(root, terms / 16) * 2.0**-23, 4 * u
-    return 1e-6 * 2.0**-29 if dtype == torch.float64 else least, 16 * root * u
+    if dtype == torch.float64:  # one long chain, whose sums are each rounded, is honest
+        return max(1e-6 * 2.0**-29, 2 * root * u * (not inverse)), 16 * root * u
+    return 1e-6 if inverse else 1.5e-6, 16 * root * u
 
 
 def largest(X, Y):
@@ -344,7 +346,7 @@ class Truth:
 
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=0.0):
         self.keep, terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
-        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, 1e-6 if inverse else 1.5e-6)
+        self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
         self.least += roundings * info.eps / 2 * narrow(X.dtype)
         if inverse:
             self.high, self.low, self.magnitude = inverse_of(X, Y)

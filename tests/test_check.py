@@ -770,7 +770,7 @@ def test_products_that_may_underflow_are_known(decades):
 
 
 @pytest.mark.parametrize(
-    "dtype,floor,most", [(torch.float32, 1.5e-6, 16 * 10 * 2.0**-24), (torch.float64, 1e-6 * 2.0**-29, 16 * 10 * 2.0**-53)]
+    "dtype,floor,most", [(torch.float32, 1.5e-6, 16 * 10 * 2.0**-24), (torch.float64, 20 * 2.0**-53, 16 * 10 * 2.0**-53)]
 )
 def test_the_reference_loosens_a_bound_only_so_far(dtype, floor, most):
     X, Y = (helpers.normal(100, 100, seed=seed, dtype=dtype) for seed in (1, 2))
@@ -785,10 +785,11 @@ def test_the_reference_loosens_a_bound_only_so_far(dtype, floor, most):
     assert not errors.triu(1).any()
 
 
-def test_what_is_allowed_of_16_bits_and_of_tf32():
+def test_what_is_allowed_of_16_bits_of_tf32_and_of_float64():
     assert measures.allowed(torch.float16, 100) == (10 * 2.0**-23, 2.0**-9)
     assert measures.allowed(torch.bfloat16, 100) == (10 * 2.0**-23, 2.0**-6)
     assert measures.allowed(torch.float32, 100, tf32=True) == (2.0**-10 + 2.0**-22 + 10 * 2.0**-23, 2.0**-8)
+    assert [measures.allowed(torch.float64, 400, inverse=inverse)[0] for inverse in (False, True)] == [20 * 2.0**-52, 1e-6 * 2.0**-29]
 
 
 def test_percentiles():
