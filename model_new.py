@@ -1882,8 +1882,8 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
     x[i][j] = unit ? sum : sum / from[i * (p.x_row + p.x_col)];
   }
   T* const to = c_of<T>(p, batch) + first * p.c_row;
-  for (int i = 0; i < size; ++i)
-    for (int at = col; at < (diagonal ? p.n : first); at += diagonal ? kBlock : first) to[i * p.c_row + at] = at == col ? x[i][j] : T(0);
+  for (int at = col; at < (diagonal ? p.n : first); at += diagonal ? kBlock : first)
+    for (int i = 0; i < size; ++i) to[i * p.c_row + at] = at == col ? x[i][j] : T(0);
 }
 
 void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream) {
