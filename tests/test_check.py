@@ -236,6 +236,14 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
             pytest.fail(f"seed {seed}: {'; '.join(filter(None, wrong))}:\n{out}{err}", pytrace=False)
 
 
+@pytest.mark.parametrize("size", ["1", "96"])
+@pytest.mark.parametrize("problem", check.PROBLEMS)
+def test_each_kind_of_gradient_has_its_turn(problem, size):
+    run = check.Run(check.parse(["--solution", "theirs.py", "--problem", problem, "--size", size, "--device", "cpu"]))
+    run.gradients = True
+    assert {(call.kind, call.way) for call in run.calls_to_judge() if call.mode == "gradients"} == {*check.GRADIENTS}
+
+
 def test_the_document_has_each_file_with_its_verdict():
     rows = [line.split(" | ") for line in (ROOT / "docs" / "judge.md").read_text().splitlines() if line.startswith("| ")]
     found = [
