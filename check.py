@@ -669,7 +669,7 @@ class Run:
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_about_multiples, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
-            dims += some_batches((8 if cuda else 4) * batches, *drawn)
+            dims += some_batches((8 if cuda else 4) * (batches or self.problem.inverse), *drawn)
             made = [self.call(self.random.choice(list(ORDINARY)), each, "gradients") for each in dims]
             more = max(7, len(GRADIENTS) - 6 - len(made))  # and six below: each of GRADIENTS has its turn
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
