@@ -1,13 +1,13 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-It calls the solution some 100 to 250 times, in a process of its own: other inputs in every call, sizes to twice --size, ordinary and hard
+It calls the solution some 100 to 250 times, in a process of its own: other inputs in all but ten, sizes to twice --size, ordinary and hard
 numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns with the
 reference's, by a clock of its own, and compares those results too. The last line is the verdict: `all holds: ...` with the times and their
 ratio, or `WRONG: ...`.
 
     python check.py                                     judges model_new.py against reference_model.py, both beside this file
     python check.py --solution theirs.py                anybody's KernelBench-style file
-    python check.py --size 256 --no-timing              half a minute on a small machine
+    python check.py --size 256 --no-timing              ten seconds on a small machine
 
 Exit status: 0 all holds; 1 the solution is convicted; 2 the run could not be made (bad option, no such file or GPU, not enough memory, a
 reference that does not compute the problem); 130 Ctrl-C; 141 nobody reads the report any more.
@@ -868,7 +868,7 @@ def parse(argv):
     add("--problem", choices=list(PROBLEMS), default="lower", help="; ".join(f"{name}: {p.formula}" for name, p in PROBLEMS.items()))
     add("--solution", metavar="FILE", help="the file to judge (default: model_new.py)")
     add("--reference", metavar="FILE", default=home("reference_model.py"), help="default: reference_model.py")
-    add("--size", metavar="N", type=number(int, 1, 1 << 20), help="of timed calls (transposed_a: K; inverse: in batches); judged to twice")
+    add("--size", metavar="N", type=number(int, 1, 1 << 20), help="timed; judged to twice, transposed_a (K) to once; inverse: batches")
     add("--dtype", choices=list(DTYPES), default="float32", help="default: float32")
     add("--tf32", action="store_true", help="allow both to compute float32 products in TF32 (torch's setting 'high'); needs a GPU")
     gpus = ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))] * torch.cuda.is_available()
