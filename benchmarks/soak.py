@@ -186,6 +186,7 @@ def draw(seed, number, largest=8400, tf32=True):
         batch = (count,) if rng.random() < 0.7 or count < 4 else (2, count // 2)
     layouts = tuple(rng.choice(list(LAYOUTS)) for _ in PROBLEMS[problem].keep)
     hard = ["uniform", "outliers", "decades"] if dtype == torch.float32 and not inverse else []
+    hard = ["smooth"] if inverse and dtype.itemsize > 2 else hard
     values = rng.choice(["uniform", "normal", *hard])
     broadcast = bool(batch) and rng.random() < 0.3 and len(layouts) == 3
     return Call(seed, number, dtype, allowed, problem, sides, batch, broadcast, layouts, values, rng.random() < 0.1, rng.randrange(STREAMS))
@@ -209,7 +210,7 @@ def within(V, more, columns):
 
 
 def make(call, device):
-    """The operands and the gradient of the result, plain ones. What is to be inverted is well conditioned."""
+    """The operands and the gradient of the result, plain ones. What is to be inverted is well conditioned, but for `smooth`."""
     generator = torch.Generator(device).manual_seed(call.seed * 1_000_003 + call.number)
     problem, size, made = PROBLEMS[call.problem], dict(zip("KMN", call.sides, strict=True)), []
     for number, letters in enumerate([*problem.operands.split(), "MN"]):
@@ -223,10 +224,19 @@ def make(call, device):
             V[..., rows // 2, cols // 3] *= 2.0**-22
         if number == 0 and problem.function == "triangular_inverse":
             V = V / rows**0.5 + 2 * torch.eye(rows, device=device)
+            if call.values == "smooth":
+                V = smooth_factor(rows, device, problem.options["unitriangular"]).expand(shape)
         made.append(V.to(call.dtype))
     if call.values == "decades":  # an operand that pairs of float16 cannot hold
         made[0] *= torch.logspace(-8, 8, made[0].shape[-1], device=device)
     return made
+
+
+def smooth_factor(N, device, unit):
+    """The Cholesky factor of the matrix exp(-25 (i - j)^2 / N^2) and 1e-8 on its diagonal: near singular."""
+    x = torch.linspace(0, 5, N, dtype=torch.float64, device=device)
+    L = torch.linalg.cholesky(torch.exp(-((x[:, None] - x) ** 2)) + 1e-8 * torch.eye(N, dtype=torch.float64, device=device))
+    return L / L.diagonal() if unit else L
 
 
 NAMES = ("C", "dA", "dB")  # of results
