@@ -644,7 +644,7 @@ class Run:
                     f" its error is {error:.2e} of {self.problem.measure}{located(truth.magnitude, at)}, allowed {bound:.2e};"
                     f" {int((errors > bound).sum())} of {errors.numel()} elements are above the bound"
                 )
-        tolerance = 1e-2 if narrow(self.dtype) or self.tf32 else 1e-4
+        tolerance = 1e-2 if self.dtype.itemsize == 2 or self.tf32 else 1e-4
         if call.name == "uniform" and reference and not torch.allclose(results[0], reference[0], atol=tolerance, rtol=tolerance):
             return f"KernelBench's criterion fails: not allclose to the reference at atol = rtol = {tolerance}"
 

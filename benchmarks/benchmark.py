@@ -90,7 +90,7 @@ def product_errors(X, Y, results, keep=None):
 
 def error_limit(dtype, terms, reference_worst, tf32=False):
     """The componentwise error that a result may have: what check.py allows, and the rounding of a 16-bit result."""
-    rounding = torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0
+    rounding = torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0
     return max(check.allowed(dtype, terms, tf32)[0], 2 * reference_worst) + rounding
 
 
@@ -295,7 +295,7 @@ def measure(bench, record, group, problem, dims, dtype, inputs):
         limit = error_limit(dtype, K, errors[0][1], group == "tf32")
         if group == "peers":
             # One may be less exact than ours: TF32 rounds two operands to 11 bits, and `blocked` a 16-bit result once a block.
-            less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if check.narrow(dtype) else 0.0)
+            less = check.allowed(dtype, N)[1] + (16 * torch.finfo(dtype).eps / 2 if dtype.itemsize == 2 else 0.0)
             for side, (_, worst) in zip(calls, errors, strict=True):
                 if not worst <= (most := {"tf32": 2.0**-9, "ours": limit}.get(side, less)):
                     raise RuntimeError(f"nothing is timed, because of {side}: worst error {worst:.2e}, above {most:.2e}")

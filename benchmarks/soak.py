@@ -263,7 +263,7 @@ def elementwise_bound(dtype, terms, exact, magnitude, tf32=False):
     if dtype == torch.float64:
         return (terms + 1) * info.eps * magnitude
     bound = check.allowed(dtype, terms, tf32)[0] * magnitude
-    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if check.narrow(dtype) else bound
+    return bound + (exact.abs() + info.smallest_normal * (magnitude > 0)) * (info.eps / 2) if dtype.itemsize == 2 else bound
 
 
 def expected(call, *given):
@@ -379,7 +379,7 @@ def excuse(call, name, device):
         return 1.0
     given, info = make(call, device), torch.finfo(call.dtype)
     (exact, magnitude), own = (V[name] for V in in_float64(call, *given)), by_torch(call, *given)[name]
-    rounding = info.eps / 2 * check.narrow(call.dtype)
+    rounding = info.eps / 2 * (call.dtype.itemsize == 2)
     beyond = ((own.double() - exact).abs() - rounding * exact.abs().clamp_min(info.smallest_normal)).clamp_min(0.0)
     worst = torch.where(magnitude > 0, beyond / magnitude, 0.0).max().item()
     least, most = check.allowed(call.dtype, dict(zip(NAMES, problem.terms(call.sides), strict=False))[name])

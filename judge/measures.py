@@ -58,7 +58,9 @@ class Problem:
         for name, keep, factors_of in zip(self.results, (self.keep, *self.keeps), factors, strict=False):
             truth = Truth(*factors_of(*read), keep, exact, tf32, self.inverse, self.roundings * (name != "C"))
             if name != "C":
-                truth.most_masked = torch.finfo(inputs[0].dtype).max if self.inverse else largest(*factors_of(*whole))
+                X, Y = factors_of(*whole)  # what no element of X @ Y exceeds, nor any part of its sum
+                bound = X.shape[-1] * float(X.abs().max()) * float(Y.abs().max())
+                truth.most_masked = torch.finfo(X.dtype).max if self.inverse else bound
             yield name, truth
 
 
@@ -142,7 +144,7 @@ class Draw:
 
     def integers(self, shape, second, dtype):
         # Terms up to limit^2, so that a sum of them needs no bit that the accumulator lacks. 4 keeps float16 from overflowing.
-        limit = 4 if narrow(dtype) else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // shape[0]))
+        limit = 4 if dtype.itemsize == 2 else max(1, math.isqrt(2 ** (53 if dtype == torch.float64 else 24) // shape[0]))
         limit = min(limit, 1024) if self.tf32 else limit  # which holds 11 bits
         return torch.floor((2 * limit + 1) * self.uniform(*shape)) - limit
 
@@ -189,7 +191,7 @@ def dominant(X, dtype):
     element of a column of |L^-1| is above the one on the diagonal."""
     L, own = X.tril(-1) / torch.arange(1, X.shape[-1] + 1, device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
     before = L.abs().sum(-1)
-    before = torch.where(before > 2.0 ** (-4 if narrow(dtype) else -40), before, 1 + own.abs())
+    before = torch.where(before > 2.0 ** (-4 if dtype.itemsize == 2 else -40), before, 1 + own.abs())
     return L + torch.diag_embed(before.copysign(own))
 
 
@@ -317,25 +319,16 @@ def may_underflow(X, Y):
     return hits
 
 
-def narrow(dtype):
-    return dtype in (torch.float16, torch.bfloat16)
-
-
 def allowed(dtype, terms, tf32=False, inverse=False):
     """The componentwise errors that a solution may have in any case, and that no reference can excuse."""
     root, u = math.sqrt(max(1, terms)), torch.finfo(dtype).eps / 2
     if tf32:
         return 2.0**-10 + 2.0**-22 + root * 2.0**-23, 2.0**-8
-    if narrow(dtype):  # tensor cores cut sums off once for each 16 terms, of one sign all the same way
+    if dtype.itemsize == 2:  # tensor cores cut sums off once for each 16 terms, of one sign all the same way
         return max(root, terms / 16) * 2.0**-23, 4 * u
     if dtype == torch.float64:  # one long chain, whose sums are each rounded, is honest
         return max(1e-6 * 2.0**-29, 2 * root * u * (not inverse)), 16 * root * u
     return 1e-6 if inverse else 1.5e-6, 16 * root * u
-
-
-def largest(X, Y):
-    """What no element of X @ Y exceeds, nor any part of its sum."""
-    return X.shape[-1] * float(X.abs().max()) * float(Y.abs().max())
 
 
 class Truth:
@@ -347,7 +340,7 @@ class Truth:
     def __init__(self, X, Y, keep, exact=False, tf32=False, inverse=False, roundings=0.0):
         self.keep, terms, info = keep, X.shape[-1], torch.finfo(X.dtype)
         self.least, self.most = (0.0, 0.0) if exact else allowed(X.dtype, terms, tf32, inverse)
-        self.least += roundings * info.eps / 2 * narrow(X.dtype)
+        self.least += roundings * info.eps / 2 * (X.dtype.itemsize == 2)
         if inverse:
             self.high, self.low, self.magnitude = inverse_of(X, Y)
         else:
@@ -361,7 +354,7 @@ class Truth:
         elif X.dtype == torch.float32:
             tiny = (self.high != 0) & (self.high.abs() < info.smallest_normal)
             self.forgiven = ((0.0 if inverse else may_underflow(X, Y) * terms) + tiny) * info.smallest_normal
-        elif narrow(X.dtype):
+        elif X.dtype.itemsize == 2:
             # Half a unit in the last place: info.eps / 2 of a normal number, half the spacing of the denormal ones.
             self.forgiven = (self.high.abs() * (info.eps / 2)).clamp_min_(info.smallest_normal * info.eps / 2)
 
