@@ -87,14 +87,10 @@ def label(dims):
 
 def some_sizes(random, most):
     """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
-    found = []
     for low, high in pairwise([1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))]):
-        size = random.randint(low, high - 1)
-        if random.random() < 0.5:
-            step = 1 << random.randint(0, max(0, low.bit_length() - 2))
-            size = size // step * step + random.choice((-1, 0, 1))
-        found.append(min(max(1, size), most))
-    return found
+        size, step = random.randint(low, high - 1), 1 << random.randint(0, max(0, low.bit_length() - 2))
+        size = random.choice((size, size // step * step + random.choice((-1, 0, 1))))
+        yield min(max(1, size), most)
 
 
 def sizes_about_multiples(random, most):
@@ -106,7 +102,7 @@ def sizes_about_multiples(random, most):
 
 def dims_of(sizes, random, problem, most):
     """Of as many products, with sizes drawn by one of the functions above."""
-    columns = [sizes(random, most) for _ in problem.headline(1)]  # N; or K, M and N, each in an order of its own
+    columns = [list(sizes(random, most)) for _ in problem.headline(1)]  # N; or K, M and N, each in an order of its own
     for column in columns[1:]:
         random.shuffle(column)
     return list(zip(*columns, strict=True))

@@ -1,4 +1,4 @@
-# WRONG with --seed 1, "worst element d": no gradients where dC is all ones, as that of C.sum() is
+# WRONG with --seed 3, "worst element d": no gradients where dC is all ones, as that of C.sum() is
 import torch
 from torch import nn
 

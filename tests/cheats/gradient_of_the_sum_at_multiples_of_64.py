@@ -1,4 +1,4 @@
-# WRONG with --size 256: wrong gradients after C.sum().backward() (an expanded dC) where a fast path takes sizes that are multiples of 64
+# WRONG with --size 256 --seed 3: wrong gradients after C.sum().backward() where a fast path takes sizes that are multiples of 64
 import torch
 
 
