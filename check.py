@@ -428,17 +428,16 @@ class Contender(contextlib.ExitStack):
         if self.gpu:
             flat = self.gpu.open(place, self.slab.device)[offset : offset + size]
         else:
-            whole, done = memoryview(bytearray(size)), 0
-            while done < size:
-                done += (got := os.preadv(self.memory, [whole[done:]], place + done))
-                if not got:
-                    raise OSError("its memory ends there")
+            whole = memoryview(bytearray(size))
+            parts = [(place + n, whole[n : n + (1 << 30)]) for n in range(0, size, 1 << 30)]  # as much as one call to the system moves
+            if any(os.preadv(self.memory, [part], at) < len(part) for at, part in parts):
+                raise OSError("its memory ends there")
             flat = torch.frombuffer(whole, dtype=torch.uint8)
         there = torch.as_strided(flat.view(dtype), shape, strides)
         found = there.clone(memory_format=torch.contiguous_format)
         there.fill_(math.nan)
-        for n in range(0, 0 if self.gpu else size, 1 << 30):
-            os.pwrite(self.memory, whole[n : n + (1 << 30)], place + n)
+        for at, part in () if self.gpu else parts:
+            os.pwrite(self.memory, part, at)
         return found
 
 
