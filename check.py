@@ -398,8 +398,7 @@ class Contender(contextlib.ExitStack):
         self.printed("stderr")
         if code is None:
             return "closes its channel"
-        names = {-number: number.name for number in signal.Signals}
-        return f"ends with status {code}" if code >= 0 else f"is killed by {names.get(code, f'signal {-code}')}"
+        return f"ends with status {code}" if code >= 0 else f"is killed by signal {-code}, {signal.strsignal(-code)}"
 
     def printed(self, name):
         """What the child has written to 'stdout' or 'stderr' since this was asked last. It is passed on to standard error."""

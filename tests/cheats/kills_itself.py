@@ -1,4 +1,4 @@
-# WRONG, "is killed by SIGKILL": kill -9 of itself in the 20th call
+# WRONG, "is killed by signal 9,": kill -9 of itself in the 20th call
 import os
 import signal
 

@@ -1,4 +1,4 @@
-# WRONG, "is killed by SIGSEGV": reads address 0
+# WRONG, "is killed by signal 11,": reads address 0
 import ctypes
 
 from torch import nn
