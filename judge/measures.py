@@ -388,8 +388,6 @@ def first_difference(X, Y):
 
 # ==== 5. Times ====
 
-FAR, VERY_FAR = 1.25, 8  # median over 10th percentile; median over the least
-
 
 def spread(samples):
     """Median, 10th and 90th percentile of a list of microseconds, and the least."""
@@ -399,7 +397,7 @@ def spread(samples):
 
 def undisturbed(times):
     """What calls take that others leave alone: the median, unless the calls' times lie far apart."""
-    far = [times[name] for name, factor in (("p10_us", FAR), ("best_us", VERY_FAR)) if times["median_us"] > factor * times[name]]
+    far = [times[name] for name, factor in (("p10_us", 1.25), ("best_us", 8)) if times["median_us"] > factor * times[name]]
     return min(far, default=times["median_us"])
 
 
