@@ -496,7 +496,8 @@ class Run:
             self.dims = (max(1, min(4096, (1 << (24 if self.cuda else 18)) // options.size**2)), *self.dims)
         self.most = options.size * (2 if self.problem.square else 1)  # rows or columns that are judged
         self.slab = self.new_slab()
-        self.hard = [name for name in HARD if suits(name, self.dtype, self.problem)]
+        unfit = [*WIDE, *EXTREME] if self.dtype == torch.float16 else EXTREME if self.dtype != torch.float32 or self.problem.inverse else ()
+        self.hard = [name for name in HARD if name not in unfit]
         self.wait = torch.get_device_module(self.device).synchronize
         self.slab.bytes[: 1 << 20].float().sum()  # torch's threads begin before the solution could take the last
         self.quiet = self.probe()  # seconds, before any line of the solution has run

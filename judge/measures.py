@@ -247,10 +247,6 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
 GRADIENTS = [(kind, way) for kind in range(7) for way in range(4 if kind in (2, 3, 4) else 6)]
 
 
-def suits(name, dtype, problem):
-    return dtype == torch.float32 and not problem.inverse if name in EXTREME else not (name in WIDE and dtype == torch.float16)
-
-
 def inputs_of(name, draw, dtype, *shapes):
     """A and, for two shapes, B. Hard matrices are the same in all of a batch."""
     part = slice(-2 if name in HARD else None, None)
