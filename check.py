@@ -158,9 +158,8 @@ class Child:
         """What holds for all requests: the slab, and the dtype and the names of the results."""
         self.device, self.cuda, self.dtype, self.names = torch.device(device), device.startswith("cuda"), DTYPES[dtype], names
         self.asleep = torch.ones(8, 8, device=self.device, requires_grad=True)  # makes the context, without which nothing can be opened
-        if self.cuda:
-            torch.cuda.set_device(self.device)
-            self.gpu = GpuMemory()
+        torch.get_device_module(self.device).set_device(self.device)
+        self.gpu = GpuMemory() if self.cuda else None
         self.slab = Slab(self.device, size, place)
         self.at, self.answers = self.slab.bytes.data_ptr(), []
         return {"guard": GUARD}
@@ -956,8 +955,7 @@ def referee(options):
     if options.json and (special or not os.access(os.path.dirname(options.json) or ".", os.W_OK)):
         why = "it is a folder or a device, or in no folder that can be written to; the name of a file in an existing folder is accepted"
         raise CannotRun(f"--json {options.json}: {why}")  # found out before the long work
-    if options.device.type == "cuda":
-        torch.cuda.set_device(options.device)
+    torch.get_device_module(options.device).set_device(options.device)
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
         try:
