@@ -87,10 +87,10 @@ inline __half __float2half_rn(float v) {
   const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
   if (std::isnan(v)) return {0x7FFF};
   if (std::fabs(v) >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7C00)};
-  const int exponent = v == 0 ? -14 : std::max(-14, std::ilogb(v));
-  // In units of the last place; a carry goes into the exponent by itself.
-  const int units = static_cast<int>(std::nearbyint(std::ldexp(std::fabs(v), 10 - exponent)));
-  return {static_cast<uint16_t>(sign | (units + (exponent + 14) * 1024))};
+  const uint32_t bits = __float_as_uint(std::fabs(v));
+  // A denormal one in units of 2^-24, as what stands behind 0.5 is; a carry goes into the exponent by itself.
+  if (bits < 113u << 23) return {static_cast<uint16_t>(sign | (__float_as_uint(std::fabs(v) + 0.5f) - __float_as_uint(0.5f)))};
+  return {static_cast<uint16_t>(sign | ((bits - (112u << 23) + 0xFFF + (bits >> 13 & 1)) >> 13))};
 }
 inline float __bfloat162float(__nv_bfloat16 v) { return __uint_as_float(static_cast<uint32_t>(v.bits) << 16); }
 inline __nv_bfloat16 __float2bfloat16_rn(float v) {
@@ -586,6 +586,15 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
   int64_t col_stride() const { return by_rows ? near : pitch; }
 };
 
+// By vectors, whatever the rest is compiled by.
+__attribute__((optimize("O3"))) void add_terms(double x, const double* __restrict y, double* __restrict sum, double* __restrict magnitude,
+                                               int from, int to) {
+  for (int col = from; col < to; ++col) {
+    const double term = x * y[col];
+    sum[col] += term, magnitude[col] += std::fabs(term);
+  }
+}
+
 // Its arguments are contraction, structure, m, n, k, batches, late (2 w + 2 more: warp w is behind the others), whether x and y are stored
 // by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c are padded, and the kind of
 // their elements, 10 more where all of a symmetric product is computed, 20 more where y is x, as of a symmetric product, with a mask of its
@@ -673,10 +682,7 @@ int run_product(char** arguments, const Compute& compute) {
           if (mask == kLower || mask == kUpper) up_to == (mask == kLower) ? to = min(to, at + 1) : from = max(from, at);
         };
         clip(y_mask, contraction != kNT, i), clip(c_mask, true, row);
-        for (int col = from; col < to; ++col) {
-          const double term = x_wide * y_wide[static_cast<size_t>(i) * n + col];
-          exact[col] += term, magnitude[col] += std::fabs(term);
-        }
+        add_terms(x_wide, &y_wide[static_cast<size_t>(i) * n], exact.data(), magnitude.data(), from, to);
       }
       for (int col = 0; col < n; ++col) {
         const double got = widen(c.at(batch, row, col)), sum = exact[col];
