@@ -3946,22 +3946,21 @@ struct Workspace {
       : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
     const int products = std::max(1, gradients);
     const bool packs_y = !gradients && !is_square_of_one(p);
-    auto row_mask_words = [](const Packed& packed) { return int64_t(blocks_in(packed.rows)) * mask_words(packed.block_cols); };
-    auto col_mask_words = [](const Packed& packed) { return int64_t(packed.block_cols) * mask_words(blocks_in(packed.rows)); };
     // What is reset
     Arena reset = {words_elsewhere ? reinterpret_cast<uint8_t*>(words_elsewhere) : static_cast<uint8_t*>(base)};
     controls = reset.take<Control>(p.batches), progress = reset.take<int>(1);
-    for (Packed* packed : {&x, &y})
-      if (packed == &x || packs_y) {
-        packed->wide_by_row = reset.take<uint32_t>(packed->matrices * row_mask_words(*packed));
-        packed->wide_by_col = reset.take<uint32_t>(packed->matrices * col_mask_words(*packed));
-      }
+    auto take_masks = [&](Packed& packed) {
+      packed.wide_by_row = reset.take<uint32_t>(int64_t(packed.matrices) * blocks_in(packed.rows) * mask_words(packed.block_cols));
+      packed.wide_by_col = reset.take<uint32_t>(int64_t(packed.matrices) * packed.block_cols * mask_words(blocks_in(packed.rows)));
+    };
+    take_masks(x);
+    if (packs_y) take_masks(y);
     const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     for (int u = 0; u < products; ++u) queue[u] = reset.take<int>(queue_words);
     if (!gradients && is_lower(p)) {   // as above: a packed matrix for each product, and two queues
       gradient_words = reinterpret_cast<int*>(reset.take<Control>(p.batches)), reset.take<int>(1);
-      reset.take<uint32_t>(p.batches * row_mask_words(x)), reset.take<uint32_t>(p.batches * col_mask_words(x));
-      reset.take<int>(queue_words), reset.take<int>(queue_words);
+      Packed gradient = x;
+      gradient.matrices = int(p.batches), take_masks(gradient), reset.take<int>(queue_words), reset.take<int>(queue_words);
     }
     words = int(reset.bytes / sizeof(int));
     // What is not
