@@ -2655,8 +2655,7 @@ _CUDA_SKELETON = r"""
 // Two warpgroups of consumers, and one of single warps, each with a role: the producer, that for the zeros, and a policy's own.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
-[[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8;   // of a thread
-[[maybe_unused]] constexpr int kMostShared = 227 * 1024;          // bytes of shared memory that a CTA of Hopper has
+[[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8, kConsumerRegisters = 216;   // of a thread
 constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
 
 // The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing has to be cleared before.
@@ -2690,7 +2689,7 @@ struct TileQueue {
 //   Memory            the stages, and what else of shared memory is its own
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
-//   kConsumerRegisters, kAskedAhead   the latter: behind which k-block of a tile, from its end, the next one is asked for
+//   kAskedAhead       behind which k-block of a tile, from its end, the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
 //   operands_of       what its producer keeps of a tile, for load
 //   kStreaming        whether zeros are to drive nothing out of the L2 cache
@@ -2814,14 +2813,14 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   if (!has_work) first.row = -1;
 
   if (warp < kConsumerWarps) {
-    warpgroup_reg_alloc<Policy::kConsumerRegisters>();
+    warpgroup_reg_alloc<kConsumerRegisters>();
     Pipeline<Policy::kStages> at;
     ClusterTile tile = first;
     for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
       Policy::compute(h, shared, tile, round, at);
     Policy::finish(h, shared);
   } else {
-    warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * Policy::kConsumerRegisters>();
+    warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * kConsumerRegisters>();
     if (warp == kProducerWarp) {
       if (elect_one()) produce<Policy>(h, shared, first);
     } else if (warp == kProducerWarp + 1) {
@@ -2849,7 +2848,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
-  static_assert(sizeof(shared) <= kMostShared, "a CTA of Hopper has no more");
+  static_assert(sizeof(shared) <= 227 * 1024, "a CTA of Hopper has no more");
   constexpr int kCount = kProductsOf<Policy, Second>;
   const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
   // Fill the barriers: one thread, since of what several threads have of them the compiler makes a loop over threads (see elect_one)
@@ -3041,7 +3040,7 @@ struct Half {
   using Shared = SharedMemory<Half>;
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
   static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
-  static constexpr int kConsumerRegisters = 216, kAskedAhead = 3;
+  static constexpr int kAskedAhead = 3;
   static constexpr bool kTakesFirst = false, kStreaming = false;
 
   struct Memory {
@@ -3660,7 +3659,7 @@ struct Pairs {
   static constexpr int kBlocksN = 4, kCtas = 2;
   static constexpr bool kLo = kProducts == 3;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = kLo ? kBlockBytes : kOperandBytes, kStageBytes = 2 * kPartBytes;
-  static constexpr int kDepth = (kStages + 2) / 3, kConsumerRegisters = 216, kAskedAhead = 2;
+  static constexpr int kDepth = (kStages + 2) / 3, kAskedAhead = 2;
   static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
   static constexpr bool kStreaming = true;
 
