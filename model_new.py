@@ -1441,10 +1441,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
   uint8_t* const operand_tiles = operand.blocks + int64_t(number) * kBlockBytes;
-  if (wide)
-    split_block<true>(source, t, scale, p.low, block, operand_tiles);
-  else
-    split_block<false>(source, t, scale, p.low, block, operand_tiles);
+  wide ? split_block<true>(source, t, scale, p.low, block, operand_tiles)
+       : split_block<false>(source, t, scale, p.low, block, operand_tiles);
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0), 0};
     if (wide) {
@@ -1455,10 +1453,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       atomicOr(wide_in_line(operand, matrix, false, r) + mask_words(operand.block_cols) - 1, 1u);
       atomicOr(wide_in_line(operand, matrix, true, c) + mask_words(blocks_in(operand.rows)) - 1, 1u);
     }
-    if (non_finite || outliers) {
+    if (non_finite || outliers)
       for (int product = of_one() ? matrix : 0; product < (of_one() ? matrix + 1 : p.product.batches); ++product)
         report(p, product, max(outliers, 0), non_finite || outliers < 0);
-    }
   }
 #endif
 }
@@ -1755,11 +1752,9 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
           }
       }
     };
-    if (next <= k_end && has_all(x.side, x.first_line & -kBlock, kBlock, k0, kBlockK) &&
-        has_all(y.side, y.first_line & -kBlock, kBlock, k0, kBlockK))   // of whole blocks, so that what is opposite is summed in one order
-      multiply(std::false_type());
-    else
-      multiply(std::true_type());
+    const bool all = next <= k_end && has_all(x.side, x.first_line & -kBlock, kBlock, k0, kBlockK) &&
+                     has_all(y.side, y.first_line & -kBlock, kBlock, k0, kBlockK);   // of whole blocks: what is opposite is summed alike
+    all ? multiply(std::false_type()) : multiply(std::true_type());
     meet_exactly<kThreads>();   // the stage has been read
   }
   UNROLL for (int u = 0; u < kCount; ++u) sum[u] = Acc(part[u]);
@@ -1886,10 +1881,8 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
 
 void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream) {
   const Launch launch((row + 1) * p.batches, kBlock, 0, 1, false, stream);
-  if (type == kFloat64)
-    launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit);
-  else
-    launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
+  type == kFloat64 ? launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit)
+                   : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
 }
 """
 
@@ -2378,15 +2371,13 @@ __device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSu
         UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
     };
     split(large.x, small.x), split(large.y, small.y);
-    if (step % kStepsToPromote == 0) {
+    if (step % kStepsToPromote == 0)
       UNROLL for (int u = 0; u < kMmaSums; ++u) part[u] = 0.0f;
-    }
     mma_multiply<T>(small.x, large.y, part);
     mma_multiply<T>(large.x, small.y, part);
     mma_multiply<T>(large.x, large.y, part);
-    if ((step + 1) % kStepsToPromote == 0) {   // promote
+    if ((step + 1) % kStepsToPromote == 0)   // promote
       UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
-    }
   } else {
     mma_multiply<T>(large.x, large.y, sum);
   }
@@ -2447,10 +2438,8 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   // The usual k-block has terms, and what is copied exists wholly: without branches ptxas finds a better order. Both meet at the barrier
   NO_UNROLL for (; k0 < k_end; k0 += kMmaBlockK<T>) {
     const int later = k0 + kMmaStages * kMmaBlockK<T>;
-    if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))
-      iterate(std::true_type());
-    else
-      iterate(std::false_type());
+    const bool usual = k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later)));
+    usual ? iterate(std::true_type()) : iterate(std::false_type());
     if constexpr (kSplitOperands<T>)
       if ((k0 - k_begin) / kMmaBlockK<T> % kChainBlocks == kChainBlocks - 1) end_chain(sum, total);
   }
@@ -3597,8 +3586,7 @@ template <Contraction kContraction, bool kLo, typename View, typename Meanwhile>
 __device__ inline void consume_columns(const View& view, const ColumnHalf& h, float (&total)[64], const Meanwhile& meanwhile) {
   if (!h.multiply()) {
     meanwhile();
-    view.release(h.y_stage());
-    return;
+    return view.release(h.y_stage());
   }
   const uint64_t x = view.x(h), y = view.y(h);
   float sums[64];

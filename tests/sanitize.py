@@ -110,9 +110,8 @@ COPIED = {  # for a tool: what becomes of what, besides
     ),
     "synccheck": (  # a k-block of the mma kernel has one code: warps come to its barrier from one place
         (
-            "    if (k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later))))\n"
-            "      iterate(std::true_type());\n    else\n      iterate(std::false_type());\n",
-            "    if (later > k0) iterate(std::false_type());\n",
+            "    usual ? iterate(std::true_type()) : iterate(std::false_type());\n",
+            "    if (usual || later > k0) iterate(std::false_type());\n",
         ),
     ),
 }
