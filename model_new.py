@@ -4822,8 +4822,6 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
 
 
 class _Product:
-    """C of X and Y."""
-
     @staticmethod
     def setup_context(ctx, inputs, output):
         _save_operands(ctx, inputs)
@@ -4993,16 +4991,14 @@ for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes,
 def _plain_way(X, Y, contraction, structure):
     """What computes the product of tensors at which nothing looks but autograd, None for others; on a GPU with kernels also for those that
     do not fit each other."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a graph holds the operator, no function of Python's
-        return None
-    if not (_is_no_subclass(X) and _is_no_subclass(Y)):  # what has a class of its own is asked by the operator
+    # A graph holds the operator, no function of Python's; and what has a class of its own is asked by the operator.
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or not (_is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
         plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
     else:
         plain = _CPU_KEYS and _dispatch_keys(X).raw_repr() in _CPU_KEYS and _dispatch_keys(Y).raw_repr() in _CPU_KEYS
-        plain = plain and not (_dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu"))
-        plain = plain and not _in_forward_mode()
+        plain = plain and not (_dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu") or _in_forward_mode())
     if not plain:
         return None
     return _PlainProduct.apply if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad) else _product
@@ -5016,11 +5012,9 @@ def _shortest_way(*product):
 def _call(function, A, B, contraction, structure, names=("A", "B")):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
     on_gpu = isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor) and _has_kernels(A)
-    way = _plain_way(A, B, contraction, structure) if on_gpu else None  # which checks them, too
-    if way is None:
-        A, B = _prepared(function, A, B, contraction, structure, names)
-        way = _shortest_way
-    return way(A, B, contraction, structure)
+    if on_gpu and (way := _plain_way(A, B, contraction, structure)):  # which checks them, too
+        return way(A, B, contraction, structure)
+    return _shortest_way(*_prepared(function, A, B, contraction, structure, names), contraction, structure)
 
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------
@@ -5199,33 +5193,23 @@ class ModelNew(torch.nn.Module):
         return tril_matmul(A, B)
 
 
-class UpperModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 14: the product of two upper triangular matrices. No parameters."""
-
+class UpperModelNew(torch.nn.Module):  # KernelBench level 1, problem 14
     forward = staticmethod(triu_matmul)
 
 
-class TransposedAModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 16: A.T @ B. No parameters."""
-
+class TransposedAModelNew(torch.nn.Module):  # KernelBench level 1, problem 16
     forward = staticmethod(transposed_a_matmul)
 
 
 class TriangularModelNew(torch.nn.Module):
-    """triangular_matmul as a module. No parameters."""
-
     forward = staticmethod(triangular_matmul)
 
 
 class GramModelNew(torch.nn.Module):
-    """gram as a module. No parameters."""
-
     forward = staticmethod(gram)
 
 
 class InverseModelNew(torch.nn.Module):
-    """triangular_inverse as a module. No parameters."""
-
     forward = staticmethod(triangular_inverse)
 
 
