@@ -4822,6 +4822,8 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
 
 
 class _Product:
+    """C of X and Y."""
+
     @staticmethod
     def setup_context(ctx, inputs, output):
         _save_operands(ctx, inputs)
@@ -5193,23 +5195,33 @@ class ModelNew(torch.nn.Module):
         return tril_matmul(A, B)
 
 
-class UpperModelNew(torch.nn.Module):  # KernelBench level 1, problem 14
+class UpperModelNew(torch.nn.Module):
+    """KernelBench level 1, problem 14: the product of two upper triangular matrices. No parameters."""
+
     forward = staticmethod(triu_matmul)
 
 
-class TransposedAModelNew(torch.nn.Module):  # KernelBench level 1, problem 16
+class TransposedAModelNew(torch.nn.Module):
+    """KernelBench level 1, problem 16: A.T @ B. No parameters."""
+
     forward = staticmethod(transposed_a_matmul)
 
 
 class TriangularModelNew(torch.nn.Module):
+    """triangular_matmul as a module. No parameters."""
+
     forward = staticmethod(triangular_matmul)
 
 
 class GramModelNew(torch.nn.Module):
+    """gram as a module. No parameters."""
+
     forward = staticmethod(gram)
 
 
 class InverseModelNew(torch.nn.Module):
+    """triangular_inverse as a module. No parameters."""
+
     forward = staticmethod(triangular_inverse)
 
 
