@@ -287,7 +287,7 @@ ANSWER_BYTES = 16 << 20  # of one answer at most
 RELAYED_LINES = 200  # of a child's output
 STARTING = 300.0  # seconds for `import torch`, of which no file that is judged is the cause
 LOADING = 10  # times --timeout: a file may compile when it is loaded
-STOPPING = 5.0  # seconds that a signal may take, on a machine with more to do
+STOPPING = 20.0  # seconds that a signal may take, on a machine with more to do: one of two cores has been away for 5
 DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
 
 

@@ -204,6 +204,8 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         monkeypatch.setattr(check, name, value)
     if "--trials" in options:
         options = ["--size", "160", "--forward-only", *options]
+    if verdict == "WRONG":
+        monkeypatch.setattr(check, "STOPPING", 3.0)
     if verdict == "WRONG" and "--dtype" not in options:  # those that are honest meet them all
         monkeypatch.setattr(check, "HARD", {name: check.HARD[name] for name in HARD_ENOUGH})
     real, most = check.Run.calls_to_judge, 8 if below else 90 if verdict == "WRONG" and "--no-timing" in options else None
