@@ -1730,6 +1730,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     if (k0 < k_begin) continue;
     cp_async_wait_group<1>();
     meet_exactly<kThreads>();
+    // Multiply
     const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = decltype(masked)::value;
@@ -1748,6 +1749,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
             const Sum b = widen(element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead));
             const int x_beyond = (k0 + k - x.first_line - r) * x_sign, y_beyond = (k0 + k - y.first_line - c) * y_sign;
             const Sum with = fma(a, b, part[at]);
+            // Without branches
             part[at] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[at];
           }
       }
@@ -2177,11 +2179,13 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
       fence_proxy_async_shared();
       __syncthreads();   // it has been read, and Y is there split
     }
+    // Start the copies of a later stage
     const int next = number + kTfStages;
     if (next < k_blocks) x.copy(view_x, k_begin + next * kTfBlockK, stage), y.copy(view_y, k_begin + next * kTfBlockK, stage);
     cp_async_commit_group();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
+    // Issue wgmma, wait for the sums, promote
     Tf32Sums part;
     tf32_multiply(large, small, y_large, y_small, part);
     UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
@@ -2245,6 +2249,9 @@ void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
 # Enters: a Product whose operands have neighbours in memory along k or along their lines and multiples of 16 bytes for all other strides
 # (operands_to_copy tells which have not; those of small products are read by elements). Leaves: all of C. A CTA a tile, the longest first;
 # or, where tiles are few, CTAs of a cluster share the k of one (SplitPlan).
+#
+# cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
+# float64 operands take one product. A float32 is split in registers into two tf32, of which three products count: see "Element types".
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
@@ -2404,6 +2411,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   int terms_to = end_of_k(x_side, y_side, row + kWarpMN, col + kWarpMN, p.k);
   keep(terms_from), keep(terms_to);
   UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = 0;
+  // Prologue: fill the pipeline
   NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>) {
     if (k0 < k_end) x.copy(view_x(), k0, stage), y.copy(view_y(), k0, stage);
     cp_async_commit_group();
@@ -2424,12 +2432,15 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
         fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
         mma_multiply_step<T>(fragments[step % 2], step, part, sum);
       }
+    // Wait for the next stage
     cp_async_wait_group<kMmaStages - 2>();
     named_barrier_sync<kTileThreads>(0);   // it is there, and this one has been read
     const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
     fragments[0].read(x_reader, y_reader, next, 0);
+    // Start the copies of a later k-block
     if (later < k_end) x.template copy<kUsual>(view_x(), later, stage), y.template copy<kUsual>(view_y(), later, stage);
     cp_async_commit_group();
+    // Multiply the last step
     if (multiply) mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
     stage = next;
   };
@@ -3623,8 +3634,10 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
   issue(x, y, kLo);
   warpgroup_commit_batch();
+  // Wait for the next stages, and then for the sums
   meanwhile();
   warpgroup_wait<0>();
+  // Give the stage back, and promote
   view.release(h.y_stage());
   promote(sums, of_x, of_first, of_second, total);
 }
@@ -3739,6 +3752,7 @@ struct Pairs {
     barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
     at.advance();
 
+    // Wait for an empty stage, and copy the second half of Y
     barrier_wait(&shared.empty[at.stage], at.parity);
     copy_y(1);
     barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
