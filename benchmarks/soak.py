@@ -233,7 +233,7 @@ def make(call, device):
 
 
 def smooth_factor(N, device, unit):
-    """The Cholesky factor of the matrix exp(-25 (i - j)^2 / N^2) and 1e-8 on its diagonal: near singular."""
+    """The Cholesky factor of exp(-(x - y)^2), x and y on [0, 5], and 1e-8 on its diagonal: near singular. With `unit` ones on its own."""
     x = torch.linspace(0, 5, N, dtype=torch.float64, device=device)
     L = torch.linalg.cholesky(torch.exp(-((x[:, None] - x) ** 2)) + 1e-8 * torch.eye(N, dtype=torch.float64, device=device))
     return L / L.diagonal() if unit else L

@@ -33,6 +33,7 @@ from helpers import (
     expected_with_specials,
     masked,
     masks,
+    module,
     needs_cuda,
     needs_hopper,
     normal,
@@ -662,9 +663,7 @@ def test_the_inverse(model, dtype, unit, device):
 @pytest.mark.parametrize("N", [128, 200])
 def test_the_inverse_of_an_ill_conditioned_factor(model, N, unit, device):
     """As near as substitution comes: of a smooth kernel's Cholesky factor, whose blocks' inverses, multiplied, are not."""
-    x = torch.linspace(0, 5, N, dtype=torch.float64, device=device)
-    L = torch.linalg.cholesky(torch.exp(-((x[:, None] - x) ** 2)) + 1e-8 * torch.eye(N, dtype=torch.float64, device=device))
-    L = (L / L.diagonal() if unit else L).float()
+    L = module("soak").smooth_factor(N, device, unit).float()
     wide, one = L.double(), torch.eye(N, dtype=torch.float64, device=device)
     wide = wide.tril(-1) + one if unit else wide
     exact = torch.linalg.solve_triangular(wide, one, upper=False)
