@@ -178,12 +178,14 @@ def slower(*records):
 
 
 def wanted(asked, *records):
-    """What was asked for, what it is, and why it is less; the last record is the mma kernel's."""
-    rows = {row.label: row for row in chain(*records[:-1]) if row.quiet}
-    rows |= {f"{row.label}, mma kernel forced": row for row in records[-1] if row.quiet}
-    made = []
-    for product, row in ((each, rows[each["product"]]) for each in asked if each["product"] in rows):
-        made.append([product["product"], product.ratio, row.ratio, "met" if row["ratio"] >= product["ratio"] else product["why"]])
+    """What was asked for, what it is, and why it is less; the last two records are the CPU's and the mma kernel's."""
+    *records, cpu, forced = records
+    rows = {row.label: row for row in chain(*records) if row.quiet}
+    for suffix, side, moved in ((", beside cuBLAS", "cublas", 1), (", of a copy's rate", "copy", 5 / 4)):  # of X; half of L is read besides
+        rows |= {of + suffix: Row(ratio=moved * r[side]["median_us"] / r["ours"]["median_us"]) for of, r in rows.items() if side in r}
+    rows |= {f"{row.label}, {how}": row for how, suite in (("on a CPU", cpu), ("mma kernel forced", forced)) for row in suite if row.quiet}
+    found = ((each, rows[each["product"]]) for each in asked if each["product"] in rows)
+    made = [[each["product"], each.ratio, row.ratio, "met" if row["ratio"] >= each["ratio"] else each["why"]] for each, row in found]
     return markdown(["product (float32, if nothing is said)", "wanted", "measured", "met, or what it takes its time for"], made)
 
 
@@ -252,7 +254,7 @@ SENTENCES = {  # name -> records, renderer of their rows
     "factor": (("peers", "devices", "mma"), factor),
     "proof": (("check",), proof),
     "parts": ((), parts),
-    "wanted": (("wanted", "forward", "backward", "batch", "problems", "family", "mma"), wanted),
+    "wanted": (("wanted", "forward", "backward", "batch", "problems", "family", "cpu", "mma"), wanted),
     "slower": (("forward", "problems", "backward", "batch", "family", "cpu"), slower),
 }
 

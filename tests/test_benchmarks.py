@@ -458,13 +458,20 @@ def test_a_row_that_others_disturb_is_measured_again(suites, monkeypatch, distur
     assert told["ours"] == quiet and (told["reference"] == quiet) == (disturbed < 2)
 
 
-def test_what_was_wanted_is_met_or_has_its_reason(tables):
-    asked = rows_of(tables, {"product": "4096", "ratio": 18, "why": "packing"})
-    row = {**record_of(4096)["rows"][0], "group": "sizes", "problem": "lower", "dtype": "float32", "inputs": "uniform"}
-    for value, said in ((18, "| met |"), (17.9, "| packing |")):
-        found = rows_of(tables, {**row, "ratio": value}, {**row, "inputs": "normal", "ratio": 99})
-        assert said in tables.wanted(asked, found, *[[]] * 5)
-    assert len(tables.wanted(asked, rows_of(tables, {**row, "reference": NOISY}), *[[]] * 5).splitlines()) == 2  # the head alone
+@pytest.mark.parametrize(
+    ("product", "at", "value"),  # `at`: of the records that the table is made from, the last two of a CPU and of the mma kernel
+    [("4096", 0, 18), ("4096, beside cuBLAS", 0, 6), ("4096, of a copy's rate", 0, 0.5), ("4096, on a CPU", -2, 18)]
+    + [("4096, mma kernel forced", -1, 18)],
+)
+def test_what_was_wanted_is_met_or_has_its_reason(tables, product, at, value):
+    row = {**record_of(4096)["rows"][0], "group": "sizes", "problem": "lower", "dtype": "float32", "inputs": "uniform", "ratio": 18}
+    row |= {side: {"median_us": factor * row["ours"]["median_us"]} for side, factor in (("cublas", 6), ("copy", 0.4))}
+    for asked, said in ((value, "| met |"), (value * 1.01, "| packing |")):
+        records = [[] for _ in range(7)]
+        records[at] = rows_of(tables, row, {**row, "inputs": "normal", "ratio": 99})
+        assert said in tables.wanted(rows_of(tables, {"product": product, "ratio": asked, "why": "packing"}), *records)
+        records[at] = rows_of(tables, {**row, "reference": NOISY})
+        assert len(tables.wanted(rows_of(tables, {"product": product, "ratio": asked}), *records).splitlines()) == 2  # the head alone
 
 
 def test_all_that_is_slower_is_named_once(tables):
