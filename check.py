@@ -316,6 +316,8 @@ class Contender(contextlib.ExitStack):
         if warden:
             os.write(warden, b"%d\n" % self.process.pid)
         other.close()
+        # An exec tells of itself before the new process is dumpable, which the judge is not: till then it takes root to open its memory.
+        any(os.access(f"/proc/{self.process.pid}/mem", os.W_OK) or time.sleep(1e-3) for _ in range(int(STOPPING / 1e-3)))
         self.memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)  # while nothing has closed it
         self.callback(os.close, self.memory)
 

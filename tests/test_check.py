@@ -581,6 +581,35 @@ def test_a_child_that_ends_while_it_is_stopped_has_stopped():
         os.waitpid(pid, 0)
 
 
+def test_a_childs_memory_is_opened_as_soon_as_the_system_allows_it(small_slab, monkeypatch):
+    """Whoever was not root had no verdict in some runs: "Permission denied: '/proc/PID/mem'"."""
+
+    class LateDumpable:
+        """A process that becomes dumpable a moment after its parent goes on, as one that an exec has made."""
+
+        def __init__(self, *_, **__):
+            self.pid = os.fork()
+            if self.pid == 0:
+                os.setsid(), time.sleep(0.3), check.LIBC.prctl(4, 1, 0, 0, 0), time.sleep(5), os._exit(0)
+
+        def wait(self, _):
+            os.waitpid(self.pid, 0)
+
+    tester = os.fork()
+    if tester == 0:
+        status = 1
+        try:
+            monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": LateDumpable}))
+            if os.getuid() == 0:
+                os.setgroups([]), os.setresgid(*[65534] * 3), os.setresuid(*[65534] * 3)
+            check.LIBC.prctl(4, 0, 0, 0, 0)
+            with check.Contender("solution", "", small_slab):
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(tester, 0)[1]) == 0
+
+
 def test_the_judge_imports_nothing_beside_the_solution(tmp_path):
     """A solution that writes to files which the judge imports later would run inside it."""
     code = "import sys, check; real = check.Contender.__init__; seen = []\n"
