@@ -7,10 +7,12 @@ Muon (Keller Jordan, "Muon: An optimizer for hidden layers in neural networks", 
 the update X of a matrix by a polynomial of it that has the same singular vectors and singular values near 1. Of each iteration's three
 products two are symmetric: X X^T and, as A = X X^T is symmetric, A A = A A^T. gram() computes one half of those.
 
-The times are of one orthogonalisation, which is what one step of the optimiser asks for one matrix: five iterations.
+The times are of one orthogonalisation, which is what one step of the optimiser asks for one matrix: five iterations. Beside ours and dense
+products stands flash-muon (https://github.com/nil0x9/flash-muon, X X^T by Triton), on a GPU where it is installed.
 """
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -51,6 +53,14 @@ def orthogonalised(G, polynomial=by_gram, iterations=ITERATIONS):
     return (X.mT if tall else X).to(G.dtype)
 
 
+def published(device):
+    """What flash-muon orthogonalises with, (G, iterations); None where there is none."""
+    with contextlib.suppress(ImportError):
+        from flash_muon import fast_newtonschulz
+
+        return fast_newtonschulz if device == "cuda" else None
+
+
 def largest_difference(X, expected):
     """The largest difference of two elements, relative to the norm of the matrix."""
     return ((X - expected).abs().max() / expected.norm()).item()
@@ -72,12 +82,14 @@ def main(arguments=None):
     sizes = given.sizes or (of_gpu if given.device == "cuda" else [(64, 64), (128, 128), (256, 128)])
     dtype = "bfloat16" if given.device == "cuda" else "float32"
     print(f"{ITERATIONS} iterations in {dtype} on {name_of(given.device)}, torch {torch.__version__}; median of 20, in ms")
-    print(f"{'':<14} {'gram':>10} {'dense':>10} {'ratio':>7}  largest difference / norm")
+    theirs = published(given.device)
+    print(f"{'':<14} {'gram':>10} {'dense':>10} {'ratio':>7}{' flash-muon' * bool(theirs)}  largest difference / norm")
     for size in sizes:
         G = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(given.device)
         ours, dense = (milliseconds(lambda: orthogonalised(G, way), given.device) for way in (by_gram, by_dense_products))  # noqa: B023
         difference = largest_difference(orthogonalised(G), orthogonalised(G, by_dense_products))
-        print(f"{size[0]:>5} x {size[1]:<6} {ours:>10.3f} {dense:>10.3f} {dense / ours:>6.2f}x  {difference:.1e}")
+        beside = f" {milliseconds(lambda: theirs(G, ITERATIONS), given.device):>10.3f}" if theirs else ""  # noqa: B023
+        print(f"{size[0]:>5} x {size[1]:<6} {ours:>10.3f} {dense:>10.3f} {dense / ours:>6.2f}x{beside}  {difference:.1e}")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 
 import helpers
 import pytest
@@ -241,6 +242,19 @@ def test_muon_prints_its_table(muon, capsys):
     with pytest.raises(SystemExit):
         muon.main(["--sizes", "24"])
     assert "'24' is no shape such as 4096x1024" in capsys.readouterr().err
+
+
+def test_muon_times_a_published_kernel_where_there_is_one(muon, monkeypatch, capsys):
+    asked = []
+    there = types.SimpleNamespace(fast_newtonschulz=lambda G, steps: asked.append((tuple(G.shape), steps)))
+    monkeypatch.setitem(sys.modules, "flash_muon", None)  # makes `import flash_muon` an ImportError
+    assert muon.published("cuda") is None
+    monkeypatch.setitem(sys.modules, "flash_muon", there)
+    assert muon.published("cpu") is None
+    monkeypatch.setattr(muon, "published", lambda _, real=muon.published: real("cuda"))
+    assert muon.main(["--sizes", "40x16", "--device", "cpu"]) == 0
+    _, head, row = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head[3] == "flash-muon" and float(row[6]) >= 0 and set(asked) == {((40, 16), muon.ITERATIONS)}
 
 
 # ---- gaussian.py. ----------------------------------------------------------------------------------------------------
