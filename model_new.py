@@ -18,9 +18,9 @@ The contract:
   * float32: each element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, for every finite
     input whose |A| |B| does not overflow, nor a product underflow, unless it is made against it: where one term stands beside many that
     tensor cores cut off in part, 2.4e-6 was seen, and more than 5.3e-6 is impossible up to k = 8192. float64 is summed by fused
-    multiply-adds, one after the other (2 sqrt(k) units of 2^-53), float16 and bfloat16 in float32, by tensor cores. Where torch's settings
-    allow TF32 for matrix products, the operands of large float32 products may be rounded to 11 bits; where they allow bfloat16 on a CPU
-    (set_float32_matmul_precision("medium")), to 8 bits, if it has such products.
+    multiply-adds, one after the other (2 sqrt(k) units of 2^-53 as a rule; of terms that are alike 3 k / 8 at most), float16 and bfloat16
+    in float32, by tensor cores. Where torch's settings allow TF32 for matrix products, the operands of large float32 products may be
+    rounded to 11 bits; where they allow bfloat16 on a CPU (set_float32_matmul_precision("medium")), to 8 bits, if it has such products.
   * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else, but where |A| |B| overflows: parts of a sum may be Inf.
   * The same input, with the same strides and alignment, gives bitwise the same result on every run on the same GPU. No input is
     modified. The work runs on the current stream and never synchronises the host.
