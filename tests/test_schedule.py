@@ -173,9 +173,9 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
 // ---- The tiles of float32's kernel on Hopper.
 
 template <Contraction kC>
-void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
+void check_hopper(int m, int n, int k, int masks, int clusters, int products, int batches) {
   PairsProduct h = {};
-  const Product& p = h.p = product_of(kC, m, n, k, masks, 2);
+  const Product& p = h.p = product_of(kC, m, n, k, masks, batches);
   const int k_blocks = blocks_in(k);
   h.tiles = SplitTiles::of(p, clusters, products);
   const SplitTiles& tiles = h.tiles;
@@ -204,7 +204,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
   constexpr int kEdge = kTileEdge / kBlock;
-  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = tiles.places * 2;   // of two products
+  const int rows = ceil_div(m, kTileEdge), cols = ceil_div(n, kTileEdge), places = tiles.places * batches;   // of all products
   std::map<std::pair<int, int>, std::vector<char>> summed;
   std::map<std::tuple<int, int, int>, int> next_split;
   std::vector<char> place_taken(places, 0);
@@ -223,7 +223,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
           tiles.longest);
     const int first_free = static_cast<int>(std::min_element(busy.begin(), busy.end()) - busy.begin());   // whoever is done first takes it
     busy[first_free] += length;
-    CHECK(tile.batch == number % 2, "tile %d is of product %d", number, tile.batch);   // they take turns
+    CHECK(tile.batch == number % batches, "tile %d is of product %d", number, tile.batch);   // they take turns
     if (tile.splits == 1) {   // a tile on the edge may be shorter than others of its group, by less than its own edge
       CHECK(length - (kEdge - 1) <= before, "tile %d is %d long, after one of %d", number, length, before);
       before = min(before, length);
@@ -235,7 +235,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
       const int place = tile.place + tile.split;
       CHECK(place >= 0 && place < places && !place_taken[place]++, "tile %d: its partial sums have place %d of %d", number, place, places);
     }
-    if (tile.batch == 1) continue;
+    if (tile.batch > 0) continue;
     std::vector<char>& all = summed[std::make_pair(i, j)];
     all.resize(k_blocks, 0);
     for (int at = 0; at < length; ++at) {
@@ -245,7 +245,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products) {
     }
   }
   if (!tiles.masked()) {   // equally long tiles: those that are left over are cut, if all are then done sooner
-    const int64_t whole = (int64_t(rows) * cols * 2 + clusters - 1) / clusters * k_blocks;
+    const int64_t whole = (int64_t(rows) * cols * batches + clusters - 1) / clusters * k_blocks;
     const int64_t last = *std::max_element(busy.begin(), busy.end());
     CHECK(p.c_lower || (splits > 1 ? last < whole : last == whole), "the last is done after %lld, uncut after %lld", (long long)last,
           (long long)whole);
@@ -382,9 +382,10 @@ int main(int, char** arguments) {
     } break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
     default:
-      if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5], a[6]);
-      else if (contraction == kNT) check_hopper<kNT>(a[1], a[2], a[3], a[4], a[5], a[6]);
-      else check_hopper<kTN>(a[1], a[2], a[3], a[4], a[5], a[6]);
+      const int batches = a[7] ? a[7] : 2;
+      if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5], a[6], batches);
+      else if (contraction == kNT) check_hopper<kNT>(a[1], a[2], a[3], a[4], a[5], a[6], batches);
+      else check_hopper<kTN>(a[1], a[2], a[3], a[4], a[5], a[6], batches);
   }
   std::printf("all holds\n");
 }
@@ -482,6 +483,14 @@ def test_of_two_products_with_three_tiles_left_both_have_two_cut(program, contra
     """Else the one that is left over would be a round by itself: two of 30 tiles each, for 57 clusters, and of 35 for 67."""
     program("hopper", CONTRACTIONS[contraction], 1536, 1280, 4096, DENSE, 57, 1)
     program("hopper", CONTRACTIONS[contraction], 1792, 1280, 12736, DENSE, 67, 1)
+
+
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
+def test_products_a_few_more_than_clusters_are_all_cut(program, contraction):
+    """Else a round more is for those few. Not where the rounds that are left whole would end no sooner: of two tiles each, say."""
+    for tiles, batches, whole in ((1, 75, False), (2, 100, False), (1, 66, True), (1, 132, True), (2, 69, True)):
+        said = program("hopper", CONTRACTIONS[contraction], 256, 256 * tiles, 2048, DENSE, 66, 1, batches)
+        assert (f"{tiles * batches} tiles, " in said) == whole, said
 
 
 @pytest.mark.parametrize("sms", [132, 114, 78])
