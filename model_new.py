@@ -5017,7 +5017,8 @@ def _plain_way(X, Y, contraction, structure):
         plain = plain and not (_dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu") or _in_forward_mode())
     if not plain:
         return None
-    return _PlainProduct.apply if torch.is_grad_enabled() and (X.requires_grad or Y.requires_grad) else _product
+    recorded = (X.requires_grad or Y.requires_grad) and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    return _PlainProduct.apply if recorded else _product
 
 
 def _shortest_way(*product):

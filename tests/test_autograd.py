@@ -411,6 +411,8 @@ def test_no_graph_where_none_is_needed(model, function, device):
     with torch.inference_mode():
         C = call(A, B)
     assert C.is_inference() and torch.equal(C, call(A, B).detach())
+    with torch.inference_mode(), torch.enable_grad():  # as within torch's own operators, nothing is recorded
+        assert not call(A, B).requires_grad
     assert not call(A.detach(), B.detach()).requires_grad
     assert call(A.detach(), B).requires_grad and call(A, B.detach()).requires_grad
 
