@@ -5110,7 +5110,8 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     dynamic = torch.compiler.is_compiling()
-    plain = _is_no_subclass(A) and _is_no_subclass(X) and not A.is_nested  # shards of a DTensor may stand in the way
+    # Shards of a DTensor may stand in the way, and a traced graph would keep the sizes
+    plain = _is_no_subclass(A) and _is_no_subclass(X) and not A.is_nested and not torch.jit.is_tracing()
     if plain and 2 <= A.dim() <= X.dim() > 2 and (A.dim() == 2 or (not dynamic and A.shape[:-2].numel() == 1)):
         # One A for a batch: one product of all its rows, and one gradient of A; or of all its columns.
         X = _prepared("triangular_matmul", *operands, _NN, structure, names)[1 if left else 0]  # says what is wrong with them as they are

@@ -261,3 +261,15 @@ def test_jit_trace_of_a_module_with_parameters(model, name, device):
     X = normal(40, 40, seed=3, device=device)
     for mine, its in zip(*(with_gradients(lambda A, B, f=f: f(B), module.A, X.requires_grad_()) for f in (traced, module)), strict=True):
         torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("left", [False, True], ids=["X A", "A X"])
+@pytest.mark.parametrize(("shape", "X_shape"), [((5, 5), (2, 5, 5)), ((5, 5), (2, 5, 1)), ((1, 5, 5), (1, 5, 5))])
+def test_jit_trace_of_one_triangle_for_a_batch_serves_other_sizes(model, shape, X_shape, left):
+    def function(A, X):
+        return model.triangular_matmul(A, X if left else X.mT, left=left, unitriangular=True)
+
+    traced = torch.jit.trace(function, (normal(*shape, seed=1), normal(*X_shape, seed=2)), check_trace=False)
+    A, X = normal(*[3 for one in shape if one == 1], 7, 7, seed=3), normal(3, 7, 4, seed=4)
+    torch.testing.assert_close(traced(A, X), function(A, X))
