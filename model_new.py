@@ -893,19 +893,7 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
   return any;
 }
 
-__device__ inline int load_acquire(const int* p) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-  return value;
-}
-__device__ inline int load_relaxed(const int* p) {
-  int value;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-  return value;
-}
-__device__ inline void add_release(int* p, int value) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
-}
+__device__ inline int load_relaxed(const int* p) { return *static_cast<const volatile int*>(p); }
 
 template <int kRegisters>
 __device__ inline void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
@@ -3498,15 +3486,17 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
     if (leaves) {
       at += int64_t(tile.split) * kPart;
     } else {
-      if (thread == 0)
-        while (load_acquire(done) != tile.splits - 1 && !load_relaxed(&h.controls[tile.batch].fallback)) __nanosleep(32);
+      if (thread == 0) {
+        while (load_relaxed(done) != tile.splits - 1 && !load_relaxed(&h.controls[tile.batch].fallback)) __nanosleep(32);
+        __threadfence();
+      }
       named_barrier_sync<128>(group);
     }
     add_sums<kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
     if (leaves) {
       leave_sums(total[0], at);
       named_barrier_sync<128>(group);
-      if (thread == 0) add_release(done, 1);
+      if (thread == 0) __threadfence(), atomicAdd(done, 1);
       return;
     }
   }

@@ -37,13 +37,12 @@ inline int atomicOr(int* at, int bits) { return std::exchange(*at, *at | bits); 
 // What packing reports while tiles are taken: here whoever has just taken number 1 sees it, and nobody else.
 const int* late_report = nullptr;
 const unsigned long long* taken = nullptr;
-inline int load_relaxed(const int* at) { return at == late_report && *taken != 2 ? 0 : *at; }
-inline int load_acquire(const int* at) {
+inline int load_relaxed(const int* at) {
   static int times = 0;
   if (++times > 3000000) fail("a split waits for one that nobody computes");
-  return *at;
+  return at == late_report && *taken != 2 ? 0 : *at;
 }
-inline void add_release(int* at, int value) { *at += value; }
+inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 template <typename T>
 T __ldcg(const T* from) {
