@@ -332,16 +332,12 @@ struct TileOrder {
   struct Place {
     int i, j;
   };
-  // By group and place in it, where groups are. Rarer orders are functions of their own, whose instructions are seldom read.
-  __device__ Place in_group(int group, int at) const {
-    if (c_lower && both_masked())
-      return {x == kFromLine ? group : at + rows - 1 - group, y == kUpToLine ? rows - 1 - group : at};
-    return in_other_group(group, at);
-  }
-  __device__ Place at(int place, int band) const {   // band: rows that the tiles of a dense product go through together
+  // Rarer orders are a function of their own, whose instructions are seldom read. band: rows that dense tiles go through together.
+  __device__ Place at(int place, int band) const {
     if (c_lower && masked() == both_masked()) {
-      const uint32_t group = triangle_root(place), in = place - group * (group + 1) / 2;   // 32 bits take half as many instructions
-      return masked() ? in_group(int(group), int(in)) : Place{int(in) + rows - 1 - int(group), int(in)};
+      const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // 32 bits take half as many instructions
+      const int group = int(root), in = place - int(first);
+      return {x == kFromLine ? group : in + rows - 1 - group, y == kUpToLine ? rows - 1 - group : in};
     }
     if (c_lower || both_masked()) return other_at(place);
     const uint32_t width = !masked() ? band * cols : by_rows() ? cols : rows;
@@ -359,25 +355,16 @@ struct TileOrder {
   __device__ int along(int group) const {   // the row or the column of a group, of one triangular operand
     return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group;
   }
-  __device__ __noinline__ Place in_other_group(int group, int at) const {
-    if (both_masked()) {   // first the corner, on the diagonal: of a symmetric product a tile and the one opposite are split alike
-      const int i = at <= group ? group : at - group - 1, j = at <= group ? group - at : group;
-      return x == kUpToLine ? Place{rows - 1 - i, rows - 1 - j} : Place{i, j};
-    }
-    const int line = along(group);
-    return by_rows() ? Place{line, at} : Place{c_lower ? line + at : at, line};
-  }
   __device__ __noinline__ Place other_at(int place) const {
-    if (c_lower && !falls()) {   // groups that rise
-      const int group = triangle_root(place);
-      return in_group(group, int(place - triangle(group)));
+    if (c_lower) {   // one triangular operand; groups that fall are those that rise, from the end
+      const int from = falls() ? int(count()) - 1 - place : place, root = triangle_root(from), in = from - int(triangle(root));
+      const int line = along(falls() ? rows - 1 - root : root), at = falls() ? root - in : in;
+      return by_rows() ? Place{line, at} : Place{line + at, line};
     }
-    if (c_lower) {
-      const int all = int(count()), group = rows - 1 - triangle_root(all - 1 - place);
-      return in_group(group, int(place - all + triangle(rows - group)));
-    }
-    const int group = square_root(place);
-    return in_group(group, place - group * group);
+    // First the corner, on the diagonal: of a symmetric product a tile and the one opposite are split alike
+    const int group = square_root(place), at = place - group * group;
+    const int i = at <= group ? group : at - group - 1, j = at <= group ? group - at : group;
+    return x == kUpToLine ? Place{rows - 1 - i, rows - 1 - j} : Place{i, j};
   }
 };
 
