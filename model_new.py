@@ -1119,7 +1119,7 @@ struct Packed {
   int blocks_each;         // of one matrix
   uint8_t* blocks;
   BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a last word, see wide_in_line
+  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a first word, see mask_words
   uint32_t* wide_by_col;   // and for each column
 };
 
@@ -1133,15 +1133,11 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
-// The words of a line's mask: of a column of blocks, or of a row. The last one is not zero if a block of the line has outliers.
+// The words of a line's mask: of a column of blocks, or of a row. The first one is not zero if a block of the line has outliers.
 __host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(blocks_in(p.rows))
                 : p.wide_by_row + (matrix * blocks_in(p.rows) + line) * mask_words(p.block_cols);
-}
-__device__ inline bool has_outliers(const Packed& p, int matrix, bool is_col, int line) {
-  return is_col ? wide_in_line(p, matrix, true, line)[mask_words(blocks_in(p.rows)) - 1] != 0
-                : wide_in_line(p, matrix, false, line)[mask_words(p.block_cols) - 1] != 0;
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (wgmma's 128-byte swizzle).
@@ -1421,12 +1417,12 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0), 0};
     if (wide) {
-      atomicOr(wide_in_line(operand, matrix, false, r) + c / 32, 1u << c % 32);
-      atomicOr(wide_in_line(operand, matrix, true, c) + r / 32, 1u << r % 32);
+      atomicOr(wide_in_line(operand, matrix, false, r) + 1 + c / 32, 1u << c % 32);
+      atomicOr(wide_in_line(operand, matrix, true, c) + 1 + r / 32, 1u << r % 32);
     }
     if (outliers) {
-      atomicOr(wide_in_line(operand, matrix, false, r) + mask_words(operand.block_cols) - 1, 1u);
-      atomicOr(wide_in_line(operand, matrix, true, c) + mask_words(blocks_in(operand.rows)) - 1, 1u);
+      atomicOr(wide_in_line(operand, matrix, false, r), 1u);
+      atomicOr(wide_in_line(operand, matrix, true, c), 1u);
     }
     if (non_finite || outliers)
       for (int product = of_one() ? matrix : 0; product < (of_one() ? matrix + 1 : p.product.batches); ++product)
@@ -2500,11 +2496,10 @@ struct Behind {
 template <typename F>
 __device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int line, const F& f) {
   const uint32_t* const wide = wide_in_line(packed, matrix, transposed, line);
-  const int words = mask_words(blocks_in(transposed ? packed.rows : packed.cols)) - 1;
-  if (wide[words] == 0) return;
-  NO_UNROLL for (int word = 0; word < words; ++word)
+  if (wide[0] == 0) return;
+  NO_UNROLL for (int word = 1; word < mask_words(blocks_in(transposed ? packed.rows : packed.cols)); ++word)
     NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
-      const int k_block = word * 32 + __ffs(bits) - 1, row = transposed ? k_block : line, col = transposed ? line : k_block;
+      const int k_block = word * 32 + __ffs(bits) - 33, row = transposed ? k_block : line, col = transposed ? line : k_block;
       const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
       NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
         const Outlier outlier = metadata.outlier[e];
@@ -2566,8 +2561,8 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
     if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
       const int batch = int(number % batches);
       const Tile tile = tile_of_number(number);
-      meets = (has_outliers(behind.x, matrix_of(behind.x, batch), k_is_row(kX, p.contraction), tile.i) |
-               has_outliers(behind.y, matrix_of(behind.y, batch), k_is_row(kY, p.contraction), tile.j)) &
+      meets = (*wide_in_line(behind.x, matrix_of(behind.x, batch), k_is_row(kX, p.contraction), tile.i) |
+               *wide_in_line(behind.y, matrix_of(behind.y, batch), k_is_row(kY, p.contraction), tile.j)) &&
               !behind.controls[batch].fallback;
     }
     const uint32_t of_warp = __ballot_sync(0xFFFFFFFFu, meets);
@@ -3361,7 +3356,7 @@ __device__ inline int block_of(const PairsProduct& h, Operand operand, Contracti
 // Which of the 32 blocks of a line around k are wide; none of one that does not exist.
 __device__ inline uint32_t wide_blocks(const PairsProduct& h, Operand operand, Contraction contraction, int matrix, int line, int k) {
   if (line >= lines_of(h, operand)) return 0;
-  return wide_in_line(operand == kX ? h.x : h.y, matrix, k_is_row(operand, contraction), line)[k / 32];
+  return wide_in_line(operand == kX ? h.x : h.y, matrix, k_is_row(operand, contraction), line)[1 + k / 32];
 }
 """
 

@@ -98,8 +98,8 @@ struct Packer {
           const float scale = std::ldexp(1.0f, 10 - (r + c) % scales), residual = is_wide ? 0x1p-11f : 1.0f;
           to.metadata[number].head = {1 / scale, residual, 0};
           if (is_wide) {
-            wide_in_line(to, matrix, false, r)[c / 32] |= 1u << c % 32;
-            wide_in_line(to, matrix, true, c)[r / 32] |= 1u << r % 32;
+            wide_in_line(to, matrix, false, r)[1 + c / 32] |= 1u << c % 32;
+            wide_in_line(to, matrix, true, c)[1 + r / 32] |= 1u << r % 32;
           }
           for (int row = 0; row < kBlock; ++row)
             for (int col = 0; col < kBlock; ++col) {
