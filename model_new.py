@@ -662,7 +662,7 @@ struct HalfPlan {
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
 # They have the names of CUTLASS or of the PTX manual. Addresses of shared memory are 32-bit. Own asm is what CCCL's cuda::ptx lacks, what
-# takes an address in a peer, the cluster's barrier (there not aligned), its registers (there the compiler may read them anew).
+# takes an address in a peer, the cluster's barrier (there not aligned), a CTA's rank (there the compiler may read it anew).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -689,11 +689,7 @@ __device__ inline uint32_t block_rank_in_cluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-__device__ inline uint32_t cluster_id_in_grid() {
-  uint32_t number;
-  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
-  return number;
-}
+__device__ inline uint32_t cluster_id_in_grid() { return ptx::get_sreg_clusterid_x(); }
 
 // The same place in another CTA of the cluster.
 __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
