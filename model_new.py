@@ -772,23 +772,10 @@ __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint
                ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
 }
 
-__device__ inline int load_shared(uint32_t at) {
-  int value;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
-  return value;
-}
+template <typename T>
+__device__ inline T load_shared(uint32_t at) { return *static_cast<const T*>(__cvta_shared_to_generic(at)); }
 __device__ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-__device__ inline float2 load_shared_two(uint32_t at) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
-  return v;
-}
-__device__ inline float4 load_shared_four(uint32_t at) {
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
-  return v;
 }
 
 // Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
@@ -2055,12 +2042,12 @@ __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_
     float v[2][4];   // by line and k
     if (kAlongK) {
       UNROLL for (int r = 0; r < 2; ++r) {
-        const float4 four = load_shared_four((at ^ (h * 64 | r * 32)) + r * 8 * kTfBlockK * 4);
+        const float4 four = load_shared<float4>((at ^ (h * 64 | r * 32)) + r * 8 * kTfBlockK * 4);
         v[r][0] = four.x, v[r][1] = four.y, v[r][2] = four.z, v[r][3] = four.w;
       }
     } else {
       UNROLL for (int e = 0; e < 4; ++e) {
-        const float2 two = load_shared_two((at ^ (e * kTfBlockMN * 4 | e % 2 * 64)) + h * 16 * kTfBlockMN * 4);
+        const float2 two = load_shared<float2>((at ^ (e * kTfBlockMN * 4 | e % 2 * 64)) + h * 16 * kTfBlockMN * 4);
         v[0][e] = two.x, v[1][e] = two.y;
       }
     }
@@ -2090,7 +2077,7 @@ struct Tf32Splitter {
     float v[4][4];
     UNROLL for (int u = 0; u < 4; ++u) {
       const uint32_t at = from + stage;
-      const float4 four = load_shared_four(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kTfBlockMN * 4);
+      const float4 four = load_shared<float4>(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kTfBlockMN * 4);
       v[0][u] = four.x, v[1][u] = four.y, v[2][u] = four.z, v[3][u] = four.w;
     }
     UNROLL for (int u = 0; u < 4; ++u) {
@@ -2296,7 +2283,7 @@ struct MmaReader {
     const uint32_t from = at + stage;
     if constexpr (sizeof(T) == 8) {
       UNROLL for (int i = 0; i < 2; ++i) {   // eight lines at a time
-        const float2 two = load_shared_two(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * kLineBytes
+        const float2 two = load_shared<float2>(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * kLineBytes
                                                    : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
       }
@@ -2307,7 +2294,7 @@ struct MmaReader {
     } else {
       UNROLL for (int i = 0; i < 4; ++i) {
         const int line_half = kOfX ? i % 2 : i / 2, k_half = kOfX ? i / 2 : i % 2;
-        w[i] = load_shared((from ^ (u * 64 | line_half * 32)) + (step * 8 + k_half * 4) * kKRow);
+        w[i] = load_shared<int>((from ^ (u * 64 | line_half * 32)) + (step * 8 + k_half * 4) * kKRow);
       }
     }
   }
@@ -3512,7 +3499,7 @@ struct ConsumerView {
   int group;
 
   __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
-    return __int_as_float(load_shared(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block)));
+    return load_shared<float>(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block));
   }
   // The operands of a half of a k-block, as wgmma wants them described.
   __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * Policy::kPartBytes); }
@@ -3526,7 +3513,7 @@ struct ConsumerView {
   // Waits for X and the first half of Y.
   __device__ void next_k_block(Pipeline<Policy::kStages>& pipeline, ConsumedKBlock& k_block, ColumnHalf& first) const {
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what = load_shared(base + offsetof(Shared, own.flags) + sizeof(int) * pipeline.stage);
+    k_block.what = load_shared<int>(base + offsetof(Shared, own.flags) + sizeof(int) * pipeline.stage);
     const int y_stage = pipeline.stage;
     pipeline.advance();
     barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);

@@ -303,10 +303,6 @@ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrie
   std::memcpy(at_address(to), words, 16);
   reinterpret_cast<Barrier*>(at_address(barrier))->change(-16, 0);
 }
-inline float4 load_shared_four(uint32_t at) {
-  if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
-  return *reinterpret_cast<float4*>(at_address(at));
-}
 inline void note_written() { current->block->written += !std::exchange(current->written, true); }
 inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
@@ -358,19 +354,16 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
     seen[bank] = at + 1;
   }
 }
-inline int load_shared(uint32_t at) {
+template <typename T>
+T load_shared(uint32_t at) {
+  constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // lanes
+  if (at >> kRankShift != block_rank_in_cluster() || at % kSize) fail("not aligned, or not here");
+  if (kSize == 16) return *reinterpret_cast<T*>(at_address(at));
   auto& brought = warp().brought[warp().meeting.turn % 2];
   brought[current->x % 32][0] = at;
   meet(warp().meeting, 32);
-  no_conflict(brought, 0, 32, 4);
-  return *reinterpret_cast<int*>(at_address(at));
-}
-inline float2 load_shared_two(uint32_t at) {
-  auto& brought = warp().brought[warp().meeting.turn % 2];
-  brought[current->x % 32][0] = at;
-  meet(warp().meeting, 32);
-  for (int first : {0, 16}) no_conflict(brought, first, 16, 8);
-  return *reinterpret_cast<float2*>(at_address(at));
+  for (int first = 0; first < 32; first += kAtOnce) no_conflict(brought, first, kAtOnce, kSize);
+  return *reinterpret_cast<T*>(at_address(at));
 }
 template <bool kTransposed>
 void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
