@@ -3312,7 +3312,6 @@ struct PairsProduct {
   int* progress;             // see Progress
   int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
   float* partial_sums;       // of all splits but each tile's last
-  bool chains_in_c;          // whether C has room for the sums of the chains of a tile, where that has no splits
   float* chain_sums;         // of each CTA: of its tile's chains so far
 };
 
@@ -3347,26 +3346,17 @@ _CUDA_PAIRS = r"""
 // ---- Pairs: split-K through memory.
 
 // The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
-// next one. 128 of each thread of a warpgroup, four at a time: 128 float4 from each other, or, kFar, as many as `step` says.
-template <bool kFar = false>
-__device__ inline void leave_sums(const float* sum, float4* at, int64_t step = 128) {
-  UNROLL for (int u = 0; u < 128; u += 4) {
-    float4* const to = kFar ? at : at + u * 32;
-    *to = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
-    if (kFar) at = next_address(at, step);
-  }
+// next one. 128 of each thread of a warpgroup, four at a time: 128 float4 from each other.
+__device__ inline void leave_sums(const float* sum, float4* at) {
+  UNROLL for (int u = 0; u < 128; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
-// Adds those of `parts` splits, kStride float4 from each other, in their order. parts: by reference, so that it may take no register.
-template <int kStride, bool kFar = false>
-__device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step = 128) {
-  NO_UNROLL for (int number = 0; number < parts; ++number, at += kFar ? 0 : kStride)
+// Adds those of `parts` splits in their order. parts: by reference, so that it may take no register.
+__device__ inline void add_sums(float* sum, const float4* at, const int& parts) {
+  NO_UNROLL for (int number = 0; number < parts; ++number, at += kTileEdge * kTileEdge / 4)
     UNROLL for (int part = 0; part < 4; ++part) {
       float4 other[8];   // all read before the first is added: the reads then wait for memory together
-      UNROLL for (int u = 0; u < 8; ++u) {
-        other[u] = __ldcg(kFar ? at : at + (part * 8 + u) * 128);
-        if (kFar) at = next_address(at, step);
-      }
+      UNROLL for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
       UNROLL for (int u = 0; u < 8; ++u) {
         float* const four = sum + part * 32 + 4 * u;
         four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
@@ -3414,22 +3404,6 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   }
 }
 
-// Where a warpgroup leaves the sums of a tile's chains for the next one: in the tile's own part of C, line by line, where that takes 16
-// bytes at a time; else in the workspace. step: from four of a thread to its next.
-__device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& tile, int line, int group, int thread, int64_t& step) {
-  const Product& p = h.p;
-  const bool by_rows = p.c_col == 1;
-  if (h.chains_in_c && tile.splits == 1) {
-    const int chunks = by_rows ? kTileEdge / 4 : kBlock / 4;   // of a line
-    const int64_t pitch = by_rows ? p.c_row : p.c_col;
-    step = 128 / chunks * pitch / 4;
-    float* const c = static_cast<float*>(p.c) + uint32_t(tile.batch) * h.c_batch;
-    return reinterpret_cast<float4*>(c + line * kBlock * p.c_row + tile.col * kBlock * p.c_col + thread / chunks * pitch) + thread % chunks;
-  }
-  step = 128;
-  return reinterpret_cast<float4*>(h.chain_sums) + (blockIdx.x * 2 + group) * (kBlock * kTileEdge / 4) + thread;
-}
-
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
 // or, behind the tile's last chain, go to C. The last split of a tile adds the sums of those before in their order: the result is the same
 // every time. It does not wait for one that has not begun: see SplitTiles.
@@ -3437,12 +3411,9 @@ template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
-  int64_t step = 128;
-  float4* at = nullptr;
-  if (kChains) at = chain_place(h, tile, line, group, thread, step);
-  int parts = kChains && flags & kAgain ? 1 : 0;
-  if (kChains) add_sums<0, true>(total[0], at, parts, step);
-  if (kChains && !(flags & kLast)) return leave_sums<true>(total[0], at, step);
+  float4* at = reinterpret_cast<float4*>(h.chain_sums + (blockIdx.x * 2 + group) * kPart) + thread;
+  if (kChains) add_sums(total[0], at, flags & kAgain ? 1 : 0);
+  if (kChains && !(flags & kLast)) return leave_sums(total[0], at);
   if (tile.splits > 1) {
     const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
@@ -3457,7 +3428,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
       }
       named_barrier_sync<128>(group);
     }
-    add_sums<kPart>(total[0], at, leaves ? 0 : tile.splits - 1);
+    add_sums(total[0], at, leaves ? 0 : tile.splits - 1);
     if (leaves) {
       leave_sums(total[0], at);
       named_barrier_sync<128>(group);
@@ -3465,7 +3436,6 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
       return;
     }
   }
-  if (kChains && flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
@@ -3876,7 +3846,6 @@ struct Workspace {
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
-  bool chains_in_c;      // see PairsProduct
   float* chain_sums;     // both gradients' clusters have places in it
   int* gradient_words;   // those of a triangular product's gradients, which it resets with its own: that saves a launch
   int words;             // how many there are
@@ -3914,11 +3883,9 @@ struct Workspace {
     if (!gradients && !packs_y) y = x;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
     for (int u = 0; u < products; ++u) partial_sums[u] = rest.take<float>(p.batches * tiles.places * kTile);
-    const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
-    chains_in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
-    bool chains = false;   // whether some are left in the workspace
+    bool chains = false;   // whether any tile has more than one
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
-      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(chains_in_c && tiles.splits_of(group) == 1);
+      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain;
     chain_sums = rest.take<float>(chains ? clusters * kTile : 0);
     bytes = rest.bytes;
   }
@@ -3978,7 +3945,7 @@ static PairsProduct describe_pairs(const Product& p, const Packed& x, const Pack
   static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
   const TileQueue queue = {reinterpret_cast<unsigned long long*>(words + kNextTile), 0};
   return {p, x, y, tiles, queue, 0, p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0, at.controls, at.progress, words + kSplitsDone,
-          at.partial_sums[which], at.chains_in_c, at.chain_sums};
+          at.partial_sums[which], at.chain_sums};
 }
 
 // ---- Launching: what the binding calls.
