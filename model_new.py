@@ -172,10 +172,9 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
 void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those left in their workspace, `kept`. One with
-// c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes. `first`: none has been computed from
-// `kept` before, where their counters are still as the product reset them.
-void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
-                      const Gpu& gpu, cudaStream_t stream);
+// c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes.
+void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
+                      cudaStream_t stream);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
@@ -1330,7 +1329,6 @@ struct Packing {
   Control* controls;        // of each product
   int* progress;            // see Progress
   const Control* kept;      // of operands that were packed before; or null
-  bool alone;               // no reset_counters before it, which waits for what writes the operands
   int most_outliers;        // with more than these a product is left to the fallback
   bool low;                 // whether lo is stored; TF32 multiplies hi alone
 };
@@ -1353,7 +1351,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
   // The first blocks are loaded while the counters are reset. The others ask beforehand whether they are needed
-  if (p.alone || blockIdx.x >= kFirstBlocks) grid_dependency_wait();
+  if (blockIdx.x >= kFirstBlocks) grid_dependency_wait();
   auto of_one = [&] { return operand.matrices == p.product.batches; };   // else all products have the matrix: packed if one falls back
   if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
   const int in_matrix = number - matrix * operand.blocks_each;
@@ -3847,18 +3845,17 @@ struct Workspace {
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
   float* chain_sums;     // both gradients' clusters have places in it
-  int* gradient_words;   // those of a triangular product's gradients, which it resets with its own: that saves a launch
-  int words;             // how many there are
+  int words;             // how many of its words are reset
   SplitTiles tiles;
   int64_t bytes;
 
-  // Of a product; or of its gradients, described by the first: they share the packed gradient of the result. Their words may be elsewhere.
-  Workspace(const Product& p, int clusters, int gradients, void* base, int* words_elsewhere = nullptr)
+  // Of a product; or of its gradients, described by the first: they share the packed gradient of the result.
+  Workspace(const Product& p, int clusters, int gradients, void* base)
       : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
     const int products = std::max(1, gradients);
     const bool packs_y = !gradients && !is_square_of_one(p);
     // What is reset
-    Arena reset = {words_elsewhere ? reinterpret_cast<uint8_t*>(words_elsewhere) : static_cast<uint8_t*>(base)};
+    Arena reset = {static_cast<uint8_t*>(base)};
     controls = reset.take<Control>(p.batches), progress = reset.take<int>(1);
     auto take_masks = [&](Packed& packed) {
       packed.wide_by_row = reset.take<uint32_t>(int64_t(packed.matrices) * blocks_in(packed.rows) * mask_words(packed.block_cols));
@@ -3868,11 +3865,6 @@ struct Workspace {
     if (packs_y) take_masks(y);
     const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     for (int u = 0; u < products; ++u) queue[u] = reset.take<int>(queue_words);
-    if (!gradients && is_lower(p)) {   // as above: a packed matrix for each product, and two queues
-      gradient_words = reinterpret_cast<int*>(reset.take<Control>(p.batches)), reset.take<int>(1);
-      Packed gradient = x;
-      gradient.matrices = int(p.batches), take_masks(gradient), reset.take<int>(queue_words), reset.take<int>(queue_words);
-    }
     words = int(reset.bytes / sizeof(int));
     // What is not
     Arena rest = {static_cast<uint8_t*>(base), (reset.bytes + 127) / 128 * 128};
@@ -3913,11 +3905,10 @@ static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t s
   launch_kernel<tile_product<First, Second>>({clusters * 2, kHopperThreads, sizeof(SharedMemory<First>), 2, true, stream}, products);
 }
 
-// All kernels of a product, or of two. Where the words have been reset the first one is left out.
+// All kernels of a product, or of two.
 static void launch_pairs(const Workspace& at, const Packing& packing, const PairsProduct* of, int count, const Gpu& gpu,
                          cudaStream_t stream) {
-  if (!packing.alone)
-    launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(at.controls), at.words);
+  launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(at.controls), at.words);
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
   std::visit([&](auto tf32) {
@@ -3955,7 +3946,7 @@ static void launch_hopper(const Product& p, void* workspace, bool keep, const Gp
   const Workspace at(p, gpu.sms / 2, 0, workspace);
   const PairsProduct described = describe_pairs(p, at.x, at.y, at, 0);
   launch_pairs(at, {p, at.x, at.y, block_count(at.x), at.y.blocks == at.x.blocks ? 0 : block_count(at.y), at.controls, at.progress, nullptr,
-                    false, most_outliers(p), keep || !p.tf32}, &described, 1, gpu, stream);
+                    most_outliers(p), keep || !p.tf32}, &described, 1, gpu, stream);
 }
 
 // Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200. Those take as long as what all SMs multiply,
@@ -4026,16 +4017,16 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
 }
 
 // G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.
-void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, bool first, void* workspace,
-                      const Gpu& gpu, cudaStream_t stream) {
+void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
+                      cudaStream_t stream) {
   const Workspace before(product, gpu.sms / 2, 0, kept);
-  const Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace, first ? before.gradient_words : nullptr);
+  const Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace);
   const Packed& g = at.x;
   PairsProduct products[2] = {};
   int count = 0;
   if (dx.c) products[count] = describe_pairs(dx, g, before.y, at, count), ++count;
   if (dy.c) products[count] = describe_pairs(dy, before.x, g, at, count), ++count;
-  launch_pairs(at, {dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, first, most_outliers(product), !dx.tf32},
+  launch_pairs(at, {dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, most_outliers(product), !dx.tf32},
                products, count, gpu, stream);
 }
 """
@@ -4272,9 +4263,8 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
-// both where something else looks on, or has changed what the workspace holds. `first`: see launch_gradients.
-std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, bool first, int structure, bool for_x,
-                                                 bool for_y) {
+// both where something else looks on, or has changed what the workspace holds.
+std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure, bool for_x, bool for_y) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};
   const OnDevice guard(x);
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
@@ -4286,11 +4276,7 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   const Gpu& gpu = gpu_of(x);
   if (kept.numel() != workspace_bytes_for(product, kHopperKernel, gpu, 0)) return {};   // of a batch's one matrix a hook has made several
   const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y)}, x.options().dtype(at::kByte));
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  cudaStreamCaptureStatus capture;   // of a graph, which may compute the gradients again and again
-  check(cudaStreamIsCapturing(stream, &capture));
-  first = first && capture == cudaStreamCaptureStatusNone;
-  launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), first, workspace.mutable_data_ptr(), gpu, stream);
+  launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), gpu, c10::cuda::getCurrentCUDAStream());
   return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
 }
 
@@ -4898,7 +4884,6 @@ class _PlainProduct(torch.autograd.Function):
         keep = all(ctx.needs_input_grad[:2]) and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
         if keep and None not in (_saved_tensors_hooks, _backward_keeps_graph) and _saved_tensors_hooks(True) is None:
             C, _, ctx.workspace, _ = _product_by_kernels(X, Y, contraction, structure, keep=True)
-            ctx.first = iter([True])  # for one backward, even if two threads ask at once
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
         _save_operands(ctx, (X, Y, contraction, structure))
@@ -4912,7 +4897,7 @@ class _PlainProduct(torch.autograd.Function):
                 ctx.workspace = None  # freed with the graph
             if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
                 X, Y = ctx.saved_tensors
-                found = _EXTENSION.gradients(G, X, Y, workspace, next(ctx.first, False), ctx.structure, *ctx.needs_input_grad[:2])
+                found = _EXTENSION.gradients(G, X, Y, workspace, ctx.structure, *ctx.needs_input_grad[:2])
         return (*found, None, None) if found else _Product.backward(ctx, G)
 
 
