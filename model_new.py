@@ -812,16 +812,6 @@ __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t 
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
-// Stores what is to stay in the L2 cache longer than other lines.
-__device__ inline uint64_t policy_to_keep() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ inline void store_kept(void* to, uint2 v, uint64_t policy) {
-  asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(v.x), "r"(v.y), "l"(policy) : "memory");
-}
-
 // A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier as those of bulk copies are.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
   const int at[] = {at0, at1, at2};
@@ -1272,15 +1262,14 @@ __device__ inline float power_of_two(int exponent) { return __int_as_float((127 
 // Splits this thread's elements into the operand tiles of a packed block; low: into the second of them, too.
 template <bool kWide>
 __device__ inline void split_block(const Source& source, int t, float scale, bool low, const BlockInFlight& block, uint8_t* operand_tiles) {
-  const uint64_t policy = policy_to_keep();
   const Quads quad(source.along_rows, t);
   UNROLL for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
     split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
     split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
     uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
-    store_kept(at, hi, policy);
-    if (low) store_kept(at + kOperandBytes, lo, policy);
+    *reinterpret_cast<uint2*>(at) = hi;
+    if (low) *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
   }
 }
 
