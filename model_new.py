@@ -964,8 +964,8 @@ _CUDA_ELEMENTS = r"""
 // ---- Elements: zeros above the diagonal.
 
 // Zeros in lines `from` to `to` of the tile of kBlockMN rows and columns whose first element is (row, col), as far as C goes. Lines are
-// rows, or columns if C is column-major, so that 16 bytes can be written at once. kStreaming: the zeros drive nothing out of the L2 cache.
-template <int kBlockMN, bool kStreaming, typename T>
+// rows, or columns if C is column-major, so that 16 bytes can be written at once, which drive nothing out of the L2 cache.
+template <int kBlockMN, typename T>
 __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   constexpr int kVector = 16 / sizeof(T);
   const bool column_major = p.c_row == 1 && p.c_col != 1;
@@ -975,13 +975,8 @@ __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int
   if (stride == 1 && (line_stride | length) % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
     constexpr int kInLine = kBlockMN / kVector;
     NO_UNROLL for (int at = thread % kInLine * kVector; at < length; at += threads * kVector)
-      NO_UNROLL for (int line = from + thread / kInLine; line < lines; line += max(1, threads / kInLine)) {
-        uint4* const to = reinterpret_cast<uint4*>(c + line * line_stride + at);
-        if constexpr (kStreaming)
-          __stcs(to, uint4());
-        else
-          *to = uint4();
-      }
+      NO_UNROLL for (int line = from + thread / kInLine; line < lines; line += max(1, threads / kInLine))
+        __stcs(reinterpret_cast<uint4*>(c + line * line_stride + at), uint4());
   } else {
     constexpr int kInLine = kBlockMN / kVector + 1;   // a line may begin and end between multiples of 16 bytes
     NO_UNROLL for (int u = thread; u < (lines - from) * kInLine; u += threads) {
@@ -1763,7 +1758,7 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
   const Tile tile = tile_at(p, kBlock, number / batches);
   NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T, true, true>(p, tile, begin, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
-    write_zeros<kBlock, false>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
+    write_zeros<kBlock>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
 
 void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
@@ -1903,7 +1898,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   };
   auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
     if (has_zeros(p) && work.tile.i != work.tile.j)
-      write_zeros<kBlock, false>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
+      write_zeros<kBlock>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
   const bool direct = alone && row + kBlock <= p.m && col + kBlock <= p.n && !p.symmetric;
   if (direct && vectorized) {
@@ -2632,7 +2627,6 @@ struct TileQueue {
 //   kAskedAhead       behind which k-block of a tile, from its end, the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
 //   operands_of       what its producer keeps of a tile, for load
-//   kStreaming        whether zeros are to drive nothing out of the L2 cache
 //   prepare, has_work, is_left_out, load, compute, finish, own_role, result
 template <typename Policy>
 struct SharedMemory {
@@ -2732,7 +2726,7 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cluster
   NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.clusters * ctas) {
     const int number = int(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
     const int i = place - int(triangle(j - 1)), from = int(u % kStrips) * kLines;
-    write_zeros<kBlockMN, Policy::kStreaming>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
+    write_zeros<kBlockMN>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
                                               threadIdx.x % 32, 32);
     if (h.p.n >= 4096) __nanosleep(500 * sizeof(Element));
   }
@@ -2981,7 +2975,7 @@ struct Half {
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
   static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
   static constexpr int kAskedAhead = 3;
-  static constexpr bool kTakesFirst = false, kStreaming = false;
+  static constexpr bool kTakesFirst = false;
 
   struct Memory {
     uint8_t stage[kStages][kBlocks][kOperandBytes];
@@ -3567,7 +3561,6 @@ struct Pairs {
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = kLo ? kBlockBytes : kOperandBytes, kStageBytes = 2 * kPartBytes;
   static constexpr int kDepth = (kStages + 2) / 3, kAskedAhead = 2;
   static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
-  static constexpr bool kStreaming = true;
 
   struct Operands {
     int x, y;   // the first blocks of the tile's matrices
