@@ -4026,7 +4026,6 @@ _CPP_BINDING = r"""
 #include <optional>
 #include <string>
 #include <tuple>
-#include <vector>
 
 // TORCH_CHECK is given one string: parts go to a stream, which ends the process where the C++ library is linked statically.
 void check(cudaError_t error) {
@@ -4059,20 +4058,14 @@ struct OnDevice {
   }
 };
 
-// What the launchers want to know of a GPU, asked once.
-const Gpu& gpu_of(const Tensor& x) {
-  static const std::vector<Gpu> gpus = [] {
-    std::vector<Gpu> found;
-    for (int device = 0; device < c10::cuda::device_count(); ++device) {
-      int sms, major, minor;
-      check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-      check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-      found.push_back({sms, 10 * major + minor});
-    }
-    return found;
-  }();
-  return gpus.at(x.get_device());
+// What the launchers want to know of a GPU. The runtime has these at hand.
+Gpu gpu_of(const Tensor& x) {
+  const int device = x.get_device();
+  int sms, major, minor;
+  check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return {sms, 10 * major + minor};
 }
 
 // ---- Binding: tensors described as a Product.
@@ -4215,7 +4208,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
   if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}, {}};
-  const Gpu& gpu = gpu_of(x);
+  const Gpu gpu = gpu_of(x);
   const ElementType type = element_type(x);
   Product p = describe(x, y, c, contraction, structure);
   const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
@@ -4248,7 +4241,7 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   if (!for_x) to_x.c = nullptr;
   if (!for_y) to_y.c = nullptr;
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
-  const Gpu& gpu = gpu_of(x);
+  const Gpu gpu = gpu_of(x);
   if (kept.numel() != workspace_bytes_for(product, kHopperKernel, gpu, 0)) return {};   // of a batch's one matrix a hook has made several
   const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y)}, x.options().dtype(at::kByte));
   launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), gpu, c10::cuda::getCurrentCUDAStream());
