@@ -331,7 +331,7 @@ struct TileOrder {
   struct Place {
     int i, j;
   };
-  // Rarer orders are a function of their own, whose instructions are seldom read. band: rows that dense tiles go through together.
+  // band: rows that dense tiles go through together.
   __device__ Place at(int place, int band) const {
     if (c_lower && masked() == both_masked()) {
       const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // 32 bits take half as many instructions
@@ -354,7 +354,7 @@ struct TileOrder {
   __device__ int along(int group) const {   // the row or the column of a group, of one triangular operand
     return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group;
   }
-  __device__ __noinline__ Place other_at(int place) const {
+  __device__ Place other_at(int place) const {
     if (c_lower) {   // one triangular operand; groups that fall are those that rise, from the end
       const int from = falls() ? int(count()) - 1 - place : place, root = triangle_root(from), in = from - int(triangle(root));
       const int line = along(falls() ? rows - 1 - root : root), at = falls() ? root - in : in;
