@@ -87,7 +87,7 @@ def label(dims):
 
 def some_sizes(random, most):
     """Sizes up to `most`, two an octave, half of them at or beside a multiple of a power of two; the rest fits no tile."""
-    for low, high in pairwise([1, 2, *(round(2 ** (n / 2)) for n in range(3, 2 * most.bit_length()))]):
+    for low, high in pairwise([1, 2, *(round(2 ** (n / 2)) for n in range(3, int(2 * math.log2(most)) + 2))]):
         size, step = random.randint(low, high - 1), 1 << random.randint(0, max(0, low.bit_length() - 2))
         size = random.choice((size, size // step * step + random.choice((-1, 0, 1))))
         yield min(max(1, size), most)

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -838,6 +839,12 @@ def test_what_is_allowed_of_16_bits_of_tf32_and_of_float64():
     assert measures.allowed(torch.bfloat16, 100) == (10 * 2.0**-23, 2.0**-6)
     assert measures.allowed(torch.float32, 100, tf32=True) == (2.0**-10 + 2.0**-22 + 10 * 2.0**-23, 2.0**-8)
     assert [measures.allowed(torch.float64, 400, inverse=inverse)[0] for inverse in (False, True)] == [20 * 2.0**-52, 1e-6 * 2.0**-29]
+
+
+@pytest.mark.parametrize("most", [1, 3, 192, 3000, 8192])
+def test_sizes_reach_the_largest(most):
+    """Where it is no power of two, the last half octave was left out."""
+    assert max(size for seed in range(99) for size in measures.some_sizes(random.Random(seed), most)) == most
 
 
 def test_percentiles():
