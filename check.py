@@ -162,6 +162,9 @@ class Child:
         self.gpu = GpuMemory() if self.cuda else None
         self.slab = Slab(self.device, size, place)
         self.at, self.answers = self.slab.bytes.data_ptr(), []
+        # What stands where an older input did is the same tensor, as a weight that is changed in place
+        kinds = (torch.as_tensor, torch.nn.Parameter)
+        self.operand = functools.lru_cache(32)(lambda leaf, at, *shape: kinds[leaf](self.slab.view(self.dtype, shape, at).data))
         return {"guard": GUARD}
 
     def load(self, path, text, classes, arguments, tf32):
@@ -180,10 +183,11 @@ class Child:
     def prepare(self, mode, shapes, inputs, timed, ways):
         """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
         self.mode, self.shapes, self.answers, self.timed, self.ways, self.places = mode, shapes, [], timed, iter(ways), inputs
-        self.operands = [[self.slab.view(self.dtype, *place) for place in each] for each in inputs]
-        for each, way in zip(self.operands, ways, strict=True):
-            for n in range(len(each) - 1 if mode == "gradients" else len(each) * (way > 1)):
-                each[n] = torch.nn.Parameter(each[n])  # what requires gradients is a weight, or, below, computed by something
+        self.operands = []
+        for each, way in zip(inputs, ways, strict=True):
+            leaves = len(each) - 1 if mode == "gradients" else len(each) * (way > 1)  # weights, or, below, computed by something
+            self.operands.append([self.operand(n < leaves, at, *shape) for n, (shape, at) in enumerate(each)])
+            torch.autograd.graph.increment_version(self.operands[-1])
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
             block = functools.partial(torch.empty, dtype=torch.uint8, device=self.device)
@@ -231,11 +235,11 @@ class Child:
         # Column by column, as where C.mT is used; or of padded rows, as where C is a part of something
         G = G.mT.contiguous().mT if lies == 1 else torch.nn.functional.pad(G, (0, 1))[..., :-1] if lies else G
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
-            # One that is asked for by itself is no leaf, like what a layer before has made
-            C = self.model(*((X.view_as(X) if alone else X) if any(X is Y for Y in wanted) else X.detach() for X in operands))
+            # Where one is asked for by itself, all are what layers before have made: no leaves, and held by nobody else
+            C = self.model(*((X if any(X is Y for Y in wanted) else X.detach()).clone() if alone else X for X in operands))
             if not self.timed:  # as where a network has the module twice: backward needs this call's operands, not the last one's
                 self.model(*(X / 2 for X in operands))
-            torch.autograd.backward(C, G.expand_as(C), inputs=wanted)
+            torch.autograd.backward(C, G.expand_as(C))
             for X in wanted:
                 found.append(X.grad)
                 X.grad = None
@@ -573,6 +577,7 @@ class Run:
         how = {"mode": calls[0].mode, "timed": timed, "ways": [call.way for call in calls]}
         contender.ask("prepare", limit, shapes=shapes, inputs=inputs, **how)
         views = [self.slab.view(self.dtype, *place) for place in places]
+        self.slab.bytes[: room(self.dtype, *(X.shape for X in operands)) + 512].fill_(255)  # NaN stands behind an input
         for X, view in zip(operands, views, strict=True):  # while the child stands still
             view.copy_(X)
         self.wait()

@@ -231,7 +231,7 @@ DISTRIBUTIONS = ORDINARY | HARD
 
 def gradient_of(kind, way, draw, dtype, shape, keep):
     """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of ones, as of a sum; 3 of one value, often small, as of a mean; 4 of one a
-    row, or a column; 5 zero where C is, as of C's square; 6 of one sign. Every other one is negative."""
+    row, or a column; 5 zero where C is, and in places, whole rows too; 6 of one sign. Every other one is negative."""
     sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # small for float16: no sum of a large product may overflow
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 4 and way > 1 else (*shape[:-1], 1)))
     if kind in (2, 3, 4):  # expanded
@@ -240,7 +240,7 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
             one *= 10**-span if draw.uniform(1) < 0.5 else draw.decades(span, 1)
         return (scales if kind == 4 else one).to(dtype).expand(shape)
     G = (draw.uniform if kind == 6 else draw.normal)(*shape) * (scales if kind == 1 else sign)
-    return (keep(G) if kind == 5 else G).to(dtype)
+    return (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
 
 
 # The kind, and the way: odd asks for each gradient by itself; 2 is for a dC column by column, 4 for one of padded rows.
