@@ -574,9 +574,9 @@ struct SplitTiles : Tiles {
 
   // Cuts those dense tiles that are left when all clusters have had equally many, so that they end soonest, if a split costs one k-block.
   __host__ void cut_left(int clusters) {
-    const int64_t all = batches * TileOrder::count(), left = (all % clusters + batches - 1) / batches;   // of each product
-    int best = (ceil_div(all, clusters) - ceil_div(all - left * batches, clusters)) * longest;   // uncut, the rounds that they are more
-    for (int splits = 2; splits < best && ceil_div(k_blocks, splits) >= 4; ++splits) {
+    const int64_t left = (batches * TileOrder::count() % clusters + batches - 1) / batches;   // of each product
+    int best = longest;
+    for (int splits = 2; left && splits < best && ceil_div(k_blocks, splits) >= 4; ++splits) {
       const int length = ceil_div(k_blocks, splits), time = ceil_div(int(left) * batches * splits, clusters) * length + splits;
       if (time < best) best = time, longest = length;
     }

@@ -482,11 +482,10 @@ def test_of_two_products_with_three_tiles_left_both_have_two_cut(program, contra
 
 
 @pytest.mark.parametrize("contraction", CONTRACTIONS)
-def test_products_a_few_more_than_clusters_are_all_cut(program, contraction):
-    """Else a round more is for those few. Not where the rounds that are left whole would end no sooner: of two tiles each, say."""
-    for tiles, batches, whole in ((1, 75, False), (2, 100, False), (1, 66, True), (1, 132, True), (2, 69, True)):
-        said = program("hopper", CONTRACTIONS[contraction], 256, 256 * tiles, 2048, DENSE, 66, 1, batches)
-        assert (f"{tiles * batches} tiles, " in said) == whole, said
+def test_of_more_products_than_clusters_no_tile_is_cut(program, contraction):
+    """As many of each would be more than a round. Measured: at 75 x 256 x 256 x 2048 that gains nothing, and at k = 1024 it loses."""
+    for tiles, batches in ((1, 75), (2, 100), (1, 132), (2, 69)):
+        assert f"{tiles * batches} tiles, " in program("hopper", CONTRACTIONS[contraction], 256, 256 * tiles, 2048, DENSE, 66, 1, batches)
 
 
 @pytest.mark.parametrize("sms", [132, 114, 78])
