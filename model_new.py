@@ -3293,7 +3293,7 @@ struct PairsProduct {
   int* progress;             // see Progress
   int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
   float* partial_sums;       // of all splits but each tile's last
-  float* chain_sums;         // of each CTA: of its tile's chains so far
+  float* chain_sums;         // of each CTA: of its tile's chains so far; null: those are in C
 };
 
 // So many k-blocks are a chain: see "Element types: long sums". Those of a tile are added in memory.
@@ -3327,17 +3327,17 @@ _CUDA_PAIRS = r"""
 // ---- Pairs: split-K through memory.
 
 // The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
-// next one. 128 of each thread of a warpgroup, four at a time: 128 float4 from each other.
-__device__ inline void leave_sums(const float* sum, float4* at) {
-  UNROLL for (int u = 0; u < 128; u += 4) at[u * 32] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
+// next one. 128 of each thread of a warpgroup, four at a time, `step` float4 from each other.
+__device__ inline void leave_sums(const float* sum, float4* at, int64_t step) {
+  UNROLL for (int u = 0; u < 128; u += 4, at = next_address(at, step)) *at = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
 }
 
 // Adds those of `parts` splits in their order. parts: by reference, so that it may take no register.
-__device__ inline void add_sums(float* sum, const float4* at, const int& parts) {
-  NO_UNROLL for (int number = 0; number < parts; ++number, at += kTileEdge * kTileEdge / 4)
+__device__ inline void add_sums(float* sum, const float4* at, const int& parts, int64_t step) {
+  NO_UNROLL for (int number = 0; number < parts; ++number, at += (kTileEdge - kBlock) * kTileEdge / 4)   // other warpgroups' are between
     UNROLL for (int part = 0; part < 4; ++part) {
       float4 other[8];   // all read before the first is added: the reads then wait for memory together
-      UNROLL for (int u = 0; u < 8; ++u) other[u] = __ldcg(at + (part * 8 + u) * 128);
+      UNROLL for (int u = 0; u < 8; ++u, at = next_address(at, step)) other[u] = __ldcg(at);
       UNROLL for (int u = 0; u < 8; ++u) {
         float* const four = sum + part * 32 + 4 * u;
         four[0] += other[u].x, four[1] += other[u].y, four[2] += other[u].z, four[3] += other[u].w;
@@ -3378,6 +3378,19 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   }
 }
 
+// Where a warpgroup leaves the sums of a tile's chains for the next one, in lines of 16 bytes a thread: in its own part of C, if all of C
+// allows that, else in the workspace. step: from four of a thread to its next.
+__device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& tile, int line, int group, int thread, int64_t& step) {
+  const Product& p = h.p;
+  const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;
+  const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // of a line
+  const int64_t pitch = !in_c ? kTileEdge : by_rows ? p.c_row : p.c_col;
+  float* const c = static_cast<float*>(p.c) + uint32_t(tile.batch) * h.c_batch + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
+  float* const place = in_c ? c : h.chain_sums + (blockIdx.x * 2 + group) * (kBlock * kTileEdge);
+  step = 128 / chunks * pitch / 4;
+  return reinterpret_cast<float4*>(place + thread / chunks * pitch) + thread % chunks;
+}
+
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
 // or, behind the tile's last chain, go to C. The last split of a tile adds the sums of those before in their order: the result is the same
 // every time. It does not wait for one that has not begun: see SplitTiles.
@@ -3385,13 +3398,17 @@ template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
-  float4* at = reinterpret_cast<float4*>(h.chain_sums + (blockIdx.x * 2 + group) * kPart) + thread;
-  if (kChains) add_sums(total[0], at, flags & kAgain ? 1 : 0);
-  if (kChains && !(flags & kLast)) return leave_sums(total[0], at);
+  if (kChains) {
+    int64_t step;
+    float4* const place = chain_place(h, tile, line, group, thread, step);
+    add_sums(total[0], place, flags & kAgain ? 1 : 0, step);
+    if (!(flags & kLast)) return leave_sums(total[0], place, step);
+    if (flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
+  }
   if (tile.splits > 1) {
     const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
-    at = reinterpret_cast<float4*>(h.partial_sums + (int64_t(tile.place) * kLines + line % kLines) * kPart) + thread;
+    float4* at = reinterpret_cast<float4*>(h.partial_sums + (int64_t(tile.place) * kLines + line % kLines) * kPart) + thread;
     const bool leaves = tile.split < tile.splits - 1;
     if (leaves) {
       at += int64_t(tile.split) * kPart;
@@ -3402,9 +3419,9 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
       }
       named_barrier_sync<128>(group);
     }
-    add_sums(total[0], at, leaves ? 0 : tile.splits - 1);
+    add_sums(total[0], at, leaves ? 0 : tile.splits - 1, 128);
     if (leaves) {
-      leave_sums(total[0], at);
+      leave_sums(total[0], at, 128);
       named_barrier_sync<128>(group);
       if (thread == 0) __threadfence(), atomicAdd(done, 1);
       return;
@@ -3819,7 +3836,7 @@ struct Workspace {
   Packed x, y;           // what is packed; of gradients only x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
-  float* chain_sums;     // both gradients' clusters have places in it
+  float* chain_sums;     // both gradients' clusters have places in it; or null
   int words;             // how many of its words are reset
   SplitTiles tiles;
   int64_t bytes;
@@ -3850,10 +3867,12 @@ struct Workspace {
     if (!gradients && !packs_y) y = x;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
     for (int u = 0; u < products; ++u) partial_sums[u] = rest.take<float>(p.batches * tiles.places * kTile);
-    bool chains = false;   // whether any tile has more than one
+    const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
+    const bool in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
+    bool chains = false;   // whether the sums of some have no place in C: of a tile in splits they have none
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
-      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain;
-    chain_sums = rest.take<float>(chains ? clusters * kTile : 0);
+      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(in_c && tiles.splits_of(group) == 1);
+    chain_sums = chains ? rest.take<float>(clusters * kTile) : nullptr;
     bytes = rest.bytes;
   }
 };

@@ -307,7 +307,7 @@ def test_chains(run_with_short_chains, contraction, structure, late):
 @LATE
 @pytest.mark.parametrize("contraction", [NN, NT, TN], ids=["NN", "NT", "TN"])
 def test_chains_of_splits(run_with_short_chains, contraction, late):
-    """Splits of four to six k-blocks, too, leave the sums of a chain in the workspace."""
+    """Splits of four to six k-blocks leave the sums of a chain in the workspace, and so then does every tile."""
     assert "4 tiles, 1 places" in run_with_short_chains(contraction, LOWER, (512,) * 3, late=late, clusters=4)
     assert "4 tiles, 2 places" in run_with_short_chains(contraction, DENSE, (70, 257, 641), late=late, clusters=4)
     assert "6 tiles, 1 places" in run_with_short_chains(contraction, DENSE, (70, 70, 513), batches=3, late=late, clusters=6)
