@@ -3363,6 +3363,13 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
         const float a = 8 * g <= below + 8 * h ? total[g * 4 + 2 * h] : 0.0f, b = 8 * g < below + 8 * h ? total[g * 4 + 2 * h + 1] : 0.0f;
         __stcs(reinterpret_cast<float2*>(at + 8 * h * p.c_row + 8 * g), make_float2(a, b));
       }
+  } else if (inside && p.c_row == 1) {
+    UNROLL for (int g = 0; g < 32; ++g) {   // the columns, and of each two rows
+      const int col = g / 2 * 8 + g % 2;
+      __stcs(at, col <= below ? total[g / 2 * 4 + g % 2] : 0.0f);
+      __stcs(at + 8, col <= below + 8 ? total[g / 2 * 4 + 2 + g % 2] : 0.0f);
+      at = next_address(at, g % 2 == 0 ? p.c_col : 7 * p.c_col);
+    }
   } else {
     UNROLL for (int h = 0; h < 2; ++h) {
       const int row = row0 + 8 * h, cols = p.c_lower ? row + 1 : p.n;   // of the row that have sums
