@@ -582,6 +582,19 @@ def test_a_child_that_ends_while_it_is_stopped_has_stopped():
         os.waitpid(pid, 0)
 
 
+def test_a_process_whose_threads_end_does_not_stand(monkeypatch):
+    """One of them was gone when the judge came to it, and the others were not looked at."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) as process:
+
+        def gone(path):
+            raise FileNotFoundError
+
+        monkeypatch.setattr(check.Path, "read_bytes", gone)
+        stands = check.Contender.stands(types.SimpleNamespace(process=process))
+        process.kill()
+    assert not stands
+
+
 def test_a_childs_memory_is_opened_as_soon_as_the_system_allows_it(small_slab, monkeypatch):
     """Whoever was not root had no verdict in some runs: "Permission denied: '/proc/PID/mem'"."""
 
