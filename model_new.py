@@ -3421,70 +3421,49 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
 
 // ---- Pairs: the main loop, what a warpgroup multiplies.
 
-// What a warpgroup does with half of the columns of a k-block, found out one half ahead. In one register: few are left beside the sums.
-struct ColumnHalf {
-  int what;   // the two stages, four bits each; which column blocks there are, two bits; and the bits below
-  static constexpr int kMultiplyBit = 1 << 10, kEndsBit = 1 << 11, kWideBit = 1 << 12;
-  __device__ int x_stage() const { return what & 15; }
-  __device__ int y_stage() const { return what >> 4 & 15; }
-  __device__ bool has_column(int block) const { return what >> (8 + block) & 1; }
-  __device__ bool multiply() const { return what & kMultiplyBit; }
-  __device__ bool ends() const { return what & kEndsBit; }   // a chain
-  __device__ bool wide() const { return what & kWideBit; }
-};
-
+// A k-block, in one register, since few are left beside the sums: its flags and, from bit 17 on, four bits each, the stages of the first
+// half of Y, of X, and of the second half of Y.
 struct ConsumedKBlock {
-  int what;   // the flags and, from bit 17 on, the stage of X: one register
-  __device__ int stage() const { return what >> 17; }
+  int what;
+  __device__ int y_stage(int half) const { return what >> (17 + 8 * half) & 15; }
+  __device__ int x_stage() const { return what >> 21 & 15; }
   __device__ int round() const { return what / kRound % (2 * kQueued); }
+  __device__ bool has_column(int block) const { return what & kHasY << block; }
+  // Of these 64 rows and that half of the columns
+  __device__ bool multiply(int group, int half) const { return what & kHasX << group && what & kHasY * 3 << 2 * half; }
+  __device__ bool wide(int group, int half) const { return what & (kWideX << group | kWideY << half); }
 };
 
 // The shared memory as a warp of consumers sees it.
 template <typename Policy>
 struct ConsumerView {
   using Shared = SharedMemory<Policy>;
+  static constexpr int kRowsBytes = Policy::kPartBytes;
   uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
   int group;
 
   __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
     return load_shared<float>(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block));
   }
-  // The operands of a half of a k-block, as wgmma wants them described.
-  __device__ uint64_t x(const ColumnHalf& h) const { return operand(h.x_stage(), group * Policy::kPartBytes); }
-  __device__ uint64_t y(const ColumnHalf& h) const { return operand(h.y_stage(), 0); }
+  // An operand, as wgmma wants it described.
   __device__ uint64_t operand(int stage, int offset) const {
     return make_descriptor(base + offsetof(Shared, own.stage) + stage * Policy::kStageBytes + offset, kOperandBytes, 1024);
   }
   __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
   __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
+  // Waits for the next stage, and says which it is.
+  __device__ int next_stage(Pipeline<Policy::kStages>& pipeline) const {
+    const int stage = pipeline.stage;
+    barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, pipeline.parity);
+    pipeline.advance();
+    return stage;
+  }
   // Waits for X and the first half of Y.
-  __device__ void next_k_block(Pipeline<Policy::kStages>& pipeline, ConsumedKBlock& k_block, ColumnHalf& first) const {
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what = load_shared<int>(base + offsetof(Shared, own.flags) + sizeof(int) * pipeline.stage);
-    const int y_stage = pipeline.stage;
-    pipeline.advance();
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    k_block.what |= pipeline.stage << 17;
-    first = column_half(k_block, 0, y_stage);
-    pipeline.advance();
-  }
-
-  // Waits for the second half of Y.
-  __device__ ColumnHalf second_half(const ConsumedKBlock& k_block, Pipeline<Policy::kStages>& pipeline) const {
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * pipeline.stage, pipeline.parity);
-    const ColumnHalf half = column_half(k_block, 1, pipeline.stage);
-    pipeline.advance();
-    return half;
-  }
-
-  __device__ ColumnHalf column_half(const ConsumedKBlock& k_block, int half, int y_stage) const {
-    const int columns = k_block.what / kHasY >> 2 * half & 3;
-    ColumnHalf h = {k_block.stage() | y_stage << 4 | columns << 8};
-    if (columns && k_block.what & kHasX << group) h.what |= ColumnHalf::kMultiplyBit;
-    if (k_block.what & kEnds) h.what |= ColumnHalf::kEndsBit;
-    if (k_block.what & (kWideX << group | kWideY << half)) h.what |= ColumnHalf::kWideBit;
-    return h;
+  __device__ ConsumedKBlock next_k_block(Pipeline<Policy::kStages>& pipeline) const {
+    const int y_stage = next_stage(pipeline);
+    const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + sizeof(int) * y_stage);
+    return {flags | y_stage << 17 | next_stage(pipeline) << 21};
   }
 
   // This warp is done with a stage: tells both CTAs.
@@ -3496,25 +3475,26 @@ struct ConsumerView {
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
-template <Contraction kContraction, bool kLo, typename View, typename Meanwhile>
-__device__ inline void consume_columns(const View& view, const ColumnHalf& h, float (&total)[64], const Meanwhile& meanwhile) {
-  if (!h.multiply()) {
+template <Contraction kContraction, bool kLo, int kHalf, typename View, typename Meanwhile>
+__device__ inline void consume_columns(const View& view, ConsumedKBlock h, float (&total)[64], const Meanwhile& meanwhile) {
+  const int x_stage = h.x_stage(), y_stage = h.y_stage(kHalf);
+  if (!h.multiply(view.group, kHalf)) {
     meanwhile();
-    return view.release(h.y_stage());
+    return view.release(y_stage);
   }
-  const uint64_t x = view.x(h), y = view.y(h);
+  const uint64_t x = view.operand(x_stage, view.group * View::kRowsBytes), y = view.operand(y_stage, 0);
   float sums[64];
   auto issue = [&](uint64_t x, uint64_t y, bool add) {
     issue_wgmma<__half, 128, k_is_row(kX, kContraction), k_is_row(kY, kContraction)>(x, y, sums, add);
   };
-  if (kLo && h.wide()) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
+  if (kLo && h.wide(view.group, kHalf)) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
     float of_y[2], residual[2];
     UNROLL for (int u = 0; u < 2; ++u) {
-      of_y[u] = h.has_column(u) ? view.unscale(h.y_stage(), u) : 0.0f;
-      residual[u] = h.has_column(u) ? view.residual(h.y_stage(), u) : 1.0f;
+      of_y[u] = h.has_column(2 * kHalf + u) ? view.unscale(y_stage, u) : 0.0f;
+      residual[u] = h.has_column(2 * kHalf + u) ? view.residual(y_stage, u) : 1.0f;
     }
-    const float x_residual = view.residual(h.x_stage(), view.group);
+    const float x_residual = view.residual(x_stage, view.group);
     UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
     NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: each is added to the ones before, in its own scale
       float scale[2];   // of those, powers of two
@@ -3525,15 +3505,15 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
       warpgroup_commit_batch();
       warpgroup_wait<0>();
     }
-    view.release(h.y_stage());
-    return promote(sums, view.unscale(h.x_stage(), view.group), of_y[0], of_y[1], total);
+    view.release(y_stage);
+    return promote(sums, view.unscale(x_stage, view.group), of_y[0], of_y[1], total);
   }
   // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
   warpgroup_arrive();
   if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
-  const float of_x = view.unscale(h.x_stage(), view.group);
-  const float of_first = h.has_column(0) ? view.unscale(h.y_stage(), 0) : 0.0f;
-  const float of_second = h.has_column(1) ? view.unscale(h.y_stage(), 1) : 0.0f;
+  const float of_x = view.unscale(x_stage, view.group);
+  const float of_first = h.has_column(2 * kHalf) ? view.unscale(y_stage, 0) : 0.0f;
+  const float of_second = h.has_column(2 * kHalf + 1) ? view.unscale(y_stage, 1) : 0.0f;
   if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
   issue(x, y, kLo);
   warpgroup_commit_batch();
@@ -3541,7 +3521,7 @@ __device__ inline void consume_columns(const View& view, const ColumnHalf& h, fl
   meanwhile();
   warpgroup_wait<0>();
   // Give the stage back, and promote
-  view.release(h.y_stage());
+  view.release(y_stage);
   promote(sums, of_x, of_first, of_second, total);
 }
 
@@ -3665,21 +3645,19 @@ struct Pairs {
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
     ConsumerView<Pairs> view = {shared_address(&shared), int(threadIdx.x / 128)};
     keep(view.base);
-    ConsumedKBlock k_block;
-    ColumnHalf first, second;
-    auto wait_for_first = [&] {
-      if (!second.ends()) view.next_k_block(pipeline, k_block, first);
-    };
-    auto wait_for_second = [&] { second = view.second_half(k_block, pipeline); };
+    ConsumedKBlock k_block, next;
     do {
-      view.next_k_block(pipeline, k_block, first);
+      next = view.next_k_block(pipeline);
       float total[2][64];
       UNROLL for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
       do {
-        consume_columns<kContraction, kLo>(view, first, total[0], wait_for_second);
-        consume_columns<kContraction, kLo>(view, second, total[1], wait_for_first);
-        view.release(second.x_stage());
-      } while (!second.ends());
+        k_block = next;
+        consume_columns<kContraction, kLo, 0>(view, k_block, total[0], [&] { k_block.what |= view.next_stage(pipeline) << 25; });
+        consume_columns<kContraction, kLo, 1>(view, k_block, total[1], [&] {
+          if (!(k_block.what & kEnds)) next = view.next_k_block(pipeline);
+        });
+        view.release(k_block.x_stage());
+      } while (!(k_block.what & kEnds));
       write_sums<kLo>(h, shared.next[(k_block.round() + kQueued - 1) % kQueued], view.group, k_block.what, total);
       keep(k_block.what);   // one register instead of what is found out from it
     } while (kLo && !(k_block.what & kLast));
