@@ -749,9 +749,8 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 __device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ inline void barrier_wait_in_cluster(uint32_t barrier, uint32_t parity) {
-  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-               "@!done bra again;\n}" ::"r"(barrier), "r"(parity) : "memory");
+__device__ inline void barrier_wait_in_cluster(uint64_t* barrier, uint32_t parity) {
+  while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, barrier, parity)) {}
 }
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
@@ -777,16 +776,18 @@ __device__ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, ui
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
+// Whether 8 x 8 matrices are transposed, in an instruction's name, where a "C" operand of asm puts it.
+template <bool kTransposed>
+struct WayInPtx { static constexpr char way[] = ".trans"; };
+template <>
+struct WayInPtx<false> { static constexpr char way[] = ""; };
+
 // Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
 // row lane % 8 of matrix lane / 8, or of its column (kTransposed).
 template <bool kTransposed>
 __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
-  if constexpr (kTransposed)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-                 ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
-  else
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4%5.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "C"(WayInPtx<kTransposed>::way) : "memory");
 }
 
 // ---- PTX: copies.
@@ -913,12 +914,8 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
 // l gives the address of row l % 8 of matrix l / 8.
 template <bool kTransposed>
 __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
-  if constexpr (kTransposed)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(WayInPtx<kTransposed>::way) : "memory");
 }
 
 #define SUMS_8(s, i) \
@@ -3133,7 +3130,7 @@ struct Half {
       __syncwarp();
       const uint32_t written = shared_address(&shared.own.sums_written);
       if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));
-      barrier_wait_in_cluster(written, 0);
+      barrier_wait_in_cluster(&shared.own.sums_written, 0);
       NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
         NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {
