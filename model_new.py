@@ -2597,7 +2597,6 @@ struct TileQueue {
 
 // A policy has
 //   Product           what a launch is given of one product; in it p (a ::Product), tiles, queue and clusters
-//   Element           of C
 //   Memory            the stages, and what else of shared memory is its own
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
@@ -2691,11 +2690,10 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   }
 }
 
-// One warp writes the CTA's part of the zeros in tiles above the diagonal. At first, and in large products between any two strips, it
-// waits a while: operands come the same way to the SMs, and are wanted sooner.
+// One warp writes the CTA's part of the zeros in tiles above the diagonal. At first it waits a while: operands come the same way to the SMs,
+// and are wanted sooner.
 template <typename Policy>
 __device__ void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
-  using Element = typename Policy::Element;
   if (!has_zeros(h.p)) return;
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
   const int tiles = int(triangle(h.tiles.rows - 1)), ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
@@ -2703,9 +2701,7 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cluster
   NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.clusters * ctas) {
     const int number = int(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
     const int i = place - int(triangle(j - 1)), from = int(u % kStrips) * kLines;
-    write_zeros<kBlockMN>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines,
-                                              threadIdx.x % 32, 32);
-    if (h.p.n >= 4096) __nanosleep(500 * sizeof(Element));
+    write_zeros<kBlockMN>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines, threadIdx.x % 32, 32);
   }
 }
 
@@ -2947,7 +2943,6 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
 template <typename T, int kMajorX, int kMajorY, bool kWide, bool kTwice>
 struct Half {
   using Product = HalfProduct;
-  using Element = uint16_t;
   using Shared = SharedMemory<Half>;
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
   static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
@@ -3535,7 +3530,6 @@ __device__ inline void consume_columns(const View& view, ConsumedKBlock h, float
 template <Contraction kContraction, int kProducts>
 struct Pairs {
   using Product = PairsProduct;
-  using Element = float;
   using Shared = SharedMemory<Pairs>;
   static constexpr int kBlocksN = 4, kCtas = 2;
   static constexpr bool kLo = kProducts == 3;
