@@ -2690,8 +2690,8 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   }
 }
 
-// One warp writes the CTA's part of the zeros in tiles above the diagonal. At first it waits a while: operands come the same way to the SMs,
-// and are wanted sooner.
+// One warp writes the CTA's part of the zeros in tiles above the diagonal. At first it waits a while: operands come the same way to the
+// SMs, and are wanted sooner.
 template <typename Policy>
 __device__ void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
   if (!has_zeros(h.p)) return;
