@@ -4568,12 +4568,6 @@ def _once(change, T):
     return change(T[tuple(slice(None if stride else 1) for stride in T.stride()[:-2])]).expand(T.shape)
 
 
-def _wide(T):
-    """In float32, if it is of 16 bits; on a CPU where products of float32 may round to 8 bits in float64."""
-    rounded = not T.is_cuda and torch.backends.mkldnn.matmul.fp32_precision == "bf16"
-    return (T.double() if rounded else T.float()) if T.dtype in (torch.float16, torch.bfloat16) else T
-
-
 def _product_in_blocks(X, Y, contraction, structure):
     """The product of one lower or upper matrix and another, as they are multiplied. Their zeros say how the indices m, k and n of
     C[m, n] += X[m, k] Y[k, n] are ordered: a block of the middle one meets all that is lower, and all that is higher, and no more."""
@@ -4600,7 +4594,10 @@ def _product_by_torch(X, Y, contraction, structure):
         parts = zip(*(T.flatten(0, -3).split(together // size) for T in (X, Y)), strict=True)
         return _reshaped(torch.cat([_product_by_torch(*part, contraction, structure) for part in parts]), X.shape)
     if X.dtype in (torch.float16, torch.bfloat16):
-        return _product_by_torch(_once(_wide, X), _once(_wide, Y), contraction, structure).to(X.dtype)
+        # Where float32 products may round their operands to 8 bits, those of float16, which have 11, are of float64
+        rounded = X.dtype == torch.float16 and not X.is_cuda and torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        wide = torch.Tensor.double if rounded else torch.Tensor.float
+        return _product_by_torch(_once(wide, X), _once(wide, Y), contraction, structure).to(X.dtype)
     x, y, _ = _masks(structure)
     X, Y = _once(_CUTS[x], X), _once(_CUTS[y], Y)
     X, Y = X.mT if contraction == _TN else X, Y.mT if contraction == _NT else Y
@@ -4720,6 +4717,11 @@ class _Product:
         pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
         first, *rest = (_shortest_way(*operands, ctx.contraction, ctx.structure) for operands in pairs)
         return sum(rest, first)
+
+
+def _wide(T):
+    """In float32, if it is of 16 bits; on a CPU, whose float32 products may round to 8 bits, in float64."""
+    return (T.float() if T.is_cuda else T.double()) if T.dtype in (torch.float16, torch.bfloat16) else T
 
 
 class _Inverse:
