@@ -1556,14 +1556,11 @@ struct BlockCopier {
   // Where chunk i of the thread goes, by where its first does.
   __device__ static uint32_t after(uint32_t at, int i) { return (at ^ Layout::permuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
 
-  __device__ bool exists_wholly(int k0) const { return k0 >= whole_from && k0 <= whole_to; }
-
-  // Copies the next k-block, which begins at k0; kWhole: it is known to exist wholly. stage: how far it is from the first, in bytes.
-  template <bool kWhole = false>
+  // Copies the next k-block, which begins at k0. stage: how far it is from the first, in bytes.
   __device__ void copy(const OperandView<T>& view, int k0, int stage) {
     const T* from = next;
     const uint32_t at = to + stage;
-    if (kWhole || exists_wholly(k0)) {
+    if (k0 >= whole_from && k0 <= whole_to) {
       UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
       next += kKMajor ? kBlockK : kChunks * step;
     } else {
@@ -2329,9 +2326,7 @@ template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
   const WorkTile<T>& work = memory.work;
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * kWarpMN, warp_col = warp / 2 * kWarpMN;
-  const int row = work.tile.i * kBlock + warp_row, col = work.tile.j * kBlock + warp_col;
   const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * kMmaBlockK<T>;
-  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   const uint32_t stages = shared_address(memory.stage);
   auto view_x = [&] { return view_of(kX, p, work); };
   auto view_y = [&] { return view_of(kY, p, work); };
@@ -2339,10 +2334,6 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   MmaCopier<T, kYKMajor> y(view_y(), k_begin, stages + kStageOperandBytes);
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kYKMajor, false> y_reader(stages + kStageOperandBytes, warp_col);
-  // The k in which the warp's part of the tile has terms; in the blocks on the diagonals some of them have none.
-  int terms_from = first_k(x_side, y_side, row, col) - kMmaBlockK<T>;
-  int terms_to = end_of_k(x_side, y_side, row + kWarpMN, col + kWarpMN, p.k);
-  keep(terms_from), keep(terms_to);
   UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = 0;
   // Prologue: fill the pipeline
   NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>) {
@@ -2353,37 +2344,26 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   __syncthreads();
   MmaFragments<T> fragments[2];   // of this step, and the next
   fragments[0].read(x_reader, y_reader, 0, 0);
-  int stage = 0, k0 = k_begin;
-  auto iterate = [&](auto usual) {
-    constexpr bool kUsual = decltype(usual)::value;
-    const bool multiply = kUsual || (k0 > terms_from && k0 < terms_to);
-    const int later = k0 + kMmaStages * kMmaBlockK<T>;
-    MmaSums<T> part;
-    // Multiply, while the next step is read
-    if (multiply)
-      UNROLL for (int step = 0; step < kMmaSteps - 1; ++step) {
-        fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
-        mma_multiply_step<T>(fragments[step % 2], step, part, sum);
-      }
-    // Wait for the next stage
-    cp_async_wait_group<kMmaStages - 2>();
-    named_barrier_sync<kTileThreads>(0);   // it is there, and this one has been read
-    const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
-    fragments[0].read(x_reader, y_reader, next, 0);
-    // Start the copies of a later k-block
-    if (later < k_end) x.template copy<kUsual>(view_x(), later, stage), y.template copy<kUsual>(view_y(), later, stage);
-    cp_async_commit_group();
-    // Multiply the last step
-    if (multiply) mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
-    stage = next;
-  };
   MmaSums<T> total = {};   // of chains, which split operands have
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
-  // The usual k-block has terms, and what is copied exists wholly: without branches ptxas finds a better order. Both meet at the barrier
-  NO_UNROLL for (; k0 < k_end; k0 += kMmaBlockK<T>) {
-    const int later = k0 + kMmaStages * kMmaBlockK<T>;
-    const bool usual = k0 > terms_from && k0 < terms_to && (later >= k_end || (x.exists_wholly(later) && y.exists_wholly(later)));
-    usual ? iterate(std::true_type()) : iterate(std::false_type());
+  NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
+    MmaSums<T> part;
+    // Multiply, while the next step is read
+    UNROLL for (int step = 0; step < kMmaSteps - 1; ++step) {
+      fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
+      mma_multiply_step<T>(fragments[step % 2], step, part, sum);
+    }
+    // Wait for the next stage
+    cp_async_wait_group<kMmaStages - 2>();
+    __syncthreads();   // it is there, and this one has been read
+    const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes, later = k0 + kMmaStages * kMmaBlockK<T>;
+    fragments[0].read(x_reader, y_reader, next, 0);
+    // Start the copies of a later k-block
+    if (later < k_end) x.copy(view_x(), later, stage), y.copy(view_y(), later, stage);
+    cp_async_commit_group();
+    // Multiply the last step
+    mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
+    stage = next;
     if constexpr (kSplitOperands<T>)
       if ((k0 - k_begin) / kMmaBlockK<T> % kChainBlocks == kChainBlocks - 1) end_chain(sum, total);
   }

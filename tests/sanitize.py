@@ -19,9 +19,6 @@ an mbarrier only for the threads that arrive themselves. Where the lanes of a wa
 all, as the Hopper kernel and the half-precision one do, it reports a race that cannot be. (A kernel of 20 lines that does no more than that
 is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
 
-synccheck looks at a copy of its own, too: where warps come to one barrier from two places of the code (bar.sync with a number of threads,
-as PTX allows and the mma kernel does), it reports divergent threads. (So it does of a kernel of 15 lines that does nothing else.)
-
 initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy the workspace of half
 precision begins as zeros: the kernels look there for the number of their launch, which says whether anybody has written. So does the
 padding of operands that are copied to rows of whole 16 bytes: of a row's last 16 cp.async is told how many to read, and the tool sees all.
@@ -107,12 +104,6 @@ COPIED = {  # for a tool: what becomes of what, besides
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte)), kernel == kHalfKernel ? workspace->zero_() : *workspace;",
         ),
         ("to = at::empty(shape, from.options()).narrow(-1", "to = at::empty(shape, from.options()).zero_().narrow(-1"),
-    ),
-    "synccheck": (  # a k-block of the mma kernel has one code: warps come to its barrier from one place
-        (
-            "    usual ? iterate(std::true_type()) : iterate(std::false_type());\n",
-            "    if (usual || later > k0) iterate(std::false_type());\n",
-        ),
     ),
 }
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
