@@ -3,6 +3,9 @@
 In a second build of the CUDA source every wrapper of the PTX section that waits, arrives, copies or commits sleeps first, or does not, as a
 hash of the clock, the warp and the CTA has it. So each role and each warp of it runs late at times, and it shows where one thread waits and
 others rely on that.
+
+How many CTAs share the k of a tile goes by how many the GPU holds at once, and that by the registers the compiler gives them, which are
+others where there are delays. So both builds count those that are sure to have room.
 """
 
 import ast
@@ -49,11 +52,17 @@ def delayed_ptx(section):
     return WRAPPER.sub(delay, section).replace(namespace, namespace + DELAY), late
 
 
-def delayed_source(text):
-    """The file up to its extension module, with delays: the operator, which a process has once, is not defined anew."""
+HELD = "on_this_device<kKernel>(clusters_at_once)"  # clusters that the GPU holds at once
+
+
+def source_of(text, delays):
+    """The file up to its extension module, with delays or not: the operator, which a process has once, is not defined anew."""
     section = cuda_sections()["_CUDA_PTX"]
-    assert text.count(section) == 1
-    text = text.replace(section, delayed_ptx(section)[0])
+    assert text.count(section) == text.count(HELD) == 1
+    text = text.replace(HELD, "gpu.sms * kCtasPerSm / int(SplitPlan::kMostSplits)").replace(
+        "auto clusters_at_once", "[[maybe_unused]] auto held"
+    )
+    text = text.replace(section, delayed_ptx(section)[0] if delays else section)
     assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
     ends = [node.end_lineno for node in assigned if ast.unparse(node.targets[0]) == "_EXTENSION"]
     assert len(ends) == 1, f"{SOURCE.name} assigns _EXTENSION {len(ends)} times"
@@ -61,9 +70,9 @@ def delayed_source(text):
 
 
 @pytest.fixture(scope="module")
-def delayed():
-    """The extension module of the delayed build; some 25 s on 16 cores, once."""
-    return execute(delayed_source(SOURCE.read_text()))["_EXTENSION"]
+def builds():
+    """The extension modules, without delays and with them; some 30 s on 16 cores each, once."""
+    return [execute(source_of(SOURCE.read_text(), delays))["_EXTENSION"] for delays in (False, True)]
 
 
 # ---- What is computed with it. ---------------------------------------------------------------------------------------
@@ -131,16 +140,17 @@ def operands_of(case):
 @needs_cuda
 @pytest.mark.xdist_group("stress")
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_delays_change_no_bit(model, delayed, monkeypatch, case):
-    assert delayed.__name__ != model._EXTENSION.__name__, "the delayed build is the ordinary one"
+def test_delays_change_no_bit(model, builds, monkeypatch, case):
+    assert len({each.__name__ for each in (*builds, model._EXTENSION)}) == 3, "the delayed build is the ordinary one"
     operands, triangles = operands_of(case), isinstance(case[1], int)
     problems = [(model.tril_matmul, LOWER), (model.triu_matmul, UPPER)] if triangles else [(model.transposed_a_matmul, DENSE)]
     with tf32_setting(case[4]):
         for (function, structure), way in itertools.product(problems, WAYS[:4]):
             laid = [laid_out(poison(V, structure), by, way.padded) for V, by in zip(operands, way.by_columns, strict=True)]
-            ordinary = computed(function, *laid, 1)
             with monkeypatch.context() as patch:
-                patch.setattr(model, "_EXTENSION", delayed)
+                patch.setattr(model, "_EXTENSION", builds[0])
+                ordinary = computed(function, *laid, 1)
+                patch.setattr(model, "_EXTENSION", builds[1])
                 late = computed(function, *laid, TIMES)
             for name, results in late.items():
                 for number, result in enumerate(results, 1):
@@ -159,6 +169,8 @@ def test_every_wrapper_that_tells_others_something_is_delayed():
 
 
 def test_the_delayed_source_has_the_extension_and_no_operator():
-    room = execute(delayed_source(SOURCE.read_text()))
-    assert DELAY in room["_CUDA_PTX"] and "_EXTENSION" in room and "tril_matmul" not in room
-    assert all(cuda_sections()[name] == room[name] for name in cuda_sections() if name != "_CUDA_PTX")
+    for delays in (False, True):
+        room = execute(source_of(SOURCE.read_text(), delays))
+        assert (DELAY in room["_CUDA_PTX"]) == delays and "_EXTENSION" in room and "tril_matmul" not in room
+        changed = {name for name in cuda_sections() if cuda_sections()[name] != room[name]}
+        assert changed == {"_CUDA_TILES", *["_CUDA_PTX"] * delays}
