@@ -5061,16 +5061,34 @@ class ModelNew(torch.nn.Module):
         return tril_matmul(A, B)
 
 
-def _model(name, function, what):
-    """A class of modules without parameters whose forward is the function."""
-    return type(name, (torch.nn.Module,), {"__doc__": f"{what}. No parameters.", "forward": staticmethod(function)})
+class UpperModelNew(torch.nn.Module):
+    """KernelBench level 1, problem 14: the product of two upper triangular matrices. No parameters."""
+
+    forward = staticmethod(triu_matmul)
 
 
-UpperModelNew = _model("UpperModelNew", triu_matmul, "KernelBench level 1, problem 14: the product of two upper triangular matrices")
-TransposedAModelNew = _model("TransposedAModelNew", transposed_a_matmul, "KernelBench level 1, problem 16: A.T @ B")
-TriangularModelNew = _model("TriangularModelNew", triangular_matmul, "triangular_matmul as a module")
-GramModelNew = _model("GramModelNew", gram, "gram as a module")
-InverseModelNew = _model("InverseModelNew", triangular_inverse, "triangular_inverse as a module")
+class TransposedAModelNew(torch.nn.Module):
+    """KernelBench level 1, problem 16: A.T @ B. No parameters."""
+
+    forward = staticmethod(transposed_a_matmul)
+
+
+class TriangularModelNew(torch.nn.Module):
+    """triangular_matmul as a module. No parameters."""
+
+    forward = staticmethod(triangular_matmul)
+
+
+class GramModelNew(torch.nn.Module):
+    """gram as a module. No parameters."""
+
+    forward = staticmethod(gram)
+
+
+class InverseModelNew(torch.nn.Module):
+    """triangular_inverse as a module. No parameters."""
+
+    forward = staticmethod(triangular_inverse)
 
 
 def _uniform(*shape):

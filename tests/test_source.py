@@ -349,6 +349,7 @@ def test_executed_twice_from_a_string_without_a_name():
     second = execute()
     small_product(second)
     small_product(first)
+    assert all(hasattr(first[name], "__module__") for name in first["__all__"])  # as what a statement defines has in any case
 
 
 def test_flops_are_counted_after_a_reload():
