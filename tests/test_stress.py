@@ -31,7 +31,7 @@ __device__ inline void stress_delay() {
 # Instructions with which threads, or a thread and the copy engine or the tensor cores, tell each other something.
 TELLING = (
     r"mbarrier[._](arrive|try_wait)|cp[._]async|st\.async|bar\.(sync|red)|barrier\.cluster|wait_group"
-    r"|(st|red)\.release|ld\.acquire|griddepcontrol\.wait|wgmma\.(fence|commit_group)"
+    r"|const volatile|griddepcontrol\.wait|wgmma\.(fence|commit_group)"
 )
 WRAPPER = re.compile(r"^(__device__ inline [^\n;{]*?\b(\w+)\([^{;]*\) \{)(.*?\}$)", re.MULTILINE | re.DOTALL)
 
@@ -59,10 +59,10 @@ def source_of(text, delays):
     """The file up to its extension module, with delays or not: the operator, which a process has once, is not defined anew."""
     section = cuda_sections()["_CUDA_PTX"]
     assert text.count(section) == text.count(HELD) == 1
-    text = text.replace(HELD, "gpu.sms * kCtasPerSm / int(SplitPlan::kMostSplits)").replace(
-        "auto clusters_at_once", "[[maybe_unused]] auto held"
-    )
-    text = text.replace(section, delayed_ptx(section)[0] if delays else section)
+    text = text.replace(HELD, "gpu.sms * kCtasPerSm / int(SplitPlan::kMostSplits)")
+    text = text.replace("auto clusters_at_once", "[[maybe_unused]] auto clusters_at_once")
+    if delays:
+        text = text.replace(section, delayed_ptx(section)[0])
     assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
     ends = [node.end_lineno for node in assigned if ast.unparse(node.targets[0]) == "_EXTENSION"]
     assert len(ends) == 1, f"{SOURCE.name} assigns _EXTENSION {len(ends)} times"
