@@ -351,12 +351,12 @@ class Contender(contextlib.ExitStack):
         """Whether each thread of the process group stands, or sleeps in the kernel and will stand before it runs on: so does one that has
         called vfork, while the new process stands; a process with such a thread is never reported as stopped, and others of it run on."""
         for number in filter(str.isdigit, os.listdir("/proc")):
-            mine = False
-            with contextlib.suppress(OSError):  # one that ends meanwhile
-                mine = os.getpgid(int(number)) == self.process.pid
-                threads = Path(f"/proc/{number}/task").iterdir() if mine else ()
-                mine = any((each / "stat").read_bytes().rpartition(b") ")[2][:1] not in b"TDZX" for each in threads)
-            if mine:  # it runs, or has run until now
+            runs = False
+            with contextlib.suppress(OSError):  # where a thread ends meanwhile, it has run until now
+                if runs := os.getpgid(int(number)) == self.process.pid:
+                    threads = Path(f"/proc/{number}/task").iterdir()
+                    runs = any((each / "stat").read_bytes().rpartition(b") ")[2][:1] not in b"TDZX" for each in threads)
+            if runs:
                 return False
         return True
 
