@@ -55,10 +55,12 @@ def orthogonalised(G, polynomial=by_gram, iterations=ITERATIONS):
 
 def published(device):
     """What flash-muon orthogonalises with, (G, iterations); None where there is none."""
-    with contextlib.suppress(ImportError):
-        from flash_muon import fast_newtonschulz
+    if device == "cuda":
+        with contextlib.suppress(ImportError):
+            from flash_muon import fast_newtonschulz
 
-        return fast_newtonschulz if device == "cuda" else None
+            return fast_newtonschulz
+    return None
 
 
 def largest_difference(X, expected):
