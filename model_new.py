@@ -2260,7 +2260,7 @@ struct MmaReader {
     if constexpr (sizeof(T) == 8) {
       UNROLL for (int i = 0; i < 2; ++i) {   // eight lines at a time
         const float2 two = load_shared<float2>(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * kLineBytes
-                                                   : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
+                                                       : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
       }
     } else if constexpr (kKMajor) {
@@ -2503,6 +2503,7 @@ __device__ inline void correct_tiles(const Product& p, const Behind& behind, Cor
     if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
       const int batch = int(number % batches);
       const Tile tile = tile_of_number(number);
+      // By the first words: see mask_words
       meets = (*wide_in_line(behind.x, matrix_of(behind.x, batch), k_is_row(kX, p.contraction), tile.i) |
                *wide_in_line(behind.y, matrix_of(behind.y, batch), k_is_row(kY, p.contraction), tile.j)) &&
               !behind.controls[batch].fallback;
