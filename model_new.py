@@ -4325,7 +4325,7 @@ def _lock(file):
     with contextlib.suppress(BlockingIOError):
         return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     file.seek(0)
-    _say(f"waiting for {file.read() or 'another process'}, which is building the CUDA kernels ({file.name})")
+    _say(f"waiting for {file.read().decode() or 'another process'}, which is building the CUDA kernels ({file.name})")
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
@@ -4365,12 +4365,11 @@ def _compile(root, name, flags, targets):
     os.makedirs(root, exist_ok=True)
     folder = os.path.join(root, name)
     with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(open(f"{folder}.lock", "a+"))
+        lock = stack.enter_context(open(f"{folder}.lock", "a+b", 0))  # what a full disk refuses is not written again as it is closed
         with contextlib.suppress(OSError):  # a file system without locks: then each process builds for itself
             _lock(lock)
             lock.truncate(0)
-            lock.write(f"process {os.getpid()}")
-            lock.flush()
+            lock.write(b"process %d" % os.getpid())
             for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
                 shutil.rmtree(left, ignore_errors=True)
         if (module := _load_build(folder, name)) is not None:

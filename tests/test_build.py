@@ -3,6 +3,7 @@ own load_inline and ninja; a few lines of C++ stand for the kernels, so that no 
 
 import fcntl
 import os
+import resource
 import shutil
 import sys
 import time
@@ -217,3 +218,19 @@ def test_a_file_system_without_locks(model, monkeypatch, tmp_path):
     assert (tmp_path / "name" / "name.so").exists() and other.exists()
     monkeypatch.setattr(model, "_load_build", lambda folder, name: None)  # as it was when the slower one looked
     assert model._compile(str(tmp_path), "name", [], [(9, 0)]).__file__.startswith(str(tmp_path / "name.build."))
+
+
+def test_a_finished_build_is_loaded_on_a_full_disk(model, monkeypatch, tmp_path):
+    """Of another process, which this one waited for: that its own name cannot be written to the lock does not matter."""
+    from torch.utils import cpp_extension
+
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch()
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
+    monkeypatch.setattr(model, "_load_build", lambda folder, name: "built")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))  # an error of the system where a file grows, as a full disk is
+    try:
+        assert model._compile(str(tmp_path), "name", [], [(9, 0)]) == "built"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
