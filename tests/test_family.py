@@ -693,11 +693,13 @@ def test_an_inverse_of_large_elements(model, device):
 
 
 @every_device
-def test_a_gradient_of_the_inverse_whose_first_product_overflows(model, device):
+def test_derivatives_of_the_inverse_whose_first_product_overflows(model, device):
     L = torch.tensor([[100.0, 0.0], [0.0, 1 / 300]], dtype=torch.float16, device=device).requires_grad_()
-    G = torch.tensor([[0.0, 0.0], [300.0, 0.0]], dtype=torch.float16, device=device)  # X^T G has 9e4
+    G = torch.tensor([[0.0, 0.0], [300.0, 0.0]], dtype=torch.float16, device=device)  # X^T G has 9e4; and so has G X of the other L
     (dL,) = torch.autograd.grad(model.triangular_inverse(L), L, G)
-    assert_within(dL, torch.tensor([[0.0, 0.0], [-900.0, 0.0]], dtype=torch.float64, device=device), torch.full_like(G, 2.0))
+    _, dX = torch.func.jvp(model.triangular_inverse, (L.detach().flip(0, 1),), (G,))
+    for found in (dL, dX):
+        assert_within(found, torch.tensor([[0.0, 0.0], [-900.0, 0.0]], dtype=torch.float64, device=device), torch.full_like(G, 2.0))
 
 
 @every_device

@@ -903,6 +903,9 @@ def test_float16_on_a_cpu_keeps_its_bits_where_float32_may_lose_some(model, rest
     torch.set_float32_matmul_precision("medium")  # to bfloat16, on a CPU that has such products
     A, B = 257 * torch.eye(N, dtype=torch.float16), torch.eye(N, dtype=torch.float16)
     assert torch.equal(model.tril_matmul(A, B), A)
+    one = torch.eye(N, dtype=torch.float16).requires_grad_()
+    (gradient,) = torch.autograd.grad(model.triangular_inverse(one), one, A)
+    assert torch.equal(gradient, -A)
 
 
 def worst_error(C, X, Y, contraction, structure):

@@ -2,6 +2,8 @@
 Every tile comes once, the long ones first; every packed block and every partial sum has a place of its own; a split waits for earlier ones.
 """
 
+import itertools
+
 import pytest
 from helpers import COMPILER, host_program
 from test_outliers_emulated import cut
@@ -585,15 +587,20 @@ def test_what_half_precision_leaves_on_the_diagonal_is_computed_apart(program, c
 
 CHOICE_MAIN = r"""
 int main(int, char** arguments) {
-  int a[7];   // contraction, n, k, masks, batches, whether the operands and C are aligned, compute capability
-  for (int i = 0; i < 7; ++i) a[i] = std::atoi(arguments[1 + i]);
+  // contraction, n, k, masks, batches, whether the operands and C are aligned, compute capability; and element type, path, SMs
+  int a[10] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 132};
+  for (int i = 0; i < 10 && arguments[1 + i]; ++i) a[i] = std::atoi(arguments[1 + i]);
   Product p = product_of(static_cast<Contraction>(a[0]), a[1], a[1], a[2], a[3], a[4]);
-  const Gpu gpu = {132, a[6]};
+  const Gpu gpu = {a[9], a[6]};
   const int pitch = (a[1] + a[2]) / 8 * 8 + 8 + (a[5] ? 0 : 1);
   const bool k_first = a[0] != kTN, k_first_y = a[0] == kNT;
   p.x_row = k_first ? pitch : 1, p.x_col = k_first ? 1 : pitch, p.y_row = k_first_y ? 1 : pitch, p.y_col = k_first_y ? pitch : 1;
   p.c_row = pitch, p.c_col = 1;
   p.y = reinterpret_cast<const void*>(p.symmetric ? 0 : 16);   // another matrix than x
+  if (arguments[8]) {
+    const Kernel kernel = kernel_for(p, static_cast<ElementType>(a[7]), gpu, static_cast<Path>(a[8]));
+    return std::printf("%s, all holds", kKernelNames[kernel]), 0;
+  }
   const char* const float32 = hopper_serves(p, gpu) ? "hopper" : "small tiles";
   if (p.symmetric && is_computed_whole(p, kFloat16, gpu)) p.c_lower = p.symmetric = 0;
   const char* const c = !p.symmetric ? "whole" : is_stored_twice(p) ? "twice" : "mirror";
@@ -604,16 +611,40 @@ int main(int, char** arguments) {
 
 @pytest.fixture(scope="module")
 def choice(model, tmp_path_factory):
-    """choice(contraction, n, k, masks, batches, aligned, compute capability): what is chosen for a product of n x n."""
+    """choice(contraction, n, k, masks, batches, aligned, compute capability): what is chosen for a product of n x n; and with element type,
+    path and SMs: which kernel computes it."""
     parts = [
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
-        cut(model._CUDA_TF32, "static bool tf32_computes(", "// Whether it is faster than the mma kernel"),
+        cut(model._CUDA_TF32, "constexpr int kTfBlockMN", "constexpr int kTfStages"),
+        cut(model._CUDA_TF32, "static bool tf32_computes(", "void launch_tf32("),
         cut(model._CUDA_MIRROR, "bool is_computed_whole(", "void launch_mirror("),
-        cut(model._CUDA_HOPPER_LAUNCH, "static bool hopper_serves(", "// Which kernel computes a product"),
+        cut(model._CUDA_HOPPER_LAUNCH, "static bool hopper_serves(", "int64_t workspace_bytes_for("),
     ]
     head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
     program = [*head, HARNESS.partition("// The k that the sums")[0], *parts, CHOICE_MAIN]
     return host_program(tmp_path_factory.mktemp("choice"), "choice", program)
+
+
+def test_which_kernel_computes_by_dtype_path_and_gpu(model, choice):
+    """A row of the table in docs/kernel.md each."""
+
+    def kernel(dtype, n, k=None, path="auto", capability=90, sms=132, batches=1, aligned=1, masks=LOWER):
+        arguments = (0, n, n if k is None else k, masks, batches, aligned, capability, dtype, model._PATHS[path], sms)
+        return choice(*arguments).partition(",")[0]
+
+    for dtype, n in itertools.product(range(4), (64, 1024, 4096)):
+        for capability, path in itertools.product((80, 90, 100, 120), model._PATHS):
+            assert kernel(dtype, n, 0, path, capability, masks=DENSE) == "exact"
+            assert kernel(dtype, n, path="exact", capability=capability) == "exact"
+            assert kernel(dtype, n, path="mma", capability=capability) == "mma"
+            assert capability == 90 or path == "exact" or kernel(dtype, n, path=path, capability=capability) == "mma"
+            assert path == "exact" or kernel(dtype, n, path=path, sms=3) == "mma"
+        large, small = ("hopper", "mma", "half", "half")[dtype], ("tf32", "mma", "mma", "mma")[dtype]
+        assert kernel(dtype, n, path="hopper") == kernel(dtype, n, path="hopper", sms=4) == large
+        assert kernel(dtype, n) == (large if n == 4096 else small)
+    # Float32, few tiles, and many: the tf32 kernel also serves batches of more than four an SM
+    for batches, aligned, found in ((65, 1, "tf32"), (66, 1, "mma"), (263, 0, "tf32"), (264, 0, "mma"), (528, 1, "mma"), (529, 1, "tf32")):
+        assert kernel(0, 32, batches=batches, aligned=aligned) == found
 
 
 def test_which_kernel_computes_float32(choice):
