@@ -37,7 +37,7 @@ LIMITS = {  # of limits.json
     "copy": {"label": "limit: memory", "color": INK, "linewidth": 1.4, "dashes": (1, 2)},
 }
 MULTIPLIES, MOVES, OTHER = "#2f81f7", "#2f9e74", "#d8802b"  # what a part of a product does, whoever does it
-PART_COLOURS = dict.fromkeys(("hopper_product", "tile_product", "cuBLAS, as many float16 products"), MULTIPLIES)
+PART_COLOURS = dict.fromkeys(("tile_product", "cuBLAS, as many float16 products"), MULTIPLIES)
 PART_COLOURS |= {"pack_blocks": MOVES, "copy": MOVES, "": INK}
 
 
