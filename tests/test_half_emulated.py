@@ -128,15 +128,17 @@ const float* wide_numbers() {
   return all.data();
 }
 
-// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side. What a thread has found,
-// the others of a warpgroup find again, as long as the bytes are the same: else all time would go by in looking numbers up.
+// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side, two and the same two, as a
+// thread has sums of two columns in one row and in another. What a thread has found, the others of a warpgroup find again, as long as the
+// bytes are the same: else all time would go by in looking numbers up.
+using Four = double __attribute__((vector_size(32)));
 template <typename T, int kLines, int kMajor>
 __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
   constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // bytes that lie together; for 64 lines, for one
   struct Found {
     const unsigned char* from = nullptr;
     uint64_t bytes[kSpans][kSpan / 8];
-    double numbers[16][4][kLines / 4];   // by k, by thread % 4
+    Four numbers[16][4][kLines / 8];   // by k, by thread % 4
   };
   static std::vector<Found> all(61);
   const unsigned char* const from = memory + operand;
@@ -152,7 +154,8 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
     for (int u = 0; u < kSpan; u += 2) {
       const uint32_t place = swizzled_address(at + u) - begin;   // without the swizzle
       const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
-      found.numbers[k][line % 8 / 2][line / 8 * 2 + line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
+      Four& four = found.numbers[k][line % 8 / 2][line / 8];
+      four[line % 2] = four[2 + line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
     }
   }
   return found.numbers;
@@ -168,20 +171,19 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
     const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
     const float* const wide = wide_numbers<T>();
     const auto* const columns = numbers_of<T, kN, kMajorB>(memory, b & kPlace);
-    double row[2][16];   // rows g and g + 8 of the warp's
+    Four rows[16];   // rows g and g + 8 of the warp's
     for (int r = 0; r < 2; ++r)
       for (int k = 0; k < 16; ++k) {
         const int line = warp * 16 + r * 8 + g;
         const uint32_t at = (a & kPlace) + (kMajorA ? k * 128 + line * 2 : line * 128 + k * 2);
-        row[r][k] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(at))];
+        rows[k][2 * r] = rows[k][2 * r + 1] = wide[*reinterpret_cast<const uint16_t*>(memory + swizzled_address(at))];
       }
-    double all[2][kN / 4];   // of these rows, and the columns that are this thread's
-    for (int u = 0; u < kN / 2; ++u) all[u / 2 % 2][u / 4 * 2 + u % 2] = add ? sum[u] : 0.0;
-    for (int c = 0; c < kN / 4; c += 4)   // as many as registers hold
-      for (int k = 0; k < 16; ++k)
-        for (int r = 0; r < 2; ++r)
-          for (int e = 0; e < 4; ++e) all[r][c + e] += row[r][k] * columns[k][q][c + e];
-    for (int u = 0; u < kN / 2; ++u) sum[u] = static_cast<float>(all[u / 2 % 2][u / 4 * 2 + u % 2]);
+    Four all[kN / 8];   // of these rows, and the columns that are this thread's
+    auto* const one_by_one = reinterpret_cast<double*>(all);
+    for (int u = 0; u < kN / 2; ++u) one_by_one[u] = add ? sum[u] : 0.0;
+    for (int k = 0; k < 16; ++k)
+      for (int four = 0; four < kN / 8; ++four) all[four] += rows[k] * columns[k][q][four];
+    for (int u = 0; u < kN / 2; ++u) sum[u] = static_cast<float>(one_by_one[u]);
   };
   if (late)
     current->products.push_back(now);
