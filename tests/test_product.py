@@ -908,6 +908,13 @@ def test_float16_on_a_cpu_keeps_its_bits_where_float32_may_lose_some(model, rest
     assert torch.equal(gradient, -A)
 
 
+def test_what_a_batch_repeats_is_copied_once(model):
+    """On a CPU, by masks and for a wider dtype; the result repeats it as well."""
+    one, copied = torch.ones(2, 1, 3, 3), []
+    assert model._once(lambda T: copied.append(T.shape) or T.clone(), one.expand(2, 5, 3, 3)).stride() == (9, 0, 3, 1)
+    assert copied == [one.shape]
+
+
 def worst_error(C, X, Y, contraction, structure):
     exact, magnitude = truth(X, Y, contraction, structure)
     return ((C.double() - exact).abs() / magnitude.clamp(min=1e-300)).max().item()
