@@ -4917,14 +4917,25 @@ def triu_matmul(A, B):
     return _call("triu_matmul", A, B, _NN, _UPPER)
 
 
-def _pays_by_columns(A, X):
-    """Whether one A for a batch X meets all columns of X in one product: if copying them takes less than a gradient of A for each."""
-    return X.shape[-1] == 1 or (A.requires_grad and 4 * X.shape[-1] <= X.shape[-2])
-
-
-def _transposed(T):
-    """A copy, by rows: no view, which could not be changed in place everywhere."""
-    return T.mT.clone(memory_format=torch.contiguous_format)
+def _call_folded(function, A, B, contraction, structure, names=("A", "B"), left=True):
+    """_call of one matrix, on the left or not, and dense ones. If these are a batch, it meets all their rows in one product, which has one
+    gradient of it, or all their columns, if copying them takes less than a gradient for each."""
+    one, many = (A, B) if left else (B, A)
+    # Shards of a DTensor may stand in the way, and a traced graph would keep the sizes
+    if _is_no_subclass(A) and _is_no_subclass(B) and 2 <= one.dim() <= many.dim() > 2 and not (A.is_nested or B.is_nested):
+        dynamic = torch.compiler.is_compiling()
+        few_columns = not dynamic and (many.shape[-1] == 1 or (one.requires_grad and 4 * many.shape[-1] <= many.shape[-2]))
+        single = (few_columns or not left) and (one.dim() == 2 or (not dynamic and one.shape[:-2].numel() == 1))
+        if single and not torch.jit.is_tracing():
+            X = _prepared(function, A, B, contraction, structure, names)[1 if left else 0]  # says what is wrong with them as they are
+            if left:  # C^T = B^T A^T
+                X, contraction, structure = X.mT, _NN if contraction == _TN else _NT, _masked(_FULL, _masks(structure)[0], _FULL)
+            one = one if one.dim() == 2 else one.reshape(one.shape[-2:])
+            rows = _call(function, X.flatten(0, -2), one, contraction, structure)
+            if left:  # a copy: a view could not be changed in place everywhere
+                return rows.unflatten(0, X.shape[:-1]).mT.clone(memory_format=torch.contiguous_format)
+            return _reshaped(rows, (*X.shape[:-1], rows.shape[-1]))
+    return _call(function, A, B, contraction, structure, names)
 
 
 def transposed_a_matmul(A, B):
@@ -4932,12 +4943,7 @@ def transposed_a_matmul(A, B):
 
     dA = B @ G^T, dB = A @ G. All else as in tril_matmul.
     """
-    one = _is_no_subclass(A) and _is_no_subclass(B) and not B.is_nested and A.dim() == 2 < B.dim() and not torch.compiler.is_compiling()
-    if one and _pays_by_columns(A, B):  # one product, as in triangular_matmul
-        _, B = _prepared("transposed_a_matmul", A, B, _TN, _DENSE)
-        rows = _call("transposed_a_matmul", B.mT.flatten(0, -2), A, _NN, _DENSE)
-        return _transposed(rows.unflatten(0, (*B.shape[:-2], B.shape[-1])))
-    return _call("transposed_a_matmul", A, B, _TN, _DENSE)
+    return _call_folded("transposed_a_matmul", A, B, _TN, _DENSE)
 
 
 def _with_ones(T):
@@ -4959,23 +4965,10 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     mask = _TRIU if upper else _TRIL
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
-    dynamic = torch.compiler.is_compiling()
-    # Shards of a DTensor may stand in the way, and a traced graph would keep the sizes
-    plain = _is_no_subclass(A) and _is_no_subclass(X) and not A.is_nested and not torch.jit.is_tracing()
-    if plain and 2 <= A.dim() <= X.dim() > 2 and (A.dim() == 2 or (not dynamic and A.shape[:-2].numel() == 1)):
-        # One A for a batch: one product of all its rows, and one gradient of A; or of all its columns.
-        X = _prepared("triangular_matmul", *operands, _NN, structure, names)[1 if left else 0]  # says what is wrong with them as they are
-        A = A.reshape(A.shape[-2:])
-        if not left:
-            rows = triangular_matmul(A, X.flatten(0, -2), upper=upper, left=False, unitriangular=unitriangular)
-            return _reshaped(rows, X.shape)
-        if not dynamic and _pays_by_columns(A, X):
-            return _transposed(triangular_matmul(A.mT, X.mT, upper=not upper, left=False, unitriangular=unitriangular))
-        operands = A, X
     if unitriangular:
         operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names, broadcast=False)), 0 if left else 1
         operands[at] = _with_ones(operands[at])  # a matrix for a batch is copied once
-    return _call("triangular_matmul", *operands, _NN, structure, names)
+    return _call_folded("triangular_matmul", *operands, _NN, structure, names, left)
 
 
 def gram(X, *, transpose=False, structure="dense"):
