@@ -11,16 +11,13 @@ A dense product spends 2 N^3 floating-point operations; a triangular one a sixth
 
     C[i, j] = sum over k = j..i of A[i, k] * B[k, j]      (i >= j, and exactly zero above the diagonal)
 
-The contract:
+The contract, beside what tril_matmul says of arguments, gradients and errors raised:
 
-  * A and B are float32, float64, float16 or bfloat16, with any strides; leading dimensions broadcast as in torch.matmul. What stands
-    above the diagonals of A and B is never read. The result is differentiable any number of times.
-  * float32: each element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, for every finite
-    input whose |A| |B| does not overflow, nor a product underflow, unless it is made against it: where one term stands beside many that
-    tensor cores cut off in part, 2.4e-6 was seen, and more than 5.3e-6 is impossible up to k = 8192. float64 is summed by fused
-    multiply-adds, one after the other (2 sqrt(k) units of 2^-53 as a rule; of terms that are alike 3 k / 8 at most), float16 and bfloat16
-    in float32, by tensor cores. Where torch's settings allow TF32 for matrix products, the operands of large float32 products may be
-    rounded to 11 bits; where they allow bfloat16 on a CPU (set_float32_matmul_precision("medium")), to 8 bits, if it has such products.
+  * float32: each element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, where that does
+    not overflow, nor a product underflow (of sums made against it: 2.4e-6 was seen, more than 5.3e-6 is impossible up to k = 8192).
+    float64 is summed by fused multiply-adds, one after the other (2 sqrt(k) units of 2^-53 as a rule; of terms that are alike 3 k / 8 at
+    most), float16 and bfloat16 in float32, by tensor cores. Where torch's settings allow TF32, the operands of large float32 products may
+    be rounded to 11 bits; where they allow bfloat16 on a CPU (set_float32_matmul_precision("medium")), to 8, if it has such products.
   * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else, but where |A| |B| overflows: parts of a sum may be Inf.
   * The same input, with the same strides and alignment, gives bitwise the same result on every run on the same GPU. No input is
     modified. The work runs on the current stream and never synchronises the host.
@@ -28,17 +25,13 @@ The contract:
     For older GPUs, as for a CPU, torch's own products compute, of two triangles alike only the blocks that are not zero; they wait for
     the GPU, and have torch's errors, which on a CPU are larger in long sums of a result that is one row or column.
 
-The file is the source: nothing generates it, and it needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA
-kernels are compiled at import, once; a machine without such a GPU compiles nothing. To know for which GPUs to compile, the import
-initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has imported the file.
+It needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA kernels are compiled at import, once, for the GPUs
+present; to know them, the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has
+imported the file.
 
-Map, top to bottom:
+Map, top to bottom; `# ----` begins a section:
 
-    1  CUDA source     types and launchers (shared with the binding), schedule (which tile, which k), PTX, elements (zeros, element types),
-                       packing (float32 as scaled pairs of float16), launching, the exact path (CUDA cores), tiles of 64 x 64 and
-                       the two kernels that share them, tf32 (small float32 products) and mma (Ampere on); what runs behind the
-                       Hopper kernel; the skeleton of Hopper's kernels and its policies, half precision and Pairs (float32: the
-                       Hopper kernel); symmetric results; which kernel computes
+    1  CUDA source     what the kernels share, the exact path, tf32, mma, Hopper's two kernels, and which of them computes
     2  binding, build  tensors as a Product; nvcc at import
     3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
     4  KernelBench     ModelNew and its siblings
