@@ -4611,8 +4611,6 @@ def _product(X, Y, contraction, structure):
 
 def _inverse(L, unitriangular):
     """The inverses of lower triangular matrices."""
-    if L.dtype in (torch.float16, torch.bfloat16):
-        return _inverse(L.float(), unitriangular).to(L.dtype)
     if _has_kernels(L):
         return _built().inverse(L, unitriangular, _PATH)
     one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
@@ -4706,14 +4704,8 @@ class _Product:
         return sum(rest, first)
 
 
-def _wide(T):
-    """In float32, if it is of 16 bits; on a CPU, whose float32 products may round to 8 bits, in float64."""
-    return (T.float() if T.is_cuda else T.double()) if T.dtype in (torch.float16, torch.bfloat16) else T
-
-
 class _Inverse:
-    """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements; of 16-bit types in float32, too, as in these
-    X^T G could be too large where dL is not."""
+    """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements."""
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -4723,16 +4715,15 @@ class _Inverse:
 
     @staticmethod
     def backward(ctx, G):
-        dtype, (X, G) = G.dtype, map(_wide, (*ctx.saved_tensors, G))
+        (X,) = ctx.saved_tensors
         right = _shortest_way(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
-        G = _shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL)).neg().to(dtype)
+        G = -_shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL))
         return G.tril(-1) if ctx.unitriangular else G, None
 
     @staticmethod
     def jvp(ctx, L_tangent, *_):
-        dtype, X = L_tangent.dtype, _wide(_primal(*ctx.saved_tensors))
-        below = _wide(L_tangent.tril(-1) if ctx.unitriangular else L_tangent)
-        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER).to(dtype)
+        X, below = _primal(*ctx.saved_tensors), L_tangent.tril(-1) if ctx.unitriangular else L_tangent
+        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
 
 
 def _primal(T):
@@ -4985,11 +4976,14 @@ def triangular_inverse(L, *, unitriangular=False):
 
     L is (..., N, N). What stands above the diagonal is not read, nor, if `unitriangular`, the diagonal, in whose place are ones. The result
     has Inf or NaN where a diagonal element is zero. An element of float32 is off by some 1e-6 of |X| |L| |X|, as where one substitutes.
-    16-bit types are computed in float32, their gradients, too, and autocast changes nothing, as torch has it. All else as in tril_matmul.
+    16-bit types are computed in wider ones, their gradients, too; autocast changes nothing, as torch has it. All else as in tril_matmul.
     """
     _check_flags("triangular_inverse", unitriangular=unitriangular)
     L, _ = _prepared("triangular_inverse", L, L, _NN, _LOWER, ("L", "L"), autocast=False)
-    return _operator("inverse", L, unitriangular)
+    wide = L
+    if L.dtype in (torch.float16, torch.bfloat16):  # in which X^T G could be too large where dL is not; a CPU's float32 may round to 8 bits
+        wide = L.float() if L.is_cuda else L.double()
+    return _operator("inverse", wide, unitriangular).to(L.dtype)
 
 
 def explain(A, B, problem="lower"):
