@@ -4438,7 +4438,7 @@ def _masks(structure, contraction=_NN):
 
 
 _DENSE, _LOWER, _UPPER = (_masked(mask, mask, mask) for mask in (_FULL, _TRIL, _TRIU))
-_DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def _is_no_subclass(T):
@@ -4462,8 +4462,7 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast
             what = f"is a nested one; use torch.nested.to_padded_tensor({name}, 0.0)" if T.is_nested else what
             raise TypeError(f"{function}: {name} must be a dense (strided) tensor, but {what}")
         if T.dtype not in _DTYPES:
-            what = str(T.dtype).removeprefix("torch.")
-            raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {what}")
+            raise TypeError(f"{function}: {name} must be float32, float64, float16 or bfloat16, but is {T.dtype}")
         if T.dim() < 2:
             shape = "(..., N, N)" if mask else "(..., rows, columns)"
             raise ValueError(f"{function}: {name} must have at least 2 dimensions, {shape}, but has shape {tuple(T.shape)}")
@@ -4471,22 +4470,17 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast
             raise ValueError(f"{function}: {name} must be square in its last two dimensions, but has shape {tuple(T.shape)}")
     a, b, device, (first, second) = A.shape, B.shape, A.device.type, names
     if a[-2 if contraction == _TN else -1] != b[-1 if contraction == _NT else -2]:
-        shapes = f"{first} has shape {tuple(a)} and {second} has shape {tuple(b)}"
-        if structure in (_LOWER, _UPPER) or contraction == _TN:
-            what = "size N" if structure else "number of rows K"
-            raise ValueError(f"{function}: {first} and {second} must have the same {what}, but {shapes}")
-        raise ValueError(f"{function}: {first} must have as many columns as {second} has rows, but {shapes}")
+        what = f"as many {'rows' if contraction == _TN else 'columns'} as {second} has {'columns' if contraction == _NT else 'rows'}"
+        raise ValueError(f"{function}: {first} must have {what}, but their shapes are {tuple(a)} and {tuple(b)}")
     for d in range(-min(len(a), len(b)), -2):  # torch.compile of torch 2.9 knows no zip of different lengths
         if a[d] != b[d] and 1 not in (a[d], b[d]):
             leading = f"{tuple(a[:-2])} and {tuple(b[:-2])}"
             raise ValueError(f"{function}: the leading dimensions of {first} and {second} must broadcast, but are {leading}")
     if A.device != B.device:
-        what = f"{first} is on {A.device} and {second} is on {B.device}"
-        raise RuntimeError(f"{function}: {first} and {second} must be on the same device, but {what}")
+        raise RuntimeError(f"{function}: {first} and {second} must be on the same device, but are on {A.device} and {B.device}")
     cast = autocast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device) and torch.float64 not in (A.dtype, B.dtype)
     if A.dtype != B.dtype and not cast:
-        what = f"{first} is {_DTYPES[A.dtype]} and {second} is {_DTYPES[B.dtype]}"
-        raise RuntimeError(f"{function}: {first} and {second} must have the same dtype, but {what}")
+        raise RuntimeError(f"{function}: {first} and {second} must have the same dtype, but are {A.dtype} and {B.dtype}")
     if device not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"{function}: {first} and {second} must be on a CPU or a CUDA device, but are on {A.device}")
     if cast:
@@ -4535,13 +4529,12 @@ _CACHED = 2**18  # elements of a batch of smaller ones that are multiplied toget
 
 def _mirrored(T, out=None):
     """What T has on and below its diagonal, and the same opposite; in place, if T is `out`. By blocks, which stay in a CPU's caches."""
-    C, edge = T.clone() if out is None else out, 128
-    lower = torch.ones(edge, edge, dtype=torch.bool, device=T.device).tril_()
-    for at in range(0, C.shape[-1], edge):
-        middle, before = slice(at, at + edge), slice(at)
+    C = T.clone() if out is None else out
+    for at in range(0, C.shape[-1], _BLOCK):
+        middle, before = slice(at, at + _BLOCK), slice(at)
         C[..., before, middle] = C[..., middle, before].mT
         block = C[..., middle, middle]
-        block.copy_(torch.where(lower[: block.shape[-1], : block.shape[-1]], block, block.mT))
+        block.copy_(block.tril() + block.tril(-1).mT)
     return C
 
 

@@ -144,7 +144,7 @@ def test_compile_raises_the_errors_too(model, device):
 def test_compile_without_a_graph_break_says_what_is_wrong(model, device):
     call = torch.compile(model.tril_matmul, fullgraph=True, backend="eager")
     with pytest.raises(
-        Exception, match=r"tril_matmul: A and B must have the same size N, but A has shape \(3, 3\) and B has shape \(4, 4\)"
+        Exception, match=r"tril_matmul: A must have as many columns as B has rows, but their shapes are \(3, 3\) and \(4, 4\)"
     ):
         call(normal(3, 3, seed=1, device=device), normal(4, 4, seed=2, device=device))
 

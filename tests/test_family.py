@@ -754,7 +754,7 @@ def test_what_is_no_tensor(model, call):
         assert refusal(TypeError, call.of(model), *given) == f"{call.function}: {name} must be a torch.Tensor, but is float"
         given = [good.int() if i == at else good for i in range(len(names))]
         accepted = "float32, float64, float16 or bfloat16"
-        assert refusal(TypeError, call.of(model), *given) == f"{call.function}: {name} must be {accepted}, but is int32"
+        assert refusal(TypeError, call.of(model), *given) == f"{call.function}: {name} must be {accepted}, but is torch.int32"
         given = [good[0] if i == at else good for i in range(len(names))]
         shape = "(..., N, N)" if call.masks[at] else "(..., rows, columns)"
         assert refusal(ValueError, call.of(model), *given) == (
@@ -772,24 +772,22 @@ def test_sizes_that_differ(model):
     for left, first, second in ((True, "A", "X"), (False, "X", "A")):
         operands = (three, four) if left else (four, three)
         assert refusal(ValueError, model.triangular_matmul, *operands, left=left) == (
-            f"triangular_matmul: {first} must have as many columns as {second} has rows, but {first} has shape (3, 3) and {second} has"
-            " shape (2, 4, 4)"
+            f"triangular_matmul: {first} must have as many columns as {second} has rows, but their shapes are (3, 3) and (2, 4, 4)"
         )
         assert refusal(ValueError, model.triangular_matmul, *operands, left=left, unitriangular=True) == (
-            f"triangular_matmul: {first} must have as many columns as {second} has rows, but {first} has shape (3, 3) and {second} has"
-            " shape (2, 4, 4)"
+            f"triangular_matmul: {first} must have as many columns as {second} has rows, but their shapes are (3, 3) and (2, 4, 4)"
         )
     assert refusal(ValueError, model.lu_matmul, three, four) == (
-        "lu_matmul: L must have as many columns as U has rows, but L has shape (3, 3) and U has shape (2, 4, 4)"
+        "lu_matmul: L must have as many columns as U has rows, but their shapes are (3, 3) and (2, 4, 4)"
     )
     assert refusal(ValueError, model.lu_matmul, three.expand(5, 3, 3), three.expand(4, 3, 3)) == (
         "lu_matmul: the leading dimensions of L and U must broadcast, but are (5,) and (4,)"
     )
     assert refusal(RuntimeError, model.lu_matmul, three, three.double()) == (
-        "lu_matmul: L and U must have the same dtype, but L is float32 and U is float64"
+        "lu_matmul: L and U must have the same dtype, but are torch.float32 and torch.float64"
     )
     assert refusal(RuntimeError, model.triangular_matmul, three, three.to("meta")) == (
-        "triangular_matmul: A and X must be on the same device, but A is on cpu and X is on meta"
+        "triangular_matmul: A and X must be on the same device, but are on cpu and meta"
     )
 
 

@@ -82,9 +82,9 @@ def test_autocast_leaves_float64_alone(model, device, dtype):
     with torch.autocast(device, dtype):
         C = model.tril_matmul(A, B)
         assert torch.matmul(A, B).dtype == C.dtype == torch.float64
-        with pytest.raises(RuntimeError, match="must have the same dtype, but A is float64 and B is float32"):
+        with pytest.raises(RuntimeError, match="must have the same dtype, but are torch.float64 and torch.float32"):
             model.tril_matmul(A, B.float())
-        with pytest.raises(RuntimeError, match="must have the same dtype, but A is float32 and B is float64"):
+        with pytest.raises(RuntimeError, match="must have the same dtype, but are torch.float32 and torch.float64"):
             model.tril_matmul(A.float(), B)
     assert_bitwise(C.detach(), model.tril_matmul(A, B).detach())
 
