@@ -60,8 +60,7 @@ import torch.utils.flop_counter
 __version__ = "1.0"
 __all__ = ["tril_matmul", "triu_matmul", "transposed_a_matmul", "triangular_matmul", "gram", "lu_matmul"]
 __all__ += ["triangular_inverse", "explain", "ModelNew", "UpperModelNew", "TransposedAModelNew"]
-__all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew"]
-__all__ += ["get_inputs", "get_inputs_upper", "get_inputs_transposed_a", "get_init_inputs"]
+__all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew", "get_inputs", "get_init_inputs"]
 
 # ======================================================================================================================
 # 1. CUDA source
@@ -5058,23 +5057,10 @@ class InverseModelNew(torch.nn.Module):
     forward = staticmethod(triangular_inverse)
 
 
-def _uniform(*shape):
-    return torch.rand(*shape, dtype=torch.float32, device="cuda" if torch.cuda.is_available() else "cpu")
-
-
 def get_inputs():
     """Two fresh lower triangular matrices (4096, 4096), float32, uniform in [0, 1), on the GPU where there is one."""
-    return [_uniform(4096, 4096).tril() for _ in range(2)]
-
-
-def get_inputs_upper():
-    """As get_inputs, but upper triangular."""
-    return [_uniform(4096, 4096).triu() for _ in range(2)]
-
-
-def get_inputs_transposed_a():
-    """A (8192, 2048) and B (8192, 4096), made as those of get_inputs, but dense."""
-    return [_uniform(8192, 2048), _uniform(8192, 4096)]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return [torch.rand(4096, 4096, dtype=torch.float32, device=device).tril() for _ in range(2)]
 
 
 def get_init_inputs():

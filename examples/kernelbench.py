@@ -9,21 +9,25 @@ import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROBLEMS = {"lower": (15, "", ""), "upper": (14, "Upper", "_upper"), "transposed_a": (16, "TransposedA", "_transposed_a")}
+PROBLEMS = {  # number, what the model's name begins with, inputs
+    "lower": (15, "", None),  # are the file's own
+    "upper": (14, "Upper", "[torch.rand(4096, 4096).triu() for _ in range(2)]"),
+    "transposed_a": (16, "TransposedA", "[torch.rand(8192, 2048), torch.rand(8192, 4096)]"),
+}
 
 
 def export(text, problem):
     """The text of a solution with the names of a problem. ValueError says what it lacks."""
-    number, prefix, suffix = PROBLEMS[problem]
+    number, prefix, inputs = PROBLEMS[problem]
     body = ast.parse(text).body
     defined = {node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     defined |= {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)}
-    needed = (f"{prefix}ModelNew", f"get_inputs{suffix}", "get_init_inputs")
+    needed = (f"{prefix}ModelNew", "get_inputs", "get_init_inputs")
     if missing := [name for name in needed if name not in defined]:
         raise ValueError(f"defines no {', '.join(missing)}, which problem {problem} needs")
     if not prefix:
         return text
-    names = f"ModelNew = {needed[0]}  # noqa: F811\nget_inputs = {needed[1]}  # noqa: F811\n"
+    names = f"ModelNew = {needed[0]}  # noqa: F811\n\n\ndef get_inputs():  # noqa: F811\n    return {inputs}\n"
     return text.rstrip("\n") + f"\n\n\n# ---- KernelBench level 1, problem {number}: the names that it looks for. ----\n{names}"
 
 

@@ -143,7 +143,10 @@ def test_an_exported_file_serves_kernelbench(problem, kernelbench, tmp_path, cap
     assert kernelbench.main([problem, str(path)]) == 0 and str(path) in capsys.readouterr().out
     names = helpers.execute(path.read_text())
     model = names["ModelNew"](*names["get_init_inputs"]())
-    assert callable(names["get_inputs"])
+    reference = helpers.execute((helpers.ROOT / "reference_model.py").read_text())
+    wanted = reference["get_inputs" if problem == "lower" else f"get_inputs_{problem}"]()
+    for X, Y in zip(names["get_inputs"](), wanted, strict=True):
+        assert (X.shape, X.dtype) == (Y.shape, Y.dtype) and ((X.cpu() > 0) != (Y.cpu() > 0)).float().mean() < 1e-3  # as triangular
     A, B = (helpers.normal(33, 33, seed=seed, dtype=torch.float64) for seed in (1, 2))
     expected = {"lower": A.tril() @ B.tril(), "upper": A.triu() @ B.triu(), "transposed_a": A.mT @ B}[problem]
     torch.testing.assert_close(model(A, B), expected)
@@ -153,7 +156,7 @@ def test_an_exported_file_serves_kernelbench(problem, kernelbench, tmp_path, cap
 
 @pytest.mark.parametrize(
     "text,says",
-    [("class ModelNew: ...\n", "defines no UpperModelNew, get_inputs_upper, get_init_inputs"), ("class ModelNew(:\n", "invalid syntax")],
+    [("class ModelNew: ...\n", "defines no UpperModelNew, get_inputs, get_init_inputs"), ("class ModelNew(:\n", "invalid syntax")],
 )
 def test_what_cannot_be_exported_is_said(text, says, kernelbench, tmp_path, capsys):
     (tmp_path / "theirs.py").write_text(text)
