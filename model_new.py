@@ -4664,14 +4664,12 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
 
 
 class _Product:
-    """C of X and Y."""
+    """C of X and Y: functions, as autograd has them."""
 
-    @staticmethod
     def setup_context(ctx, inputs, output):
         _save_operands(ctx, inputs)
         ctx.save_for_forward(*inputs[:2])
 
-    @staticmethod
     def backward(ctx, G):
         """None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
         (x, y, c), needed = _masks(ctx.structure), list(ctx.needs_input_grad[:2])
@@ -4684,7 +4682,6 @@ class _Product:
             dY = torch.zeros_like(dX)  # compiled autograd adds what the same matrix gets twice, and knows no None
         return dX, dY, None, None
 
-    @staticmethod
     def jvp(ctx, X_tangent, Y_tangent, *_):
         X, Y = map(_primal, ctx.saved_tensors)
         x, y, c = _masks(ctx.structure)
@@ -4699,20 +4696,17 @@ class _Product:
 class _Inverse:
     """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements."""
 
-    @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.unitriangular = inputs[1]
         ctx.save_for_backward(output)
         ctx.save_for_forward(output)
 
-    @staticmethod
     def backward(ctx, G):
         (X,) = ctx.saved_tensors
         right = _shortest_way(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
         G = -_shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL))
         return G.tril(-1) if ctx.unitriangular else G, None
 
-    @staticmethod
     def jvp(ctx, L_tangent, *_):
         X, below = _primal(*ctx.saved_tensors), L_tangent.tril(-1) if ctx.unitriangular else L_tangent
         return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
