@@ -323,18 +323,18 @@ struct TileOrder {
   struct Place {
     int i, j;
   };
-  // band: rows that dense tiles go through together.
-  __device__ Place at(int place, int band) const {
+  __device__ Place at(int place) const {
     if (c_lower && masked() == both_masked()) {
       const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // 32 bits take half as many instructions
       const int group = int(root), in = place - int(first);
       return {x == kFromLine ? group : in + rows - 1 - group, y == kUpToLine ? rows - 1 - group : in};
     }
     if (c_lower || both_masked()) return other_at(place);
-    const uint32_t width = !masked() ? band * cols : by_rows() ? cols : rows;
+    constexpr int kBand = 8;   // rows that dense tiles go through together
+    const uint32_t width = !masked() ? kBand * cols : by_rows() ? cols : rows;
     const uint32_t group = uint32_t(place) / width, in = uint32_t(place) % width;
     if (masked()) return by_rows() ? Place{along(int(group)), int(in)} : Place{int(in), along(int(group))};
-    const uint32_t first = group * band, height = min(band, rows - int(first));
+    const uint32_t first = group * kBand, height = min(kBand, rows - int(first));
     return {int(first + in % height), int(in / height)};
   }
   // edge: in elements. depth: of all k.
@@ -361,8 +361,6 @@ struct TileOrder {
 
 // ---- Schedule: the tiles of the exact, the tf32 and the mma kernel, in elements.
 
-[[maybe_unused]] constexpr int kBandRows = 8;   // see TileOrder::at
-
 __host__ __device__ inline int64_t tile_count(const Product& p, int edge) { return TileOrder::of(p, edge).count(); }
 
 __device__ inline Tile tile_of(const Product& p, int edge, int i, int j) { return TileOrder::of(p, edge).tile({i, j}, edge, p.k); }
@@ -370,7 +368,7 @@ __device__ inline Tile tile_of(const Product& p, int edge, int i, int j) { retur
 // The tile at place `rank` of the longest-first order.
 __device__ inline Tile tile_at(const Product& p, int edge, int rank) {
   const TileOrder order = TileOrder::of(p, edge);
-  return order.tile(order.at(rank, kBandRows), edge, p.k);
+  return order.tile(order.at(rank), edge, p.k);
 }
 
 // What a CTA of the tf32 and the mma kernel computes: a split of a tile.
@@ -450,13 +448,12 @@ __device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, u
       tile = SplitPlan::kMostSplits * (number - plan.by_all - by_half) + plan.by_all + plan.by_half + rank;
     if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
-  return {p, int(batch), plan.tile_order.tile(plan.tile_order.at(tile, kBandRows), kBlock, p.k), int(splits), int(split), block_k};
+  return {p, int(batch), plan.tile_order.tile(plan.tile_order.at(tile), kBlock, p.k), int(splits), int(split), block_k};
 }
 
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
 
-constexpr int kTileEdge = 256;    // of the large ones: the tiles of two CTAs, one above the other
-constexpr int kBandBlocks = 16;   // of Tiles::band
+constexpr int kTileEdge = 256;   // of the large ones: the tiles of two CTAs, one above the other
 
 // A tile of C, as a cluster computes it. row = -1: there are no more.
 struct alignas(16) ClusterTile {
@@ -478,7 +475,7 @@ struct KRange {
 
 // The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
 struct Tiles : TileOrder {
-  int edge, band;        // of a tile; rows of tiles that those of a dense product go through together
+  int edge;              // of a tile
   int m_blocks, k_blocks;
   int batches;
   int halved;            // so many tiles, the first ones, have two numbers: for the left half of their columns and the right one
@@ -491,7 +488,7 @@ struct Tiles : TileOrder {
   // Whole ones, of which no CTAs share k. The count is not set.
   __host__ static Tiles of(const Product& p, int edge) {
     const int m_blocks = ceil_div(p.m, kBlock), k_blocks = ceil_div(p.k, kBlock);
-    return {TileOrder::of(p, edge * kBlock), edge, kBandBlocks / edge, m_blocks, k_blocks, int(p.batches), 0, false, 0, 1};
+    return {TileOrder::of(p, edge * kBlock), edge, m_blocks, k_blocks, int(p.batches), 0, false, 0, 1};
   }
   // k-blocks of a group's tiles; of all tiles of one C.
   __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
@@ -506,7 +503,7 @@ struct Tiles : TileOrder {
       const int on_diagonal = left - beside, first = on_diagonal / 2 * 2 * edge;
       return {first + edge, first, edge, int(batch), 0, 0, 0, on_diagonal % 2 + 1};
     }
-    const Place place = left >= 0 ? Place{2 * left + 2, 2 * left + 1} : TileOrder::at(tile, band);
+    const Place place = left >= 0 ? Place{2 * left + 2, 2 * left + 1} : TileOrder::at(tile);
     return {place.i * edge, place.j * edge + (half && number % 2 ? edge / 2 : 0), half ? edge / 2 : edge, int(batch)};
   }
 
