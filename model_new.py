@@ -2805,13 +2805,11 @@ struct NonFinite {
   __device__ uint32_t bits(uint64_t word) const { return word >> 32 == tag ? uint32_t(word) : 0; }
   __device__ uint32_t bits_of(uint32_t word) const { return bits(*static_cast<volatile unsigned long long*>(words + word)); }
   __device__ void add(uint32_t box) const {
-    const uint32_t parts = ((1u << kParts) - 1) << box % kBoxes * kParts;
+    const uint64_t parts = ((1ull << kParts) - 1) << box % kBoxes * kParts, none = uint64_t(tag) << 32;
     unsigned long long* const word = words + box / kBoxes;
-    uint64_t now = *word, assumed;
-    do
-      assumed = now, now = atomicCAS(word, assumed, uint64_t(tag) << 32 | bits(assumed) | parts);
-    while (now != assumed);
-    *found = uint64_t(tag) << 32;
+    if (const uint64_t now = *word; now >> 32 != tag) atomicCAS(word, now, none);   // or another CTA does, of this launch as well
+    atomicOr(word, parts);
+    *found = none;
   }
   // Takes a part that is in a word, and returns its bit, or -1: there is none. CTAs that ask at once begin with different bits.
   __device__ int take(uint32_t word, uint32_t cta) const {

@@ -23,6 +23,7 @@ inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long v
   return std::exchange(*at, *at + value);
 }
 inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at & value); }
+inline unsigned long long atomicOr(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at | value); }
 inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
   return *at == assumed ? std::exchange(*at, value) : *at;
 }
@@ -519,6 +520,9 @@ def test_every_tile_is_taken_once(model, tmp_path):
 NON_FINITE = r"""
 inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) {
   return __atomic_fetch_and(at, value, __ATOMIC_SEQ_CST);
+}
+inline unsigned long long atomicOr(unsigned long long* at, unsigned long long value) {
+  return __atomic_fetch_or(at, value, __ATOMIC_SEQ_CST);
 }
 inline int __ffs(int v) { return __builtin_ffs(v); }
 inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
