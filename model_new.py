@@ -3072,12 +3072,9 @@ struct Half {
       const uint64_t of_x = block(x_place), of_y = block(y_place);
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       warpgroup_arrive();
-      if constexpr (kOnDiagonal) {
-        issue_wgmma<T, 64, kMajorX, kMajorY>(of_x, of_y, sum, true);
-        issue_wgmma<T, 128, kMajorX, kMajorY>(advance_descriptor(of_x, kOperandBytes), of_y, sum + 32, true);
-      } else {
-        issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(of_x, of_y, sum, true);
-      }
+      issue_wgmma<T, 64 * (kOnDiagonal ? 1 : kCols), kMajorX, kMajorY>(of_x, of_y, sum, true);
+      if constexpr (kOnDiagonal)   // and the row of boxes below
+        issue_wgmma<T, 64 * kCols, kMajorX, kMajorY>(advance_descriptor(of_x, kOperandBytes), of_y, sum + 32, true);
       warpgroup_commit_batch();
       warpgroup_wait<1>();
       if (reading >= 0) release(reading);
@@ -3091,19 +3088,15 @@ struct Half {
     uint16_t* const c = result(h, tile.batch);
     const uint64_t found = !kTwice && is_masked(h.p) ? *h.non_finite.found : 0;   // it comes while C is written
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
-    auto store = [&](int place, int u, float* sum) {
-      if (kTwice && col + u > row) return;
-      if (store_box<T, kTwice>(h, shared.own.box[group][place], group, c, row, col + u, sum)) again |= 1u << u;
+    auto store = [&](int place, int i, int j, float* sum) {
+      if (kTwice && col + j > row + i) return;
+      if (store_box<T, kTwice>(h, shared.own.box[group][place], group, c, row + i, col + j, sum)) again |= 1u << j;
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
       if (kCols == 1 || kTwice) named_barrier_sync<128>(kConsumerTeam + group);   // the tile before may have ended with the same place
       constexpr int kFirst = kCols == 1;   // half of a small tile: the next tile, a whole one perhaps, begins with the other place
-      UNROLL for (int u = 0; u < kBoxes; ++u) {
-        if (kOnDiagonal)
-          store_box<T, kTwice>(h, shared.own.box[group][u % 2], group, c, row + (u > 0), col + (u > 1), sum + 32 * u);
-        else
-          store((kFirst + u) % 2, u, sum + 32 * u);
-      }
+      UNROLL for (int u = 0; u < kBoxes; ++u)
+        store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
       // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float4* const sums = reinterpret_cast<float4*>(shared.own.stage);
@@ -3123,7 +3116,7 @@ struct Half {
           UNROLL for (int e = 0; e < 8; ++e)
             total[4 * e] += part[e].x, total[4 * e + 1] += part[e].y, total[4 * e + 2] += part[e].z, total[4 * e + 3] += part[e].w;
         }
-        store(0, box / 2, total);
+        store(0, 0, box / 2, total);
       }
     }
     if (__builtin_expect(again, 0)) {
