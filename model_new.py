@@ -2267,45 +2267,34 @@ struct MmaReader {
 
 // ---- mma kernel: multiplying a step of k.
 
-// What a lane reads for one step.
-template <typename T>
-struct MmaFragments {
-  uint32_t x[kWarpTilesM][4], y[kWarpTilesN / 2][4];
-
-  template <typename X, typename Y>
-  __device__ void read(const X& x_reader, const Y& y_reader, int stage, int step) {
-    UNROLL for (int m = 0; m < kWarpTilesM; ++m) x_reader.read(stage, m, step, x[m]);
-    UNROLL for (int n = 0; n < kWarpTilesN / 2; ++n) y_reader.read(stage, n, step, y[n]);
-  }
-};
+// What a lane reads for one step: of X, then of Y.
+constexpr int kMmaFragments = kWarpTilesM + kWarpTilesN / 2;
+using MmaFragments = uint32_t[kMmaFragments][4];
 
 // sum += X Y.
-template <typename T, typename X, typename Y>
-__device__ inline void mma_multiply(const X& x, const Y& y, MmaSums<T>& sum) {
+template <typename T>
+__device__ inline void mma_multiply(const MmaFragments& x, const MmaFragments& y, MmaSums<T>& sum) {
   UNROLL for (int m = 0; m < kWarpTilesM; ++m)
     UNROLL for (int n = 0; n < kWarpTilesN; ++n)
-      mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
+      mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[kWarpTilesM + n / 2][n % 2 * 2], y[kWarpTilesM + n / 2][n % 2 * 2 + 1]);
 }
 
 // The same; float32 is scaled and split. As in tf32_multiply small terms come first, and the sums, in `part`, go no further than two steps.
 template <typename T>
-__device__ inline void mma_multiply_step(MmaFragments<T>& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
+__device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   if constexpr (kSplitOperands<T>) {
-    MmaFragments<T> small;
-    auto split = [](auto& large, auto& small) {
-      UNROLL for (int i = 0; i < int(sizeof(large) / sizeof(large[0])); ++i)
-        UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
-    };
-    split(large.x, small.x), split(large.y, small.y);
+    MmaFragments small;
+    UNROLL for (int i = 0; i < kMmaFragments; ++i)
+      UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
     if (step % kStepsToPromote == 0)
       UNROLL for (int u = 0; u < kMmaSums; ++u) part[u] = 0.0f;
-    mma_multiply<T>(small.x, large.y, part);
-    mma_multiply<T>(large.x, small.y, part);
-    mma_multiply<T>(large.x, large.y, part);
+    mma_multiply<T>(small, large, part);
+    mma_multiply<T>(large, small, part);
+    mma_multiply<T>(large, large, part);
     if ((step + 1) % kStepsToPromote == 0)   // promote
       UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
   } else {
-    mma_multiply<T>(large.x, large.y, sum);
+    mma_multiply<T>(large, large, sum);
   }
 }
 
@@ -2323,6 +2312,10 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   MmaCopier<T, kYKMajor> y(view_y(), k_begin, stages + kStageOperandBytes);
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kYKMajor, false> y_reader(stages + kStageOperandBytes, warp_col);
+  auto read = [&](int stage, int step, MmaFragments& to) {
+    UNROLL for (int m = 0; m < kWarpTilesM; ++m) x_reader.read(stage, m, step, to[m]);
+    UNROLL for (int n = 0; n < kWarpTilesN / 2; ++n) y_reader.read(stage, n, step, to[kWarpTilesM + n]);
+  };
   UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = 0;
   // Prologue: fill the pipeline
   NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>) {
@@ -2331,22 +2324,22 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   }
   cp_async_wait_group<kMmaStages - 1>();
   __syncthreads();
-  MmaFragments<T> fragments[2];   // of this step, and the next
-  fragments[0].read(x_reader, y_reader, 0, 0);
+  MmaFragments fragments[2];   // of this step, and the next
+  read(0, 0, fragments[0]);
   MmaSums<T> total = {};   // of chains, which split operands have
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
     MmaSums<T> part;
     // Multiply, while the next step is read
     UNROLL for (int step = 0; step < kMmaSteps - 1; ++step) {
-      fragments[(step + 1) % 2].read(x_reader, y_reader, stage, step + 1);
+      read(stage, step + 1, fragments[(step + 1) % 2]);
       mma_multiply_step<T>(fragments[step % 2], step, part, sum);
     }
     // Wait for the next stage
     cp_async_wait_group<kMmaStages - 2>();
     __syncthreads();   // it is there, and this one has been read
     const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes, later = k0 + kMmaStages * kMmaBlockK<T>;
-    fragments[0].read(x_reader, y_reader, next, 0);
+    read(next, 0, fragments[0]);
     // Start the copies of a later k-block
     if (later < k_end) x.copy(view_x(), later, stage), y.copy(view_y(), later, stage);
     cp_async_commit_group();
