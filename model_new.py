@@ -3453,33 +3453,25 @@ __device__ inline void consume_columns(const View& view, ConsumedKBlock h, float
   auto issue = [&](uint64_t x, uint64_t y, bool add) {
     issue_wgmma<__half, 128, k_is_row(kX, kContraction), k_is_row(kY, kContraction)>(x, y, sums, add);
   };
+  auto of_y = [&](int block) { return h.has_column(2 * kHalf + block) ? view.unscale(y_stage, block) : 0.0f; };
   if (kLo && h.wide(view.group, kHalf)) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
     meanwhile();
-    float of_y[2], residual[2];
-    UNROLL for (int u = 0; u < 2; ++u) {
-      of_y[u] = h.has_column(2 * kHalf + u) ? view.unscale(y_stage, u) : 0.0f;
-      residual[u] = h.has_column(2 * kHalf + u) ? view.residual(y_stage, u) : 1.0f;
-    }
-    const float x_residual = view.residual(x_stage, view.group);
+    const float x_residual = view.residual(x_stage, view.group), residual[] = {view.residual(y_stage, 0), view.residual(y_stage, 1)};
     UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
     NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: each is added to the ones before, in its own scale
-      float scale[2];   // of those, powers of two
-      UNROLL for (int u = 0; u < 2; ++u) scale[u] = product == 2 ? residual[u] : x_residual / residual[u];
-      UNROLL for (int u = 0; u < 64; ++u) sums[u] *= scale[u / 32];
+      UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? residual[u / 32] : x_residual / residual[u / 32];
       warpgroup_arrive();
       issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
       warpgroup_commit_batch();
       warpgroup_wait<0>();
     }
-    view.release(y_stage);
-    return promote(sums, view.unscale(x_stage, view.group), of_y[0], of_y[1], total);
+    promote(sums, view.unscale(x_stage, view.group), of_y(0), of_y(1), total);
+    return view.release(y_stage);
   }
   // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
   warpgroup_arrive();
   if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
-  const float of_x = view.unscale(x_stage, view.group);
-  const float of_first = h.has_column(2 * kHalf) ? view.unscale(y_stage, 0) : 0.0f;
-  const float of_second = h.has_column(2 * kHalf + 1) ? view.unscale(y_stage, 1) : 0.0f;
+  const float of_x = view.unscale(x_stage, view.group), of_first = of_y(0), of_second = of_y(1);
   if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
   issue(x, y, kLo);
   warpgroup_commit_batch();
