@@ -3331,19 +3331,6 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
   }
 }
 
-// Where a warpgroup leaves the sums of a tile's chains for the next one, in lines of 16 bytes a thread: in its own part of C, if all of C
-// allows that, else in the workspace. step: from four of a thread to its next.
-__device__ inline float4* chain_place(const PairsProduct& h, const ClusterTile& tile, int line, int group, int thread, int64_t& step) {
-  const Product& p = h.p;
-  const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;
-  const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // of a line
-  const int64_t pitch = !in_c ? kTileEdge : by_rows ? p.c_row : p.c_col;
-  float* const c = static_cast<float*>(p.c) + uint32_t(tile.batch) * h.c_batch + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
-  float* const place = in_c ? c : h.chain_sums + (blockIdx.x * 2 + group) * (kBlock * kTileEdge);
-  step = 128 / chunks * pitch / 4;
-  return reinterpret_cast<float4*>(place + thread / chunks * pitch) + thread % chunks;
-}
-
 // Behind a chain, by the flags of its last k-block: the sums of the chains before are added to its own, which are left for the next one
 // or, behind the tile's last chain, go to C. The last split of a tile adds the sums of those before in their order: the result is the same
 // every time. It does not wait for one that has not begun: see SplitTiles.
@@ -3351,9 +3338,14 @@ template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
   const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
-  if (kChains) {
-    int64_t step;
-    float4* const place = chain_place(h, tile, line, group, thread, step);
+  if (kChains) {   // left in lines of 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
+    const Product& p = h.p;
+    const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;
+    const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // of a line
+    const int64_t pitch = !in_c ? kTileEdge : by_rows ? p.c_row : p.c_col, step = 128 / chunks * pitch / 4;
+    float* const c = static_cast<float*>(p.c) + uint32_t(tile.batch) * h.c_batch + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
+    float* const begin = in_c ? c : h.chain_sums + (blockIdx.x * 2 + group) * kPart;
+    float4* const place = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
     add_sums(total[0], place, flags & kAgain ? 1 : 0, step);
     if (!(flags & kLast)) return leave_sums(total[0], place, step);
     if (flags & kAgain) named_barrier_sync<128>(group);   // sums may have stood where others write elements now
@@ -3534,24 +3526,19 @@ struct Pairs {
   static __device__ void finish(const PairsProduct&, Shared&) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 
-  // Which blocks a CTA's k-block has, and what it ends. Of hi alone no tile has more than one chain.
-  static __device__ int k_block_flags(const PairsProduct& h, int first_row, int first_col, const KBlock& k_block) {
-    int flags = k_block.last ? kLast | kEnds : 0;
-    if (kLo && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
-    if (kLo && k_block.place >= kTileChain) flags |= kAgain;
-    UNROLL for (int u = 0; u < 2; ++u)
-      if (has_block(h, kX, kContraction, first_row + u, k_block.k)) flags |= kHasX << u;
-    UNROLL for (int u = 0; u < 4; ++u)
-      if (has_block(h, kY, kContraction, first_col + u, k_block.k)) flags |= kHasY << u;
-    return flags;
-  }
-
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, const Operands&) {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
-    int flags = k_block_flags(h, first_row, first_col, k_block);
+    // Which blocks the CTA's k-block has, and what it ends. Of hi alone no tile has more than one chain.
+    int flags = k_block.last ? kLast | kEnds : 0;
+    if (kLo && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
+    if (kLo && k_block.place >= kTileChain) flags |= kAgain;
+    UNROLL for (int u = 0; u < 2; ++u)
+      if (has_block(h, kX, kContraction, first_row + u, k)) flags |= kHasX << u;
+    UNROLL for (int u = 0; u < 4; ++u)
+      if (has_block(h, kY, kContraction, first_col + u, k)) flags |= kHasY << u;
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first.y + block_of(h, kY, kContraction, first_col + 2 * half + rank, k);
