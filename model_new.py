@@ -3261,12 +3261,6 @@ __device__ inline int block_of(const PairsProduct& h, Operand operand, Contracti
   const Packed& packed = operand == kX ? h.x : h.y;
   return k_is_row(operand, contraction) ? block_index(packed, k, line) : block_index(packed, line, k);
 }
-
-// Which of the 32 blocks of a line around k are wide; none of one that does not exist.
-__device__ inline uint32_t wide_blocks(const PairsProduct& h, Operand operand, Contraction contraction, int matrix, int line, int k) {
-  if (line >= lines_of(h, operand)) return 0;
-  return wide_in_line(operand == kX ? h.x : h.y, matrix, k_is_row(operand, contraction), line)[1 + k / 32];
-}
 """
 
 _CUDA_PAIRS = r"""
@@ -3564,11 +3558,14 @@ struct Pairs {
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
     if (kLo && (k_block.jumps || k % 32 == 0)) {
-      const int x_matrix = matrix_of(h.x, own.tile.batch), y_matrix = matrix_of(h.y, own.tile.batch);
+      auto wide_blocks = [&](Operand operand, const Packed& packed, int line) {   // of the 32 blocks around k; none of no line
+        const uint32_t* words = wide_in_line(packed, matrix_of(packed, own.tile.batch), k_is_row(operand, kContraction), line);
+        return line < lines_of(h, operand) ? words[1 + k / 32] : 0;
+      };
       UNROLL for (int u = 0; u < 2; ++u) {
         const int col = first_col + 2 * u;
-        own.wide[u] = wide_blocks(h, kX, kContraction, x_matrix, first_row + u, k);
-        own.wide[2 + u] = wide_blocks(h, kY, kContraction, y_matrix, col, k) | wide_blocks(h, kY, kContraction, y_matrix, col + 1, k);
+        own.wide[u] = wide_blocks(kX, h.x, first_row + u);
+        own.wide[2 + u] = wide_blocks(kY, h.y, col) | wide_blocks(kY, h.y, col + 1);
       }
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)
