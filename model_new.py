@@ -1254,35 +1254,33 @@ __device__ inline void split_block(const Source& source, int t, float scale, boo
   }
 }
 
-// Outliers go into the metadata, in the order of threads and elements, and become zero. Returns how many there are; -1: too many for it.
+// Outliers go into the metadata, in the order of warps, elements and threads, and become zero. Returns how many there are; if too many for
+// the metadata, they stay.
 __device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata) {
   __shared__ int of_warp[kPackers / 32];
   const int t = fresh_thread_index();
   uint32_t mine = 0;
   UNROLL for (int e = 0; e < 4 * kQuads; ++e)
     if (is_outlier(block[e / 4][e % 4], scale)) mine |= 1u << e;
-  if (__syncthreads_count(mine != 0) == 0) return 0;
-  int before = __popc(mine);   // in this warp, up to this thread
-  UNROLL for (int distance = 1; distance < 32; distance *= 2) {
-    const int theirs = __shfl_up_sync(0xFFFFFFFFu, before, distance);
-    if (t % 32 >= distance) before += theirs;
-  }
-  if (t % 32 == 31) of_warp[t / 32] = before;
+  const int found = __reduce_add_sync(0xFFFFFFFFu, __popc(mine));
+  if (t % 32 == 0) of_warp[t / 32] = found;
   __syncthreads();
-  int total = 0, at = before - __popc(mine);
+  int total = 0, at = 0;
   NO_UNROLL for (int w = 0; w < kPackers / 32; ++w) {
     if (w < t / 32) at += of_warp[w];
     total += of_warp[w];
   }
-  if (total > kMaxOutliers) return -1;
+  if (total > kMaxOutliers) return total;
   const Quads quad(source.along_rows, t);
-  Outlier* to = metadata.outlier + at;
-  UNROLL for (int e = 0; e < 4 * kQuads; ++e)
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
+    const uint32_t in_warp = __ballot_sync(0xFFFFFFFFu, mine >> e & 1);
     if (mine >> e & 1) {
-      *to = {uint16_t(quad.row + e / 4 * quad.row_step), uint16_t(quad.col + e % 4), block[e / 4][e % 4]};
-      to = next_address(to, 1);
+      const Outlier outlier = {uint16_t(quad.row + e / 4 * quad.row_step), uint16_t(quad.col + e % 4), block[e / 4][e % 4]};
+      metadata.outlier[at + __popc(in_warp & ((1u << t % 32) - 1))] = outlier;
       block[e / 4][e % 4] = 0.0f;
     }
+    at += __popc(in_warp);
+  }
   return total;
 }
 
@@ -1366,18 +1364,15 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   wide ? split_block<true>(source, t, scale, p.low, block, operand_tiles)
        : split_block<false>(source, t, scale, p.low, block, operand_tiles);
   if (t == 0) {
-    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, max(outliers, 0), 0};
-    if (wide) {
-      atomicOr(wide_in_line(operand, matrix, false, r) + 1 + c / 32, 1u << c % 32);
-      atomicOr(wide_in_line(operand, matrix, true, c) + 1 + r / 32, 1u << r % 32);
-    }
-    if (outliers) {
-      atomicOr(wide_in_line(operand, matrix, false, r), 1u);
-      atomicOr(wide_in_line(operand, matrix, true, c), 1u);
+    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, outliers, 0};
+    for (int u = 0; u < 2 * wide; ++u) {   // outliers make a block wide, too
+      uint32_t* const words = wide_in_line(operand, matrix, u, u ? c : r);
+      atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
+      if (outliers) atomicOr(words, 1u);
     }
     if (non_finite || outliers)
       for (int product = of_one() ? matrix : 0; product < (of_one() ? matrix + 1 : p.product.batches); ++product)
-        report(p, product, max(outliers, 0), non_finite || outliers < 0);
+        report(p, product, outliers, non_finite || outliers > kMaxOutliers);
   }
 #endif
 }

@@ -41,18 +41,8 @@ uint32_t of_the_warp(uint32_t value, const F& f) {
 }
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
 inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
-inline int __shfl_up_sync(uint32_t, int value, int distance) {
-  return __shfl_sync(0xFFFFFFFFu, value, max(0, static_cast<int>(current->x % 32) - distance));
-}
-inline int __syncthreads_count(int vote) {
-  static int votes;
-  __syncthreads();
-  if (current->x == 0) votes = 0;
-  __syncthreads();
-  votes += vote;
-  __syncthreads();
-  return votes;
-}
+inline uint32_t __reduce_add_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return a + b; }); }
+inline uint32_t __ballot_sync(uint32_t, bool vote) { return __reduce_add_sync(0xFFFFFFFFu, uint32_t(vote) << current->x % 32); }
 """
 
 # Arguments: rows, columns, triangular, whether rows run along memory, padding, and the kind of elements.
