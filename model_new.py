@@ -1164,7 +1164,7 @@ __device__ inline void split_two(float x, float y, float scale, uint32_t& hi, ui
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
-// ---- Packing: loading a block, and its largest element.
+// ---- Packing: loading a block.
 
 // How the threads share a block: 16 x 16 quads at a time where rows run along memory; else 4 x 4 neighbours each, read by columns.
 struct Quads {
@@ -1178,7 +1178,7 @@ struct Quads {
 // One block in registers, or on its way there.
 using BlockInFlight = float[kQuads][4];
 
-// Starts the loads of a block. Nothing waits here: where an element does not exist another one is read, for which `inspect` puts a zero.
+// Starts the loads of a block. Nothing waits here: where an element does not exist another one is read, and a zero put for it later.
 __device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
   const Quads quad(source.along_rows, t);
   const float* at = source.at + quad.row * p.row_stride + quad.col * p.col_stride;
@@ -1207,28 +1207,6 @@ __device__ inline void load_block(const Source& source, const Packed& p, int t, 
       at = next_address(at, step);
     }
   }
-}
-
-// Waits for the loads. Zeros for elements that do not exist; then the largest magnitude of this warp's elements and the least one but zero,
-// less one, as bits: magnitudes order as integers do, with NaN and Inf above all others.
-__device__ inline void inspect(const Source& source, const Packed& p, BlockInFlight& block, uint32_t& largest, uint32_t& least) {
-  if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
-    const Quads quad(source.along_rows, fresh_thread_index());
-    UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int row = quad.row + i * quad.row_step;
-      const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
-      const int here = cols - quad.col;
-      UNROLL for (int e = 0; e < 4; ++e)
-        if (e >= here) block[i][e] = 0.0f;
-    }
-  }
-  largest = 0, least = 0xFFFFFFFFu;
-  UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
-    const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
-    largest = max(largest, magnitude), least = min(least, magnitude - 1);
-  }
-  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
-  least = __reduce_min_sync(0xFFFFFFFFu, least);
 }
 
 // ---- Packing: scaling, splitting, outliers.
@@ -1342,8 +1320,25 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   if (blockIdx.x == 0 && p.kept)
     for (int u = t; u < p.product.batches; u += kPackers)
       if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
-  uint32_t largest, least;
-  inspect(source, operand, block, largest, least);
+  // Wait for the loads. Put zeros for elements that do not exist; then find the largest magnitude and the least one but zero, less one, as
+  // bits: magnitudes order as integers do, with NaN and Inf above all others
+  if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
+    const Quads quad(source.along_rows, fresh_thread_index());
+    UNROLL for (int i = 0; i < kQuads; ++i) {
+      const int row = quad.row + i * quad.row_step;
+      const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
+      const int here = cols - quad.col;
+      UNROLL for (int e = 0; e < 4; ++e)
+        if (e >= here) block[i][e] = 0.0f;
+    }
+  }
+  uint32_t largest = 0, least = 0xFFFFFFFFu;
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
+    const uint32_t magnitude = __float_as_uint(block[e / 4][e % 4]) & 0x7FFFFFFFu;
+    largest = max(largest, magnitude), least = min(least, magnitude - 1);
+  }
+  largest = __reduce_max_sync(0xFFFFFFFFu, largest);
+  least = __reduce_min_sync(0xFFFFFFFFu, least);
   if (t % 32 == 0) scratch.largest[t / 32] = largest, scratch.least[t / 32] = least;
   __syncthreads();
   UNROLL for (int w = 0; w < kPackers / 32; ++w) largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
