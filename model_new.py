@@ -218,8 +218,6 @@ __device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides
 template <typename T>
 __device__ inline const T* x_of(const Product& p, int number) { return static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, number); }
 template <typename T>
-__device__ inline const T* y_of(const Product& p, int number) { return static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, number); }
-template <typename T>
 __device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + batch_offset(p, p.c_batch, number); }
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
@@ -2430,6 +2428,7 @@ using Corrections = double[kBlock][kBlock + 1];   // of a tile
 // Of one place always the same thread adds, in a fixed order.
 __device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
                                           Corrections& corrections) {
+  const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
   const int x_matrix = matrix_of(packed_x, batch), first_row = tile.i * kBlock, first_col = tile.j * kBlock;
   constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand whose outliers are met
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
@@ -2438,14 +2437,12 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   NO_UNROLL for (int u = 0; u < 2; ++u) {   // the outliers of X, and of Y; a thread has a line of the other operand
     const bool of_x = u == 0;
     const Packed& packed = of_x ? packed_x : packed_y;
-    const float* const other = of_x ? y_of<float>(p, batch) : x_of<float>(p, batch);
-    const int64_t line_stride = of_x ? p.y_col : p.x_row, k_stride = of_x ? p.y_row : p.x_col;
-    const int line = (of_x ? first_col : first_row) + thread, lines = of_x ? p.n : p.m;
-    const Side side = side_of(of_x ? kY : kX, p);
+    const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
+    const int line = other.first_line + thread;
     const bool transposed = k_is_row(of_x ? kX : kY, p.contraction), x_transposed = k_is_row(kX, p.contraction);
     for_each_outlier(packed, matrix_of(packed, batch), transposed, of_x ? tile.i : tile.j, [&](int k, int at, float value) {
-      if (at % kSets != set || line >= lines || !on_side(side, line, k)) return;
-      const float met = other[line * line_stride + k * k_stride];
+      if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) return;
+      const float met = other.data[line * other.line_stride + k * other.k_stride];
       if (!of_x) {   // those of X have met all of Y
         const int64_t block = block_index(packed_x, (x_transposed ? k : line) / kBlock, (x_transposed ? line : k) / kBlock);
         if (is_outlier(met, 1.0f / packed_x.metadata[x_matrix * packed_x.blocks_each + block].head.unscale)) return;
@@ -2456,10 +2453,9 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
     });
     __syncthreads();
   }
-  float* const c = c_of<float>(p, batch);
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
     if (const double sum = corrections[e / kBlock][e % kBlock]; sum != 0.0) {
-      float& at = c[(first_row + e / kBlock) * p.c_row + (first_col + e % kBlock) * p.c_col];
+      float& at = work.c[(first_row + e / kBlock) * p.c_row + (first_col + e % kBlock) * p.c_col];
       at = float(at + sum);
     }
   __syncthreads();
@@ -2467,27 +2463,23 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
 
 // Corrects the tiles that meet outliers. Each thread looks at one of a CTA's tiles: most meet none.
 __device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections& corrections) {
-  __shared__ uint32_t met[kTileThreads / 32];   // which of the tiles that a warp has looked at
+  __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
   const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(tile_count(p, kBlock)) * batches, step = gridDim.x;
   auto tile_of_number = [&](uint32_t number) { return tile_at(p, kBlock, int(number / batches)); };
   NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
-    bool meets = false;
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads();
     if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
       const int batch = int(number % batches);
       const Tile tile = tile_of_number(number);
       // By the first words: see mask_words
-      meets = (*wide_in_line(behind.x, matrix_of(behind.x, batch), k_is_row(kX, p.contraction), tile.i) |
-               *wide_in_line(behind.y, matrix_of(behind.y, batch), k_is_row(kY, p.contraction), tile.j)) &&
-              !behind.controls[batch].fallback;
+      const uint32_t meets = *wide_in_line(behind.x, matrix_of(behind.x, batch), k_is_row(kX, p.contraction), tile.i) |
+                             *wide_in_line(behind.y, matrix_of(behind.y, batch), k_is_row(kY, p.contraction), tile.j);
+      if (meets && !behind.controls[batch].fallback) met[atomicAdd(&count, 1)] = number;
     }
-    const uint32_t of_warp = __ballot_sync(0xFFFFFFFFu, meets);
-    if (threadIdx.x % 32 == 0) met[threadIdx.x / 32] = of_warp;
     __syncthreads();
-    NO_UNROLL for (int warp = 0; warp < kTileThreads / 32; ++warp)
-      NO_UNROLL for (uint32_t bits = met[warp]; bits; bits &= bits - 1) {
-        const uint32_t one = first + step * (warp * 32 + __ffs(bits) - 1);
-        correct_tile(p, int(one % batches), tile_of_number(one), behind.x, behind.y, corrections);
-      }
+    NO_UNROLL for (int u = 0; u < count; ++u)
+      correct_tile(p, met[u] % batches, tile_of_number(met[u]), behind.x, behind.y, corrections);
     __syncthreads();
   }
 }

@@ -733,8 +733,9 @@ int main() {
         least = std::min(least, part.batches), largest = std::max(largest, part.batches);
         CHECK(part.batches >= 1 && part.batches <= most, "a part of %lld, and not %lld", (long long)part.batches, (long long)most);
         for (int at = 0; at < part.batches; ++at, ++number)
-          CHECK(place(x_of<float>(part, at)) == offset_in(x, number) && place(y_of<float>(part, at)) == offset_in(y, number) &&
-                place(c_of<float>(part, at)) == offset_in(c, number), "product %lld", (long long)number);
+          CHECK(place(x_of<float>(part, at)) == offset_in(x, number) && place(c_of<float>(part, at)) == offset_in(c, number) &&
+                place(static_cast<const float*>(part.y) + batch_offset(part, part.y_batch, at)) == offset_in(y, number),
+                "product %lld", (long long)number);
       });
       CHECK(number == all, "%lld products of %lld", (long long)number, (long long)all);
       CHECK(p.batch_dims > 1 || largest - least <= 1, "parts of %lld and of %lld", (long long)least, (long long)largest);
