@@ -3460,13 +3460,12 @@ __device__ inline void consume_columns(const View& view, ConsumedKBlock h, float
 // Of X each consumer warpgroup multiplies its own 64 rows; of Y wgmma sees 128 columns at once. Neither warpgroup waits for the other:
 // while one promotes its sums the other multiplies. Of Y, which both CTAs need, each fetches half, for both.
 //
-// kProducts: three, or, for TF32, hi hi alone, in stages of half the size and without what would be lo.
-template <Contraction kContraction, int kProducts>
+// kLo: three products; else, for TF32, hi hi alone, in stages of half the size and without what would be lo.
+template <Contraction kContraction, bool kLo>
 struct Pairs {
   using Product = PairsProduct;
   using Shared = SharedMemory<Pairs>;
   static constexpr int kBlocksN = 4, kCtas = 2;
-  static constexpr bool kLo = kProducts == 3;
   static constexpr int kStages = kLo ? 7 : 14, kPartBytes = kLo ? kBlockBytes : kOperandBytes, kStageBytes = 2 * kPartBytes;
   static constexpr int kDepth = (kStages + 2) / 3, kAskedAhead = 2;
   static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
@@ -3794,11 +3793,10 @@ static void launch_pairs(const Workspace& at, const Packing& packing, const Pair
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
   std::visit([&](auto tf32) {
-    constexpr int kProducts = tf32 ? 1 : 3;
-    using NT = Pairs<kNT, kProducts>;
-    using TN = Pairs<kTN, kProducts>;
+    using NT = Pairs<kNT, !tf32>;
+    using TN = Pairs<kTN, !tf32>;
     if (count == 2) return launch_pairs_as<NT, TN>(of, clusters, stream);
-    if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, kProducts>>(of, clusters, stream);
+    if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, !tf32>>(of, clusters, stream);
     of[0].p.contraction == kNT ? launch_pairs_as<NT>(of, clusters, stream) : launch_pairs_as<TN>(of, clusters, stream);
   }, constant(of[0].p.tf32));
   for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements

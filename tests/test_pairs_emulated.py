@@ -144,7 +144,7 @@ void run(const Products<PairsProduct, kProductsOf<First, Second>>& products, int
   for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kHopperThreads, {}, 1024);
 }
 
-template <int kProducts>
+template <bool kLo>
 void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, int fallback) {
   const Product& nt = p.contraction == kNT ? p : q;
   const Product& tn = p.contraction == kNT ? q : p;
@@ -153,11 +153,11 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   if (fallback == 2) late_report = one.at.progress, taken = one.product.queue.word;
   if (two) {
     Launched other(tn, packer, clusters, clusters / 2);
-    run<Pairs<kNT, kProducts>, Pairs<kTN, kProducts>>({{one.product, other.product}}, clusters);
+    run<Pairs<kNT, kLo>, Pairs<kTN, kLo>>({{one.product, other.product}}, clusters);
   } else if (p.contraction == kNN) {
-    run<Pairs<kNN, kProducts>>({{one.product}}, clusters);
+    run<Pairs<kNN, kLo>>({{one.product}}, clusters);
   } else {
-    p.contraction == kNT ? run<Pairs<kNT, kProducts>>({{one.product}}, clusters) : run<Pairs<kTN, kProducts>>({{one.product}}, clusters);
+    p.contraction == kNT ? run<Pairs<kNT, kLo>>({{one.product}}, clusters) : run<Pairs<kTN, kLo>>({{one.product}}, clusters);
   }
   if (!(*one.at.progress & kPackingEnded)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
@@ -187,7 +187,7 @@ int main(int, char** arguments) {
       for (int i = 0; i < p.m; ++i)
         for (int j = 0; j < p.n; ++j) static_cast<float*>(p.c)[last + i * p.c_row + j * p.c_col] = j > i && has_zeros(p) ? 0.0f : 77.0f;
     }
-    tf32 ? run_all<1>(p, q, packer, clusters, two, fallback) : run_all<3>(p, q, packer, clusters, two, fallback);
+    tf32 ? run_all<false>(p, q, packer, clusters, two, fallback) : run_all<true>(p, q, packer, clusters, two, fallback);
     if (!fallback) return;
     for (int batch = 0; batch < p.batches; ++batch)
       for (int i = 0; i < p.m; ++i)
