@@ -3664,7 +3664,6 @@ static Packed to_pack(const Product& p, Operand operand) {
   packed.blocks_each = int(std::min(blocks, kMaxSize));   // of more, which are expanded, no GPU has room for the packed ones
   return packed;
 }
-static int block_count(const Packed& p) { return p.matrices * p.blocks_each; }
 
 // Whether X and Y are one matrix and its transpose, of which they have the same part: then it is packed once.
 static bool is_square_of_one(const Product& p) {
@@ -3718,9 +3717,7 @@ struct Arena {
 
 // What Hopper products need besides their operands, in one allocation: first words that are reset, the Controls before all others.
 struct Workspace {
-  Control* controls;
-  int* progress;
-  Packed x, y;           // what is packed; of gradients only x, the gradient of the result
+  Packing packing;       // of gradients only of x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
   float* chain_sums;     // both gradients' clusters have places in it; or null
@@ -3730,12 +3727,13 @@ struct Workspace {
 
   // Of a product; or of its gradients, described by the first: they share the packed gradient of the result.
   Workspace(const Product& p, int clusters, int gradients, void* base)
-      : x(to_pack(p, kX)), y(to_pack(p, kY)), tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
+      : packing{p, to_pack(p, kX), to_pack(p, kY)}, tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
+    Packed &x = packing.x, &y = packing.y;
     const int products = std::max(1, gradients);
     const bool packs_y = !gradients && !is_square_of_one(p);
     // What is reset
     Arena reset = {static_cast<uint8_t*>(base)};
-    controls = reset.take<Control>(p.batches), progress = reset.take<int>(1);
+    packing.controls = reset.take<Control>(p.batches), packing.progress = reset.take<int>(1);
     auto take_masks = [&](Packed& packed) {
       packed.wide_by_row = reset.take<uint32_t>(int64_t(packed.matrices) * blocks_in(packed.rows) * mask_words(packed.block_cols));
       packed.wide_by_col = reset.take<uint32_t>(int64_t(packed.matrices) * packed.block_cols * mask_words(blocks_in(packed.rows)));
@@ -3747,11 +3745,13 @@ struct Workspace {
     words = int(reset.bytes / sizeof(int));
     // What is not
     Arena rest = {static_cast<uint8_t*>(base), (reset.bytes + 127) / 128 * 128};
-    x.metadata = rest.take<BlockMetadata>(block_count(x));
-    if (packs_y) y.metadata = rest.take<BlockMetadata>(block_count(y));
-    x.blocks = rest.take<uint8_t>(block_count(x) * int64_t(kBlockBytes));
-    if (packs_y) y.blocks = rest.take<uint8_t>(block_count(y) * int64_t(kBlockBytes));
-    if (!gradients && !packs_y) y = x;
+    packing.x_blocks = x.matrices * x.blocks_each, packing.y_blocks = packs_y ? y.matrices * y.blocks_each : 0;
+    x.metadata = rest.take<BlockMetadata>(packing.x_blocks), y.metadata = rest.take<BlockMetadata>(packing.y_blocks);
+    x.blocks = rest.take<uint8_t>(packing.x_blocks * int64_t(kBlockBytes));
+    y.blocks = rest.take<uint8_t>(packing.y_blocks * int64_t(kBlockBytes));
+    if (!packs_y) y = x;
+    packing.most_outliers = 8 * (blocks_in(p.m) + blocks_in(p.n));   // of a line each meets every tile: the fallback is sooner done
+    packing.low = !p.tf32;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
     for (int u = 0; u < products; ++u) partial_sums[u] = rest.take<float>(p.batches * tiles.places * kTile);
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
@@ -3787,9 +3787,9 @@ static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t s
 }
 
 // All kernels of a product, or of two.
-static void launch_pairs(const Workspace& at, const Packing& packing, const PairsProduct* of, int count, const Gpu& gpu,
-                         cudaStream_t stream) {
-  launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(at.controls), at.words);
+static void launch_pairs(const Workspace& at, const PairsProduct* of, int count, const Gpu& gpu, cudaStream_t stream) {
+  const Packing& packing = at.packing;
+  launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(packing.controls), at.words);
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
   std::visit([&](auto tf32) {
@@ -3802,32 +3802,21 @@ static void launch_pairs(const Workspace& at, const Packing& packing, const Pair
   for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
     std::visit([&](auto x_k_major, auto y_k_major) {
       constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
-      const Behind behind = {at.progress, at.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y};
+      const Behind behind = {packing.progress, packing.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y};
       launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, stream, behind);
     }, constant(of[u].p.x_col == 1), constant(of[u].p.y_row == 1));
 }
-
-// An outlier of a line meets every tile on it: with too many the fallback is sooner done.
-static int most_outliers(const Product& p) { return 8 * (blocks_in(p.m) + blocks_in(p.n)); }
 
 static PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
   int* const words = at.queue[which];
   SplitTiles tiles = at.tiles;
   static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
   const TileQueue queue = {reinterpret_cast<unsigned long long*>(words + kNextTile), 0};
-  return {p, x, y, tiles, queue, 0, p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0, at.controls, at.progress, words + kSplitsDone,
-          at.partial_sums[which], at.chain_sums};
+  return {p, x, y, tiles, queue, 0, p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0, at.packing.controls, at.packing.progress,
+          words + kSplitsDone, at.partial_sums[which], at.chain_sums};
 }
 
 // ---- Launching: what the binding calls.
-
-// Float32 products, as many as products_at_once allows, whose C lie one after the other, as the binding makes them.
-static void launch_hopper(const Product& p, void* workspace, bool keep, const Gpu& gpu, cudaStream_t stream) {
-  const Workspace at(p, gpu.sms / 2, 0, workspace);
-  const PairsProduct described = describe_pairs(p, at.x, at.y, at, 0);
-  launch_pairs(at, {p, at.x, at.y, block_count(at.x), at.y.blocks == at.x.blocks ? 0 : block_count(at.y), at.controls, at.progress, nullptr,
-                    most_outliers(p), keep || !p.tf32}, &described, 1, gpu, stream);
-}
 
 // Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200. Those take as long as what all SMs multiply,
 // or as one does for .23 of the longest tile, and the Hopper kernel .45 times that of what it multiplies, and that of 4e8 terms more.
@@ -3885,8 +3874,12 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
     case kHalfKernel: launch_half(product, type, gpu, workspace, stream); break;
     case kMmaKernel: launch_mma(product, type, gpu, stream); break;
     case kHopperKernel:
-      for_each_part(product, products_at_once(product), [&](const Product& part) {   // one workspace serves them all, in turn
-        launch_hopper(part, workspace, keep, gpu, stream);
+      // One workspace serves all parts, in turn. Their C lie one after the other, as the binding makes them
+      for_each_part(product, products_at_once(product), [&](const Product& part) {
+        Workspace at(part, gpu.sms / 2, 0, workspace);
+        at.packing.low |= keep;
+        const PairsProduct pairs = describe_pairs(part, at.packing.x, at.packing.y, at, 0);
+        launch_pairs(at, &pairs, 1, gpu, stream);
         if (!controls) return;
         check(cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream));
         controls += part.batches;
@@ -3900,14 +3893,14 @@ void launch_product(const Product& product, ElementType type, Kernel kernel, con
 void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
                       cudaStream_t stream) {
   const Workspace before(product, gpu.sms / 2, 0, kept);
-  const Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace);
-  const Packed& g = at.x;
+  Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace);
+  at.packing.kept = before.packing.controls;
+  const Packed& g = at.packing.x;
   PairsProduct products[2] = {};
   int count = 0;
-  if (dx.c) products[count] = describe_pairs(dx, g, before.y, at, count), ++count;
-  if (dy.c) products[count] = describe_pairs(dy, before.x, g, at, count), ++count;
-  launch_pairs(at, {dx, g, g, block_count(g), 0, at.controls, at.progress, before.controls, most_outliers(product), !dx.tf32},
-               products, count, gpu, stream);
+  if (dx.c) products[count] = describe_pairs(dx, g, before.packing.y, at, count), ++count;
+  if (dy.c) products[count] = describe_pairs(dy, before.packing.x, g, at, count), ++count;
+  launch_pairs(at, products, count, gpu, stream);
 }
 """
 

@@ -131,8 +131,8 @@ struct Launched {
   Launched(const Product& p, const Packer& packer, int clusters, int of_its_own)
       : memory(Workspace(p, clusters, 0, nullptr).bytes + 1024, 0xFF), at(p, clusters, 0, aligned()) {
     std::memset(aligned(), 0, at.words * sizeof(int));
-    packer.pack(kX, at.x), packer.pack(kY, at.y);
-    product = describe_pairs(p, at.x, at.y, at, 0);
+    packer.pack(kX, at.packing.x), packer.pack(kY, at.packing.y);
+    product = describe_pairs(p, at.packing.x, at.packing.y, at, 0);
     product.clusters = of_its_own;
   }
   uint8_t* aligned() { return memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024; }
@@ -149,8 +149,8 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   const Product& nt = p.contraction == kNT ? p : q;
   const Product& tn = p.contraction == kNT ? q : p;
   Launched one(two ? nt : p, packer, clusters, two ? (clusters + 1) / 2 : clusters);
-  if (fallback) *one.at.progress = kFallback, one.at.controls[p.batches - 1].fallback = 1;
-  if (fallback == 2) late_report = one.at.progress, taken = one.product.queue.word;
+  if (fallback) *one.at.packing.progress = kFallback, one.at.packing.controls[p.batches - 1].fallback = 1;
+  if (fallback == 2) late_report = one.at.packing.progress, taken = one.product.queue.word;
   if (two) {
     Launched other(tn, packer, clusters, clusters / 2);
     run<Pairs<kNT, kLo>, Pairs<kTN, kLo>>({{one.product, other.product}}, clusters);
@@ -159,7 +159,7 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   } else {
     p.contraction == kNT ? run<Pairs<kNT, kLo>>({{one.product}}, clusters) : run<Pairs<kTN, kLo>>({{one.product}}, clusters);
   }
-  if (!(*one.at.progress & kPackingEnded)) fail("nobody says that packing has ended");
+  if (!(*one.at.packing.progress & kPackingEnded)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
   std::printf("%d tiles, %d places, ", one.product.tiles.count, one.product.tiles.places);
 }
@@ -218,7 +218,7 @@ def run(model, tmp_path_factory):
         model._CUDA_ELEMENTS,
         model._CUDA_PACKED,
         cut(packing, "__device__ inline float power_of_two(int exponent)", "// Splits this thread's elements into the operand tiles"),
-        cut(packing, "// What has become of a launch, in a word", "struct Packing {"),
+        cut(packing, "// What has become of a launch, in a word", "// A product has so many outliers more"),
         CUDA,
         BULK,
         skeleton(model),
