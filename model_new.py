@@ -3665,12 +3665,6 @@ static Packed to_pack(const Product& p, Operand operand) {
   return packed;
 }
 
-// Whether X and Y are one matrix and its transpose, of which they have the same part: then it is packed once.
-static bool is_square_of_one(const Product& p) {
-  return p.x == p.y && p.contraction != kNN && p.x_triangular == p.y_triangular && p.x_row == p.y_col && p.x_col == p.y_row &&
-         p.m == p.n && std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
-}
-
 constexpr int64_t kMostPackedBytes = 320 << 20;   // a batch whose packed operands take more is computed in parts
 
 int64_t products_at_once(const Product& p) {
@@ -3730,7 +3724,7 @@ struct Workspace {
       : packing{p, to_pack(p, kX), to_pack(p, kY)}, tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
     Packed &x = packing.x, &y = packing.y;
     const int products = std::max(1, gradients);
-    const bool packs_y = !gradients && !is_square_of_one(p);
+    const bool packs_y = !gradients && !p.symmetric;
     // What is reset
     Arena reset = {static_cast<uint8_t*>(base)};
     packing.controls = reset.take<Control>(p.batches), packing.progress = reset.take<int>(1);
