@@ -3968,8 +3968,8 @@ ElementType element_type(const Tensor& t) {
   return static_cast<ElementType>(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
-// Writes the leading dimensions into the product, but those of size 1, neighbours merged where they can be. False: too many remain.
-bool describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {
+// Writes the leading dimensions into the product, but those of size 1, neighbours merged where they can be.
+void describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
     const int64_t size = x.size(d);
@@ -3977,12 +3977,11 @@ bool describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& 
     int at = p.batch_dims - 1;
     const bool merged = at >= 0 && p.x_batch[at] == x.stride(d) * size && p.y_batch[at] == y.stride(d) * size &&
                         p.c_batch[at] == c.stride(d) * size;
-    if (!merged && ++at == kMaxBatchDims) return false;
+    at += !merged;
     p.batches *= size, p.batch_dims = at + 1;
     p.batch_size[at] = merged ? p.batch_size[at] * size : size;
     p.x_batch[at] = x.stride(d), p.y_batch[at] = y.stride(d), p.c_batch[at] = c.stride(d);
   }
-  return true;
 }
 
 // Whether torch's settings allow TF32 for float32 products: set_float32_matmul_precision, allow_tf32 or fp32_precision. `precision` is
@@ -4008,13 +4007,11 @@ struct Structure {
 };
 
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
-// that have too many of those, strided in unrelated ways, are copied. A symmetric c whose halves take as long as all of it is dense.
+// that have too many of those are copied, if they are not contiguous. A symmetric c whose halves take as long as all of it is dense.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
-  if (!describe_batch(x, y, c, p)) {
-    x = x.contiguous(), y = y.contiguous();
-    TORCH_INTERNAL_ASSERT(describe_batch(x, y, c, p));
-  }
+  if (x.dim() - 2 > kMaxBatchDims) x = x.contiguous(), y = y.contiguous();   // as c is: all of them are merged
+  describe_batch(x, y, c, p);
   const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +

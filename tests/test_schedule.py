@@ -722,7 +722,7 @@ int main() {
     const bool contiguous = round % 4 == 0;
     const Tensor x = tensor_of(sizes, contiguous), y = tensor_of(sizes, contiguous), c = tensor_of(sizes, true);
     Product p = {};
-    CHECK(describe_batch(x, y, c, p), "round %d", round);
+    describe_batch(x, y, c, p);
     int64_t all = 1;
     for (const int64_t size : sizes) all *= size;
     CHECK(p.batches == all && (!contiguous || p.batch_dims == (all > 1)), "%lld products, %d dimensions", (long long)p.batches,
@@ -741,9 +741,11 @@ int main() {
       CHECK(p.batch_dims > 1 || largest - least <= 1, "parts of %lld and of %lld", (long long)least, (long long)largest);
     }
   }
-  const std::vector<int64_t> many(kMaxBatchDims + 1, 2), apart = {3, 10, 40, 100, 300, 700, 2000, 5000, 20000};
+  const std::vector<int64_t> many(kMaxBatchDims + 1, 2);   // contiguous they are one, as the binding counts on
+  const Tensor t = tensor_of(many, true);
   Product p = {};
-  CHECK(!describe_batch({many, apart}, {many, apart}, {many, apart}, p), "dimensions that cannot be merged are more than a product has");
+  describe_batch(t, t, t, p);
+  CHECK(p.batch_dims == 1 && p.batches == 1 << many.size(), "%d dimensions", p.batch_dims);
   std::printf("all holds\n");
 }
 """
@@ -752,7 +754,7 @@ int main() {
 def test_a_batch_comes_in_parts_each_product_once(model, tmp_path):
     """Whatever the order of its dimensions, which are merged where they can be, and whichever of them an operand does not have."""
     parts = [
-        cut(model._CPP_BINDING, "bool describe_batch(", "// Whether torch's settings allow TF32"),
+        cut(model._CPP_BINDING, "void describe_batch(", "// Whether torch's settings allow TF32"),
         cut(
             model._CUDA_HOPPER_LAUNCH,
             "template <typename F>\nstatic void for_each_part(",
