@@ -1381,20 +1381,12 @@ _CUDA_LAUNCH = r"""
 
 // How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: before the one ahead ends.
 struct Launch {
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config = {};
-  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream) {
+  cudaLaunchAttribute attributes[2] = {{cudaLaunchAttributeClusterDimension}, {cudaLaunchAttributeProgrammaticStreamSerialization}};
+  cudaLaunchConfig_t config;   // with both attributes, the first, the second or none
+  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool early, cudaStream_t stream)
+      : config{unsigned(blocks), unsigned(threads), shared_bytes, stream, attributes + (cluster == 1), unsigned(cluster > 1) + early} {
     if (blocks > 2147483647) check(cudaErrorInvalidConfiguration);
-    config.gridDim = dim3(unsigned(blocks)), config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
-    if (early) {
-      attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (cluster > 1) {
-      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-      attributes[config.numAttrs++].val.clusterDim = {unsigned(cluster), 1, 1};
-    }
+    attributes[0].val.clusterDim = {unsigned(cluster), 1, 1}, attributes[1].val.programmaticStreamSerializationAllowed = 1;
   }
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
