@@ -3689,64 +3689,50 @@ static void for_each_part(const Product& p, int64_t most, const F& f) {
 // The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
 enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
 
-// Memory from `base` on, given out in multiples of eight bytes, which a TileQueue's word has. base may be null, where the size is wanted.
-struct Arena {
-  uint8_t* base;
-  int64_t bytes = 0;
-  template <typename T>
-  T* take(int64_t count) {
-    T* const first = reinterpret_cast<T*>(base + bytes);
-    bytes += (count * int64_t(sizeof(T)) + 7) / 8 * 8;
-    return first;
-  }
-};
-
 // What Hopper products need besides their operands, in one allocation: first words that are reset, the Controls before all others.
 struct Workspace {
   Packing packing;       // of gradients only of x, the gradient of the result
   int* queue[2];         // of each product, by QueueWord
   float* partial_sums[2];
-  float* chain_sums;     // both gradients' clusters have places in it; or null
+  float* chain_sums = nullptr;   // both gradients' clusters have places in it; or null
   int words;             // how many of its words are reset
   SplitTiles tiles;
-  int64_t bytes;
+  int64_t bytes = 0;     // so many have been given out
 
-  // Of a product; or of its gradients, described by the first: they share the packed gradient of the result.
+  // Of a product; or of its gradients, described by the first: they share the packed gradient of the result. base: null for the size.
   Workspace(const Product& p, int clusters, int gradients, void* base)
       : packing{p, to_pack(p, kX), to_pack(p, kY)}, tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
     Packed &x = packing.x, &y = packing.y;
     const int products = std::max(1, gradients);
     const bool packs_y = !gradients && !p.symmetric;
-    // What is reset
-    Arena reset = {static_cast<uint8_t*>(base)};
-    packing.controls = reset.take<Control>(p.batches), packing.progress = reset.take<int>(1);
-    auto take_masks = [&](Packed& packed) {
-      packed.wide_by_row = reset.take<uint32_t>(int64_t(packed.matrices) * blocks_in(packed.rows) * mask_words(packed.block_cols));
-      packed.wide_by_col = reset.take<uint32_t>(int64_t(packed.matrices) * packed.block_cols * mask_words(blocks_in(packed.rows)));
+    auto take = [&](auto*& first, int64_t count) {
+      first = reinterpret_cast<std::remove_reference_t<decltype(first)>>(static_cast<uint8_t*>(base) + bytes);
+      bytes += (count * int64_t(sizeof(*first)) + 7) / 8 * 8;   // a TileQueue's word has eight
     };
+    auto take_masks = [&](Packed& packed) {
+      take(packed.wide_by_row, int64_t(packed.matrices) * blocks_in(packed.rows) * mask_words(packed.block_cols));
+      take(packed.wide_by_col, int64_t(packed.matrices) * packed.block_cols * mask_words(blocks_in(packed.rows)));
+    };
+    take(packing.controls, p.batches), take(packing.progress, 1);   // what is reset
     take_masks(x);
     if (packs_y) take_masks(y);
     const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
-    for (int u = 0; u < products; ++u) queue[u] = reset.take<int>(queue_words);
-    words = int(reset.bytes / sizeof(int));
-    // What is not
-    Arena rest = {static_cast<uint8_t*>(base), (reset.bytes + 127) / 128 * 128};
+    for (int u = 0; u < products; ++u) take(queue[u], queue_words);
+    words = int(bytes / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
     packing.x_blocks = x.matrices * x.blocks_each, packing.y_blocks = packs_y ? y.matrices * y.blocks_each : 0;
-    x.metadata = rest.take<BlockMetadata>(packing.x_blocks), y.metadata = rest.take<BlockMetadata>(packing.y_blocks);
-    x.blocks = rest.take<uint8_t>(packing.x_blocks * int64_t(kBlockBytes));
-    y.blocks = rest.take<uint8_t>(packing.y_blocks * int64_t(kBlockBytes));
+    take(x.metadata, packing.x_blocks), take(y.metadata, packing.y_blocks);
+    take(x.blocks, packing.x_blocks * int64_t(kBlockBytes)), take(y.blocks, packing.y_blocks * int64_t(kBlockBytes));
     if (!packs_y) y = x;
     packing.most_outliers = 8 * (blocks_in(p.m) + blocks_in(p.n));   // of a line each meets every tile: the fallback is sooner done
     packing.low = !p.tf32;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
-    for (int u = 0; u < products; ++u) partial_sums[u] = rest.take<float>(p.batches * tiles.places * kTile);
+    for (int u = 0; u < products; ++u) take(partial_sums[u], p.batches * tiles.places * kTile);
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether the sums of some have no place in C: of a tile in splits they have none
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(in_c && tiles.splits_of(group) == 1);
-    chain_sums = chains ? rest.take<float>(clusters * kTile) : nullptr;
-    bytes = rest.bytes;
+    if (chains) take(chain_sums, clusters * kTile);
   }
 };
 
