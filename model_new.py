@@ -3641,17 +3641,12 @@ _CUDA_HOPPER_LAUNCH = r"""
 
 // The matrices that are to be packed, as they are stored; the Workspace says where they go. One that the whole batch has counts once.
 static Packed to_pack(const Product& p, Operand operand) {
-  const bool of_x = operand == kX, k_in_rows = k_is_row(operand, p.contraction);
-  const auto& strides = of_x ? p.x_batch : p.y_batch;
+  Packed packed = operand == kX ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_triangular}
+                                : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_triangular};
+  if (k_is_row(operand, p.contraction)) std::swap(packed.row_stride, packed.col_stride), std::swap(packed.rows, packed.cols);
+  const auto& strides = operand == kX ? p.x_batch : p.y_batch;
   const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
-  const int lines = of_x ? p.m : p.n;
-  Packed packed = {};
-  packed.source = static_cast<const float*>(of_x ? p.x : p.y);
-  packed.row_stride = of_x ? p.x_row : p.y_col, packed.col_stride = of_x ? p.x_col : p.y_row;
-  if (k_in_rows) std::swap(packed.row_stride, packed.col_stride);
-  packed.rows = k_in_rows ? p.k : lines, packed.cols = k_in_rows ? lines : p.k;
-  packed.triangular = of_x ? p.x_triangular : p.y_triangular, packed.block_cols = blocks_in(packed.cols);
-  packed.matrices = common ? 1 : int(p.batches);
+  packed.block_cols = blocks_in(packed.cols), packed.matrices = common ? 1 : int(p.batches);
   const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols;
   packed.blocks_each = int(std::min(blocks, kMaxSize));   // of more, which are expanded, no GPU has room for the packed ones
   return packed;
@@ -3666,21 +3661,17 @@ int64_t products_at_once(const Product& p) {
 
 // Calls f with one part of a batch after the other, of at most `most` products each: of equally many along a dimension, or one less.
 template <typename F>
-static void for_each_part(const Product& p, int64_t most, const F& f) {
+static void for_each_part(const Product& p, int64_t most, const F& f, int d = 0) {   // of one along those before d
   if (p.batches <= most) return f(p);
-  const int64_t size = p.batch_size[0], inner = p.batches / size, parts = (size - 1) / std::max<int64_t>(1, most / inner) + 1;
+  const int64_t size = p.batch_size[d], inner = p.batches / size, parts = (size - 1) / std::max<int64_t>(1, most / inner) + 1;
   for (int64_t number = 0; number < parts; ++number) {
     const int64_t at = size * number / parts;
     Product part = p;
-    part.batch_size[0] = size * (number + 1) / parts - at, part.batches = part.batch_size[0] * inner;
-    part.x = static_cast<const float*>(p.x) + at * p.x_batch[0];
-    part.y = static_cast<const float*>(p.y) + at * p.y_batch[0];
-    part.c = static_cast<float*>(p.c) + at * p.c_batch[0];
-    if (part.batch_size[0] == 1) {
-      --part.batch_dims;
-      for (int64_t* all : {part.batch_size, part.x_batch, part.y_batch, part.c_batch}) std::copy(all + 1, all + kMaxBatchDims, all);
-    }
-    for_each_part(part, most, f);
+    part.batch_size[d] = size * (number + 1) / parts - at, part.batches = part.batch_size[d] * inner;
+    part.x = static_cast<const float*>(p.x) + at * p.x_batch[d];
+    part.y = static_cast<const float*>(p.y) + at * p.y_batch[d];
+    part.c = static_cast<float*>(p.c) + at * p.c_batch[d];
+    for_each_part(part, most, f, d + 1);
   }
 }
 
