@@ -254,9 +254,8 @@ __device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
 // Whether there are zeros above the diagonal of C.
 __host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
-// Whether X, Y and C are all triangles; and whether C has zeros, too, as products of the family that this file began with have.
-__host__ __device__ inline bool are_triangles(const Product& p) { return p.x_triangular && p.y_triangular && p.c_lower; }
-__host__ __device__ inline bool is_lower(const Product& p) { return are_triangles(p) && has_zeros(p); }
+// Whether X, Y and C are all triangles, and C has zeros: the products of the family that this file began with.
+__host__ __device__ inline bool is_lower(const Product& p) { return p.x_triangular && p.y_triangular && has_zeros(p); }
 
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
 __host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
@@ -2129,13 +2128,6 @@ static bool tf32_copies_chunks(const Product& p) {
   return tf32_computes(p) && (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
 }
 
-// Whether it is faster than the mma kernel; measured, on an H200.
-static bool tf32_serves(const Product& p, const Gpu& gpu) {
-  const double all = double(p.m) * p.n * p.k * double(p.batches);
-  if (!are_triangles(p)) return all >= (p.batches == 1 ? 3.2e7 : 4e7) && tile_count(p, kTfBlockMN) * p.batches >= 16;
-  return all >= (tf32_copies_chunks(p) ? 4.5e7 : 9e7) || p.batches > 4 * gpu.sms;
-}
-
 void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
     launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu, stream);
@@ -3814,9 +3806,10 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
   if (type == kFloat16 || type == kBFloat16) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   if (type != kFloat32) return kMmaKernel;
   if (path == kHopperPath || hopper_serves(p, gpu)) return kHopperKernel;
-  // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still
-  const bool few_tiles = tile_count(p, kBlock) * p.batches < gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
-  return tf32_computes(p) && (tf32_serves(p, gpu) || few_tiles) ? kTf32Kernel : kMmaKernel;
+  // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still; or many, or large ones
+  const int64_t tiles = tile_count(p, kBlock) * p.batches, few = gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
+  const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * double(p.batches) >= 4e7;   // measured, on an H200
+  return tf32_computes(p) && serves ? kTf32Kernel : kMmaKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {

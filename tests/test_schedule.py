@@ -615,7 +615,6 @@ def choice(model, tmp_path_factory):
     path and SMs: which kernel computes it."""
     parts = [
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
-        cut(model._CUDA_TF32, "constexpr int kTfBlockMN", "constexpr int kTfStages"),
         cut(model._CUDA_TF32, "static bool tf32_computes(", "void launch_tf32("),
         cut(model._CUDA_MIRROR, "bool is_computed_whole(", "void launch_mirror("),
         cut(model._CUDA_HOPPER_LAUNCH, "static bool hopper_serves(", "int64_t workspace_bytes_for("),
