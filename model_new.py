@@ -149,16 +149,12 @@ int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gp
 // same sums.
 bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
 
-// How many products of the batch the Hopper kernel computes in one launch, from one workspace; it takes the rest one launch later.
-int64_t products_at_once(const Product& product);
-
 // Raises an error of Python's, if this is one; the binding has it. Hidden: other libraries may have a function of this name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
 // Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch may allow TF32
-// no longer. If `controls` is given, it gets each product's Control of the Hopper kernel.
-void launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, Control* controls,
-                    cudaStream_t stream);
+// no longer. The Hopper kernel leaves each product's Control at its beginning.
+void launch_product(const Product& p, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, cudaStream_t stream);
 
 // The rows from 64 `row` on, 64 at most, of the inverse p.c of p.x, lower triangular float32 or float64; see invert_rows.
 void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream);
@@ -3640,31 +3636,8 @@ static Packed to_pack(const Product& p, Operand operand) {
   const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
   packed.block_cols = blocks_in(packed.cols), packed.matrices = common ? 1 : int(p.batches);
   const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols;
-  packed.blocks_each = int(std::min(blocks, kMaxSize));   // of more, which are expanded, no GPU has room for the packed ones
+  packed.blocks_each = int(std::min(blocks, kMaxSize));
   return packed;
-}
-
-constexpr int64_t kMostPackedBytes = 320 << 20;   // a batch whose packed operands take more is computed in parts
-
-int64_t products_at_once(const Product& p) {
-  const int64_t blocks = int64_t(to_pack(p, kX).blocks_each) + to_pack(p, kY).blocks_each;
-  return std::min(p.batches, std::max<int64_t>(1, kMostPackedBytes / (blocks * kBlockBytes)));
-}
-
-// Calls f with one part of a batch after the other, of at most `most` products each: of equally many along a dimension, or one less.
-template <typename F>
-static void for_each_part(const Product& p, int64_t most, const F& f, int d = 0) {   // of one along those before d
-  if (p.batches <= most) return f(p);
-  const int64_t size = p.batch_size[d], inner = p.batches / size, parts = (size - 1) / std::max<int64_t>(1, most / inner) + 1;
-  for (int64_t number = 0; number < parts; ++number) {
-    const int64_t at = size * number / parts;
-    Product part = p;
-    part.batch_size[d] = size * (number + 1) / parts - at, part.batches = part.batch_size[d] * inner;
-    part.x = static_cast<const float*>(p.x) + at * p.x_batch[d];
-    part.y = static_cast<const float*>(p.y) + at * p.y_batch[d];
-    part.c = static_cast<float*>(p.c) + at * p.c_batch[d];
-    for_each_part(part, most, f, d + 1);
-  }
 }
 
 // ---- Hopper kernel, launching: the workspace.
@@ -3702,7 +3675,9 @@ struct Workspace {
     const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
     for (int u = 0; u < products; ++u) take(queue[u], queue_words);
     words = int(bytes / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
-    packing.x_blocks = x.matrices * x.blocks_each, packing.y_blocks = packs_y ? y.matrices * y.blocks_each : 0;
+    // Of more blocks, where operands are expanded, no GPU has room for the packed ones
+    auto blocks_of = [](const Packed& packed) { return int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize)); };
+    packing.x_blocks = blocks_of(x), packing.y_blocks = packs_y ? blocks_of(y) : 0;
     take(x.metadata, packing.x_blocks), take(y.metadata, packing.y_blocks);
     take(x.blocks, packing.x_blocks * int64_t(kBlockBytes)), take(y.blocks, packing.y_blocks * int64_t(kBlockBytes));
     if (!packs_y) y = x;
@@ -3814,35 +3789,23 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
   if (kernel == kHalfKernel) return (2 + non_finite_words(p)) * sizeof(uint64_t);
-  int64_t bytes = 0;
-  if (kernel == kHopperKernel)
-    for_each_part(p, gradients ? p.batches : products_at_once(p), [&](const Product& part) {
-      bytes = std::max(bytes, Workspace(part, gpu.sms / 2, gradients, nullptr).bytes);
-    });
-  return bytes;
+  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients, nullptr).bytes : 0;
 }
 
-void launch_product(const Product& product, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, Control* controls,
-                    cudaStream_t stream) {
+void launch_product(const Product& p, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, cudaStream_t stream) {
   switch (kernel) {
-    case kExactKernel: launch_exact(product, type, stream); break;
-    case kTf32Kernel: launch_tf32(product, gpu, stream); break;
-    case kHalfKernel: launch_half(product, type, gpu, workspace, stream); break;
-    case kMmaKernel: launch_mma(product, type, gpu, stream); break;
+    case kExactKernel: launch_exact(p, type, stream); break;
+    case kTf32Kernel: launch_tf32(p, gpu, stream); break;
+    case kHalfKernel: launch_half(p, type, gpu, workspace, stream); break;
+    case kMmaKernel: launch_mma(p, type, gpu, stream); break;
     case kHopperKernel:
-      // One workspace serves all parts, in turn. Their C lie one after the other, as the binding makes them
-      for_each_part(product, products_at_once(product), [&](const Product& part) {
-        Workspace at(part, gpu.sms / 2, 0, workspace);
-        at.packing.low |= keep;
-        const PairsProduct pairs = describe_pairs(part, at.packing.x, at.packing.y, at, 0);
-        launch_pairs(at, &pairs, 1, gpu, stream);
-        if (!controls) return;
-        check(cudaMemcpyAsync(controls, workspace, part.batches * sizeof(Control), cudaMemcpyDefault, stream));
-        controls += part.batches;
-      });
+      Workspace at(p, gpu.sms / 2, 0, workspace);
+      at.packing.low |= keep;
+      const PairsProduct pairs = describe_pairs(p, at.packing.x, at.packing.y, at, 0);
+      launch_pairs(at, &pairs, 1, gpu, stream);
   }
-  if (product.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(product))))
-    launch_mirror(product, type, stream);
+  if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p))))
+    launch_mirror(p, type, stream);
 }
 
 // G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.
@@ -4047,10 +4010,9 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 using Maybe = std::optional<Tensor>;
 
-// C = the contraction of two CUDA tensors; the kernel that computed it; if `keep`, the workspace that the Hopper kernel left, if it holds
-// the whole batch: how that went, and the packed operands; if `explain`, its Control of each of the batch, as ints.
-std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep,
-                                                      bool explain) {
+// C = the contraction of two CUDA tensors; the kernel that computed it; if `keep`, the workspace that the Hopper kernel left: a Control for
+// each of the batch, and the packed operands.
+std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
@@ -4058,7 +4020,7 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
-  if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}, {}};
+  if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}};
   const Gpu gpu = gpu_of(x);
   const ElementType type = element_type(x);
   Product p = describe(x, y, c, contraction, structure);
@@ -4070,15 +4032,12 @@ std::tuple<Tensor, std::string, Maybe, Maybe> product(Tensor x, Tensor y, int co
     if (copies & (transposed ? 1 : 2)) y = same ? x : padded_copy(y);
     p = describe(x, y, c, contraction, structure);
   }
-  Maybe workspace, controls;   // freed at the end, they go to later work of this stream alone
+  Maybe workspace;   // freed at the end, it goes to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
-  if (explain && kernel == kHopperKernel)
-    controls = at::empty({p.batches, sizeof(Control) / sizeof(int)}, x.options().dtype(at::kInt));
-  keep = keep && kernel == kHopperKernel && products_at_once(p) == p.batches;
-  launch_product(p, type, kernel, gpu, workspace ? workspace->mutable_data_ptr() : nullptr, keep,
-                 controls ? static_cast<Control*>(controls->mutable_data_ptr()) : nullptr, c10::cuda::getCurrentCUDAStream());
-  if (!keep) workspace.reset();
-  return {c, kKernelNames[kernel], workspace, controls};
+  void* const memory = workspace ? workspace->mutable_data_ptr() : nullptr;
+  launch_product(p, type, kernel, gpu, memory, keep, c10::cuda::getCurrentCUDAStream());
+  if (!keep || kernel != kHopperKernel) workspace.reset();
+  return {c, kKernelNames[kernel], workspace};
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
@@ -4111,7 +4070,7 @@ Tensor inverse(Tensor x, bool unit, int path) {
   const Product p = describe(x, y, c, kNN, kLowerAll);
   for (int64_t first = 0, n = x.size(-1); first < n; first += 64) {
     const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
-    if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false, false));
+    if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));
     const void* const product = first ? before.const_data_ptr() : nullptr;
     launch_inverse(p, element_type(x), int(first / 64), product, unit, c10::cuda::getCurrentCUDAStream());
   }
@@ -4384,10 +4343,10 @@ def _has_kernels(X):
     return X.is_cuda and not (_GPUS_WITHOUT_KERNELS and X.get_device() in _GPUS_WITHOUT_KERNELS)
 
 
-def _product_by_kernels(X, Y, contraction, structure, keep=False, explain=False):
-    """C; the name of the kernel that computed it; if `keep`, the workspace in which the operands lie packed, or None; if `explain`, how it
-    went on the Hopper kernel for each of the batch (fallback, outliers), or None. Raises RuntimeError where the kernels were not built."""
-    return _built().product(X, Y, contraction, structure, _PATH, keep, explain)
+def _product_by_kernels(X, Y, contraction, structure, keep=False):
+    """C; the name of the kernel that computed it; if `keep`, the workspace in which the operands lie packed for the Hopper kernel, or None.
+    Raises RuntimeError where the kernels were not built."""
+    return _built().product(X, Y, contraction, structure, _PATH, keep)
 
 
 def _built():
@@ -4673,7 +4632,7 @@ class _PlainProduct(torch.autograd.Function):
         # (save_on_cpu) or not at all (checkpoint), to spare memory.
         keep = all(ctx.needs_input_grad[:2]) and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
         if keep and None not in (_saved_tensors_hooks, _backward_keeps_graph) and _saved_tensors_hooks(True) is None:
-            C, _, ctx.workspace, _ = _product_by_kernels(X, Y, contraction, structure, keep=True)
+            C, _, ctx.workspace = _product_by_kernels(X, Y, contraction, structure, keep=True)
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
         _save_operands(ctx, (X, Y, contraction, structure))
@@ -4883,7 +4842,9 @@ def explain(A, B, problem="lower"):
     A, B = _prepared("explain", A, B, contraction, structure)
     path, controls = "torch" if A.is_cuda else A.device.type, None
     if _has_kernels(A):
-        _, path, _, controls = _product_by_kernels(A, B, contraction, structure, explain=True)
+        C, path, workspace = _product_by_kernels(A, B, contraction, structure, keep=True)
+        if workspace is not None:  # in front, for each of the batch: whether it fell back, and how many outliers it has
+            controls = workspace[: 8 * C.shape[:-2].numel()].view(torch.int32).view(-1, 2)
     fallbacks, outliers = ([], []) if controls is None else controls.T.tolist()
     if any(fallbacks):
         path = "fallback" if all(fallbacks) else "hopper, fallback"

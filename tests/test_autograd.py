@@ -280,9 +280,9 @@ class KeepsPacked:
     def __init__(self):
         self.used = 0
 
-    def product(self, X, Y, contraction, structure, path, keep, explain):
+    def product(self, X, Y, contraction, structure, path, keep):
         C = truth(X, Y, contraction, structure)[0].to(X.dtype)
-        return C, "hopper", torch.stack([X, Y]).view(torch.uint8) if keep else None, None
+        return C, "hopper", torch.stack([X, Y]).view(torch.uint8) if keep else None
 
     def gradients(self, G, X, Y, kept, structure, for_x, for_y):
         self.used += 1

@@ -229,7 +229,7 @@ def test_what_is_no_plain_tensor_never_reaches_the_kernels(model):
     ):
         for X, Y in ((other, plain), (plain, other)):
             assert not model._EXTENSION.is_plain(X, Y, NN, LOWER)
-            assert refusal(RuntimeError, model._EXTENSION.product, X, Y, NN, LOWER, 0, False, False).startswith(
+            assert refusal(RuntimeError, model._EXTENSION.product, X, Y, NN, LOWER, 0, False).startswith(
                 "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view"
             )
     assert torch.equal(model.tril_matmul(torch._neg_view(plain), plain), -model.tril_matmul(plain, plain))

@@ -781,7 +781,7 @@ def test_explain_tells_of_a_whole_batch(automatic, problem):
 
 
 @needs_hopper
-@pytest.mark.parametrize(("batch", "N"), [((3,), 1300), ((2, 2), 1153), ((20,), 2048), ((4, 6), 2000)])  # the last two in parts
+@pytest.mark.parametrize(("batch", "N"), [((3,), 1300), ((2, 2), 1153), ((20,), 2048), ((4, 6), 2000)])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_batch_in_one_launch(automatic, function, batch, N):
     contraction, structure = FUNCTIONS[function]
@@ -825,7 +825,8 @@ def test_a_batch_of_which_some_fall_back(automatic, function):
 )
 def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, controls, told):
     on_gpu = types.SimpleNamespace(is_cuda=True)
-    extension = types.SimpleNamespace(product=lambda *_: (None, "hopper", None, torch.tensor(controls, dtype=torch.int32)))
+    workspace = torch.tensor([*controls, [7, 7]], dtype=torch.int32).view(torch.uint8).flatten()  # something else behind them
+    extension = types.SimpleNamespace(product=lambda *_: (torch.empty(len(controls), 1, 1), "hopper", workspace))
     monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
     monkeypatch.setattr(model, "_EXTENSION", extension)
     told = dict(zip(("path", "fallback", "fallback_at", "outliers"), told, strict=True))

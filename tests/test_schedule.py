@@ -680,7 +680,7 @@ def test_which_kernel_computes_what_is_symmetric_or_l_times_u(choice):
     assert "half" in choice(0, 200, 200, X | Y, 1, 1, 90) and "mma" in choice(0, 64, 64, X | Y, 5000, 1, 90)
 
 
-# ---- Batches: how the binding describes them, and the parts that the Hopper kernel takes of one. ---------------------
+# ---- Batches: how the binding describes them. ------------------------------------------------------------------------
 
 BATCH_HARNESS = r"""
 // A tensor as the binding looks at its batch.
@@ -726,19 +726,9 @@ int main() {
     for (const int64_t size : sizes) all *= size;
     CHECK(p.batches == all && (!contiguous || p.batch_dims == (all > 1)), "%lld products, %d dimensions", (long long)p.batches,
           p.batch_dims);
-    for (const int64_t most : {int64_t(1), int64_t(2), int64_t(5), all}) {
-      int64_t number = 0, least = all, largest = 0;
-      for_each_part(p, most, [&](const Product& part) {
-        least = std::min(least, part.batches), largest = std::max(largest, part.batches);
-        CHECK(part.batches >= 1 && part.batches <= most, "a part of %lld, and not %lld", (long long)part.batches, (long long)most);
-        for (int at = 0; at < part.batches; ++at, ++number)
-          CHECK(place(x_of<float>(part, at)) == offset_in(x, number) && place(c_of<float>(part, at)) == offset_in(c, number) &&
-                place(static_cast<const float*>(part.y) + batch_offset(part, part.y_batch, at)) == offset_in(y, number),
-                "product %lld", (long long)number);
-      });
-      CHECK(number == all, "%lld products of %lld", (long long)number, (long long)all);
-      CHECK(p.batch_dims > 1 || largest - least <= 1, "parts of %lld and of %lld", (long long)least, (long long)largest);
-    }
+    for (int number = 0; number < all; ++number)
+      CHECK(place(x_of<float>(p, number)) == offset_in(x, number) && place(y_of<float>(p, number)) == offset_in(y, number) &&
+            place(c_of<float>(p, number)) == offset_in(c, number), "product %d", number);
   }
   const std::vector<int64_t> many(kMaxBatchDims + 1, 2);   // contiguous they are one, as the binding counts on
   const Tensor t = tensor_of(many, true);
@@ -750,15 +740,8 @@ int main() {
 """
 
 
-def test_a_batch_comes_in_parts_each_product_once(model, tmp_path):
+def test_each_product_of_a_batch_is_found_by_its_number(model, tmp_path):
     """Whatever the order of its dimensions, which are merged where they can be, and whichever of them an operand does not have."""
-    parts = [
-        cut(model._CPP_BINDING, "void describe_batch(", "// Whether torch's settings allow TF32"),
-        cut(
-            model._CUDA_HOPPER_LAUNCH,
-            "template <typename F>\nstatic void for_each_part(",
-            "// ---- Hopper kernel, launching: the workspace.",
-        ),
-    ]
+    described = cut(model._CPP_BINDING, "void describe_batch(", "// Whether torch's settings allow TF32")
     head = [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// Masks: 1 for X")[0], BATCH_HARNESS]
-    host_program(tmp_path, "batches", [*head, *parts, BATCH_MAIN])()
+    host_program(tmp_path, "batches", [*head, described, BATCH_MAIN])()
