@@ -2371,133 +2371,6 @@ void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t
 }
 """
 
-# ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
-#
-# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected, or all computed.
-_CUDA_BEHIND = r"""
-// ---- Behind the Hopper kernel: outliers.
-
-struct Behind {
-  const int* progress;
-  const Control* controls;   // of each product
-  int* next_tile;            // of a queue
-  Packed x, y;
-};
-
-// Calls f(k, line, value) for each outlier in a line of blocks, in a fixed order. transposed: the k of a matrix are its rows.
-template <typename F>
-__device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int line, const F& f) {
-  const uint32_t* const wide = wide_in_line(packed, matrix, transposed, line);
-  if (wide[0] == 0) return;
-  NO_UNROLL for (int word = 1; word < mask_words(blocks_in(transposed ? packed.rows : packed.cols)); ++word)
-    NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
-      const int k_block = word * 32 + __ffs(bits) - 33, row = transposed ? k_block : line, col = transposed ? line : k_block;
-      const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
-      NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
-        const Outlier outlier = metadata.outlier[e];
-        const int k = transposed ? outlier.row : outlier.col, at = transposed ? outlier.col : outlier.row;   // in the block
-        f(k_block * kBlock + k, line * kBlock + at, outlier.value);
-      }
-    }
-}
-
-using Corrections = double[kBlock][kBlock + 1];   // of a tile
-
-// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
-// be less than half a last bit of what stands in C, and all of them together a lot. So they are summed apart, in float64, and added once.
-// Of one place always the same thread adds, in a fixed order.
-__device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
-                                          Corrections& corrections) {
-  const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
-  const int x_matrix = matrix_of(packed_x, batch), first_row = tile.i * kBlock, first_col = tile.j * kBlock;
-  constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand whose outliers are met
-  const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
-  NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
-  __syncthreads();
-  NO_UNROLL for (int u = 0; u < 2; ++u) {   // the outliers of X, and of Y; a thread has a line of the other operand
-    const bool of_x = u == 0;
-    const Packed& packed = of_x ? packed_x : packed_y;
-    const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
-    const int line = other.first_line + thread;
-    const bool transposed = k_is_row(of_x ? kX : kY, p.contraction), x_transposed = k_is_row(kX, p.contraction);
-    for_each_outlier(packed, matrix_of(packed, batch), transposed, of_x ? tile.i : tile.j, [&](int k, int at, float value) {
-      if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) return;
-      const float met = other.data[line * other.line_stride + k * other.k_stride];
-      if (!of_x) {   // those of X have met all of Y
-        const int64_t block = block_index(packed_x, (x_transposed ? k : line) / kBlock, (x_transposed ? line : k) / kBlock);
-        if (is_outlier(met, 1.0f / packed_x.metadata[x_matrix * packed_x.blocks_each + block].head.unscale)) return;
-      }
-      const int m = of_x ? at : line, n = of_x ? line : at;
-      double& to = corrections[m - first_row][n - first_col];
-      if (!p.c_lower || n <= m) to = fma(double(value), double(met), to);
-    });
-    __syncthreads();
-  }
-  NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
-    if (const double sum = corrections[e / kBlock][e % kBlock]; sum != 0.0) {
-      float& at = work.c[(first_row + e / kBlock) * p.c_row + (first_col + e % kBlock) * p.c_col];
-      at = float(at + sum);
-    }
-  __syncthreads();
-}
-
-// Corrects the tiles that meet outliers. Each thread looks at one of a CTA's tiles: most meet none.
-__device__ inline void correct_tiles(const Product& p, const Behind& behind, Corrections& corrections) {
-  __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
-  const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(tile_count(p, kBlock)) * batches, step = gridDim.x;
-  auto tile_of_number = [&](uint32_t number) { return tile_at(p, kBlock, int(number / batches)); };
-  NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
-    if (threadIdx.x == 0) count = 0;
-    __syncthreads();
-    if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
-      const int batch = int(number % batches);
-      const Tile tile = tile_of_number(number);
-      // By the first words: see mask_words
-      const uint32_t meets = *wide_in_line(behind.x, matrix_of(behind.x, batch), k_is_row(kX, p.contraction), tile.i) |
-                             *wide_in_line(behind.y, matrix_of(behind.y, batch), k_is_row(kY, p.contraction), tile.j);
-      if (meets && !behind.controls[batch].fallback) met[atomicAdd(&count, 1)] = number;
-    }
-    __syncthreads();
-    NO_UNROLL for (int u = 0; u < count; ++u)
-      correct_tile(p, met[u] % batches, tile_of_number(met[u]), behind.x, behind.y, corrections);
-    __syncthreads();
-  }
-}
-
-// ---- Behind the Hopper kernel: the kernel.
-
-// Computes products as the fallback, or corrects what has outliers, or does nothing, which is so common that no more CTAs than the GPU has
-// room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
-template <bool kXKMajor, bool kYKMajor>
-__global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
-    product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ Behind behind) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  launch_dependent_grids();   // which may be another like this
-  // CTAs with nothing to do make room for the next kernel. The first stay, so that this kernel ends after the product.
-  if (blockIdx.x >= plan.cluster_size && load_relaxed(behind.progress) == kPackingEnded) return;
-  grid_dependency_wait();
-  const int progress = *behind.progress;
-  extern __shared__ __align__(256) unsigned char fallback_memory[];
-  static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
-  // The fallback leaves nothing to correct
-  if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
-    correct_tiles(p, behind, *reinterpret_cast<Corrections*>(fallback_memory));
-  if (!(progress & kFallback)) return;
-  __shared__ int number;   // of a cluster
-  const bool queued = plan.cluster_size == 1;
-  do {
-    if (threadIdx.x == 0) number = queued ? atomicAdd(behind.next_tile, 1) : blockIdx.x / SplitPlan::kMostSplits;
-    __syncthreads();
-    if (number >= plan.clusters * p.batches) return;
-    if (behind.controls[number % int(p.batches)].fallback)
-      mma_compute<float, kXKMajor, kYKMajor>(p, plan, number, queued ? 0 : blockIdx.x % SplitPlan::kMostSplits,
-                                             *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
-    __syncthreads();
-  } while (queued);
-#endif
-}
-"""
-
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
 #
 # Clusters stay and take tiles, the longest first, from a queue in memory, which they ask a few k-blocks before they need one: if they asked
@@ -3200,6 +3073,7 @@ struct PairsProduct {
   const Control* controls;   // of each product
   int* progress;             // see Progress
   int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
+  int* next_behind;          // of product_behind's queue
   float* partial_sums;       // of all splits but each tile's last
   float* chain_sums;         // of each CTA: of its tile's chains so far; null: those are in C
 };
@@ -3568,6 +3442,126 @@ struct Pairs {
 };
 """
 
+# ---- Behind the Hopper kernel: the outliers that it left out, and products that it could not compute. ----------------
+#
+# Enters: a Product that the Hopper kernel was given, how it went there, and its packed operands. Leaves: C, corrected, or all computed.
+_CUDA_BEHIND = r"""
+// ---- Behind the Hopper kernel: outliers.
+
+// Calls f(k, line, value) for each outlier in a line of blocks, in a fixed order. transposed: the k of a matrix are its rows.
+template <typename F>
+__device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int line, const F& f) {
+  const uint32_t* const wide = wide_in_line(packed, matrix, transposed, line);
+  if (wide[0] == 0) return;
+  NO_UNROLL for (int word = 1; word < mask_words(blocks_in(transposed ? packed.rows : packed.cols)); ++word)
+    NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
+      const int k_block = word * 32 + __ffs(bits) - 33, row = transposed ? k_block : line, col = transposed ? line : k_block;
+      const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
+      NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
+        const Outlier outlier = metadata.outlier[e];
+        const int k = transposed ? outlier.row : outlier.col, at = transposed ? outlier.col : outlier.row;   // in the block
+        f(k_block * kBlock + k, line * kBlock + at, outlier.value);
+      }
+    }
+}
+
+using Corrections = double[kBlock][kBlock + 1];   // of a tile
+
+// Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
+// be less than half a last bit of what stands in C, and all of them together a lot. So they are summed apart, in float64, and added once.
+// Of one place always the same thread adds, in a fixed order.
+__device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
+                                          Corrections& corrections) {
+  const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
+  const int x_matrix = matrix_of(packed_x, batch), first_row = tile.i * kBlock, first_col = tile.j * kBlock;
+  constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand whose outliers are met
+  const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
+  NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
+  __syncthreads();
+  NO_UNROLL for (int u = 0; u < 2; ++u) {   // the outliers of X, and of Y; a thread has a line of the other operand
+    const bool of_x = u == 0;
+    const Packed& packed = of_x ? packed_x : packed_y;
+    const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
+    const int line = other.first_line + thread;
+    const bool transposed = k_is_row(of_x ? kX : kY, p.contraction), x_transposed = k_is_row(kX, p.contraction);
+    for_each_outlier(packed, matrix_of(packed, batch), transposed, of_x ? tile.i : tile.j, [&](int k, int at, float value) {
+      if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) return;
+      const float met = other.data[line * other.line_stride + k * other.k_stride];
+      if (!of_x) {   // those of X have met all of Y
+        const int64_t block = block_index(packed_x, (x_transposed ? k : line) / kBlock, (x_transposed ? line : k) / kBlock);
+        if (is_outlier(met, 1.0f / packed_x.metadata[x_matrix * packed_x.blocks_each + block].head.unscale)) return;
+      }
+      const int m = of_x ? at : line, n = of_x ? line : at;
+      double& to = corrections[m - first_row][n - first_col];
+      if (!p.c_lower || n <= m) to = fma(double(value), double(met), to);
+    });
+    __syncthreads();
+  }
+  NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)
+    if (const double sum = corrections[e / kBlock][e % kBlock]; sum != 0.0) {
+      float& at = work.c[(first_row + e / kBlock) * p.c_row + (first_col + e % kBlock) * p.c_col];
+      at = float(at + sum);
+    }
+  __syncthreads();
+}
+
+// Corrects the tiles that meet outliers. Each thread looks at one of a CTA's tiles: most meet none.
+__device__ inline void correct_tiles(const Product& p, const PairsProduct& h, Corrections& corrections) {
+  __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
+  const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(tile_count(p, kBlock)) * batches, step = gridDim.x;
+  auto tile_of_number = [&](uint32_t number) { return tile_at(p, kBlock, int(number / batches)); };
+  NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads();
+    if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
+      const int batch = int(number % batches);
+      const Tile tile = tile_of_number(number);
+      // By the first words: see mask_words
+      const uint32_t meets = *wide_in_line(h.x, matrix_of(h.x, batch), k_is_row(kX, p.contraction), tile.i) |
+                             *wide_in_line(h.y, matrix_of(h.y, batch), k_is_row(kY, p.contraction), tile.j);
+      if (meets && !h.controls[batch].fallback) met[atomicAdd(&count, 1)] = number;
+    }
+    __syncthreads();
+    NO_UNROLL for (int u = 0; u < count; ++u)
+      correct_tile(p, met[u] % batches, tile_of_number(met[u]), h.x, h.y, corrections);
+    __syncthreads();
+  }
+}
+
+// ---- Behind the Hopper kernel: the kernel.
+
+// Computes products as the fallback, or corrects what has outliers, or does nothing, which is so common that no more CTAs than the GPU has
+// room for are started. The fallback's share a queue of tiles; or, if split, each cluster has one tile.
+template <bool kXKMajor, bool kYKMajor>
+__global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
+    product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ PairsProduct h) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  launch_dependent_grids();   // which may be another like this
+  // CTAs with nothing to do make room for the next kernel. The first stay, so that this kernel ends after the product.
+  if (blockIdx.x >= plan.cluster_size && load_relaxed(h.progress) == kPackingEnded) return;
+  grid_dependency_wait();
+  const int progress = *h.progress;
+  extern __shared__ __align__(256) unsigned char fallback_memory[];
+  static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
+  // The fallback leaves nothing to correct
+  if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
+    correct_tiles(p, h, *reinterpret_cast<Corrections*>(fallback_memory));
+  if (!(progress & kFallback)) return;
+  __shared__ int number;   // of a cluster
+  const bool queued = plan.cluster_size == 1;
+  do {
+    if (threadIdx.x == 0) number = queued ? atomicAdd(h.next_behind, 1) : blockIdx.x / SplitPlan::kMostSplits;
+    __syncthreads();
+    if (number >= plan.clusters * p.batches) return;
+    if (h.controls[number % int(p.batches)].fallback)
+      mma_compute<float, kXKMajor, kYKMajor>(p, plan, number, queued ? 0 : blockIdx.x % SplitPlan::kMostSplits,
+                                             *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
+    __syncthreads();
+  } while (queued);
+#endif
+}
+"""
+
 # ---- Symmetric results: behind a kernel that has computed the lower half, and not written it twice. ------------------
 _CUDA_MIRROR = r"""
 constexpr int kMirrorThreads = 256;
@@ -3732,8 +3726,7 @@ static void launch_pairs(const Workspace& at, const PairsProduct* of, int count,
   for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
     std::visit([&](auto x_k_major, auto y_k_major) {
       constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
-      const Behind behind = {packing.progress, packing.controls, at.queue[u] + kNextBehind, of[u].x, of[u].y};
-      launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, stream, behind);
+      launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, stream, of[u]);
     }, constant(of[u].p.x_col == 1), constant(of[u].p.y_row == 1));
 }
 
@@ -3743,7 +3736,7 @@ static PairsProduct describe_pairs(const Product& p, const Packed& x, const Pack
   static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
   const TileQueue queue = {reinterpret_cast<unsigned long long*>(words + kNextTile), 0};
   return {p, x, y, tiles, queue, 0, p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0, at.packing.controls, at.packing.progress,
-          words + kSplitsDone, at.partial_sums[which], at.chain_sums};
+          words + kSplitsDone, words + kNextBehind, at.partial_sums[which], at.chain_sums};
 }
 
 // ---- Launching: what the binding calls.
@@ -4102,8 +4095,8 @@ _PATH = _PATHS[_wanted]
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_BEHIND, _CUDA_SKELETON]
-_CUDA_SOURCES += [_CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON]
+_CUDA_SOURCES += [_CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
 _BUILD_SECONDS = 30  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels
