@@ -3505,29 +3505,6 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
   __syncthreads();
 }
 
-// Corrects the tiles that meet outliers. Each thread looks at one of a CTA's tiles: most meet none.
-__device__ inline void correct_tiles(const Product& p, const PairsProduct& h, Corrections& corrections) {
-  __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
-  const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(tile_count(p, kBlock)) * batches, step = gridDim.x;
-  auto tile_of_number = [&](uint32_t number) { return tile_at(p, kBlock, int(number / batches)); };
-  NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
-    if (threadIdx.x == 0) count = 0;
-    __syncthreads();
-    if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
-      const int batch = int(number % batches);
-      const Tile tile = tile_of_number(number);
-      // By the first words: see mask_words
-      const uint32_t meets = *wide_in_line(h.x, matrix_of(h.x, batch), k_is_row(kX, p.contraction), tile.i) |
-                             *wide_in_line(h.y, matrix_of(h.y, batch), k_is_row(kY, p.contraction), tile.j);
-      if (meets && !h.controls[batch].fallback) met[atomicAdd(&count, 1)] = number;
-    }
-    __syncthreads();
-    NO_UNROLL for (int u = 0; u < count; ++u)
-      correct_tile(p, met[u] % batches, tile_of_number(met[u]), h.x, h.y, corrections);
-    __syncthreads();
-  }
-}
-
 // ---- Behind the Hopper kernel: the kernel.
 
 // Computes products as the fallback, or corrects what has outliers, or does nothing, which is so common that no more CTAs than the GPU has
@@ -3543,9 +3520,28 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   const int progress = *h.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
-  // The fallback leaves nothing to correct
-  if (progress & kOutliers && !(progress & kFallback && p.batches == 1))
-    correct_tiles(p, h, *reinterpret_cast<Corrections*>(fallback_memory));
+  // Correct the tiles that meet outliers: each thread looks at one of its CTA's tiles, most of which meet none. The fallback leaves nothing
+  if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
+    __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
+    const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(tile_count(p, kBlock)) * batches, step = gridDim.x;
+    auto tile_of_number = [&](uint32_t number) { return tile_at(p, kBlock, int(number / batches)); };
+    NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
+      if (threadIdx.x == 0) count = 0;
+      __syncthreads();
+      if (const uint32_t number = first + step * threadIdx.x; number < numbers) {
+        const int batch = int(number % batches);
+        const Tile tile = tile_of_number(number);
+        // By the first words: see mask_words
+        const uint32_t meets = *wide_in_line(h.x, matrix_of(h.x, batch), k_is_row(kX, p.contraction), tile.i) |
+                               *wide_in_line(h.y, matrix_of(h.y, batch), k_is_row(kY, p.contraction), tile.j);
+        if (meets && !h.controls[batch].fallback) met[atomicAdd(&count, 1)] = number;
+      }
+      __syncthreads();
+      NO_UNROLL for (int u = 0; u < count; ++u)
+        correct_tile(p, met[u] % batches, tile_of_number(met[u]), h.x, h.y, *reinterpret_cast<Corrections*>(fallback_memory));
+      __syncthreads();
+    }
+  }
   if (!(progress & kFallback)) return;
   __shared__ int number;   // of a cluster
   const bool queued = plan.cluster_size == 1;
