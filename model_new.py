@@ -3630,6 +3630,12 @@ static Packed to_pack(const Product& p, Operand operand) {
   return packed;
 }
 
+// Whether X and Y are one matrix and its transpose, of which they have the same part: then it is packed once.
+static bool is_square_of_one(const Product& p) {
+  return p.x == p.y && p.contraction != kNN && p.x_triangular == p.y_triangular && p.x_row == p.y_col && p.x_col == p.y_row &&
+         p.m == p.n && std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
+}
+
 // ---- Hopper kernel, launching: the workspace.
 
 // The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
@@ -3650,7 +3656,7 @@ struct Workspace {
       : packing{p, to_pack(p, kX), to_pack(p, kY)}, tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
     Packed &x = packing.x, &y = packing.y;
     const int products = std::max(1, gradients);
-    const bool packs_y = !gradients && !p.symmetric;
+    const bool packs_y = !gradients && !is_square_of_one(p);
     auto take = [&](auto*& first, int64_t count) {
       first = reinterpret_cast<std::remove_reference_t<decltype(first)>>(static_cast<uint8_t*>(base) + bytes);
       bytes += (count * int64_t(sizeof(*first)) + 7) / 8 * 8;   // a TileQueue's word has eight
@@ -3772,7 +3778,7 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
   if (path == kHopperPath || hopper_serves(p, gpu)) return kHopperKernel;
   // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still; or many, or large ones
   const int64_t tiles = tile_count(p, kBlock) * p.batches, few = gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
-  const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * double(p.batches) >= 4e7;   // measured, on an H200
+  const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * double(p.batches) >= 3.2e7;   // measured, on an H200
   return tf32_computes(p) && serves ? kTf32Kernel : kMmaKernel;
 }
 
