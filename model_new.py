@@ -1146,13 +1146,11 @@ __device__ inline bool loses_bits(float x, float scale) {
   return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
 }
 
-// Two neighbours, of which none is an outlier.
-template <bool kWide>
-__device__ inline void split_two(float x, float y, float scale, uint32_t& hi, uint32_t& lo) {
-  constexpr float kResidualScale = kWide ? 1.0f / kWideResidual : 1.0f;
+// Two neighbours, of which none is an outlier. residual_scale: of lo.
+__device__ inline void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
-  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * kResidualScale, fmaf(y, scale, -back.y) * kResidualScale);
+  const __half2 low = __floats2half2_rn(fmaf(x, scale, -back.x) * residual_scale, fmaf(y, scale, -back.y) * residual_scale);
   hi = *reinterpret_cast<const uint32_t*>(&high);
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
@@ -1212,13 +1210,13 @@ __device__ inline int scale_exponent(uint32_t largest) {
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // Splits this thread's elements into the operand tiles of a packed block; low: into the second of them, too.
-template <bool kWide>
-__device__ inline void split_block(const Source& source, int t, float scale, bool low, const BlockInFlight& block, uint8_t* operand_tiles) {
+__device__ inline void split_block(const Source& source, int t, float scale, float residual_scale, bool low, const BlockInFlight& block,
+                                   uint8_t* operand_tiles) {
   const Quads quad(source.along_rows, t);
   UNROLL for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
-    split_two<kWide>(block[i][0], block[i][1], scale, hi.x, lo.x);
-    split_two<kWide>(block[i][2], block[i][3], scale, hi.y, lo.y);
+    split_two(block[i][0], block[i][1], scale, residual_scale, hi.x, lo.x);
+    split_two(block[i][2], block[i][3], scale, residual_scale, hi.y, lo.y);
     uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
     *reinterpret_cast<uint2*>(at) = hi;
     if (low) *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
@@ -1348,11 +1346,10 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
     if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
   }
-  uint8_t* const operand_tiles = operand.blocks + int64_t(number) * kBlockBytes;
-  wide ? split_block<true>(source, t, scale, p.low, block, operand_tiles)
-       : split_block<false>(source, t, scale, p.low, block, operand_tiles);
+  const float residual = wide ? kWideResidual : 1.0f;
+  split_block(source, t, scale, wide ? 1 / kWideResidual : 1, p.low, block, operand.blocks + int64_t(number) * kBlockBytes);
   if (t == 0) {
-    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1.0f, outliers, 0};
+    metadata.head = {power_of_two(-exponent), residual, outliers, 0};
     for (int u = 0; u < 2 * wide; ++u) {   // outliers make a block wide, too
       uint32_t* const words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
