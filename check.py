@@ -452,6 +452,7 @@ class Contender(contextlib.ExitStack):
 
 MODES = {"forward": ("", "forward"), "gradients": (", gradients", "forward + backward")}  # and how the table and the times call them
 EXAMPLES = 3  # of one finding
+INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # elements at most of the batch that is timed
 
 
 def show(details):
@@ -500,8 +501,8 @@ class Run:
         self.random, self.numbers, self.gradients = random.Random(self.seed), itertools.count(1), False
         self.call = functools.partial(Call, self)
         self.dims = self.problem.headline(options.size)  # of timed calls
-        if self.problem.inverse:  # in batches of up to 2^24 elements, on a CPU 2^18
-            self.dims = (max(1, min(4096, (1 << (24 if self.cuda else 18)) // options.size**2)), *self.dims)
+        if self.problem.inverse:
+            self.dims = (max(1, min(4096, INVERSES[self.device.type] // options.size**2)), *self.dims)
         self.most = options.size * (2 if self.problem.square else 1)  # rows or columns that are judged
         self.slab = self.new_slab()
         unfit = [*WIDE, *EXTREME] if self.dtype == torch.float16 else EXTREME if self.dtype != torch.float32 or self.problem.inverse else ()

@@ -8,6 +8,7 @@ CHECK_SEEDS=100 python -m pytest tests/test_check.py -k honest       judges the 
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -80,6 +81,7 @@ while True:
     for fd, number in zip(high, numbers):
         os.dup2(fd, number)
     os.closerange(200, 300)
+    sys.stdout, sys.stderr = (open(n, "w", buffering=n, closefd=False) for n in (1, 2))  # what they were could be sought in
     sys.argv, main = argv, types.ModuleType("__main__")
     main.__file__, sys.modules["__main__"] = argv[0], main
     exec(program, vars(main))
@@ -116,6 +118,38 @@ class Forked(subprocess.Popen):
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 break
             time.sleep(1e-3)
+
+
+@functools.cache
+def program():
+    return compile(Path(check.__file__).read_text(), check.__file__, "exec")
+
+
+class Fork(subprocess.Popen):
+    """check.py, as the judge and as its children, in forks of this process: of 14 processes none has to import torch."""
+
+    def __init__(self, args, *, pass_fds=(), encoding=None, closed=(), **others):
+        def run():
+            for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *pass_fds} | {*closed}:
+                with contextlib.suppress(OSError):
+                    os.close(fd)  # that by which an exec tells of itself, too
+            check.LIBC.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores them
+            torch.set_num_threads(1)  # others have not been forked
+            opened = functools.partial(open, mode="w", buffering=1, encoding=encoding, closefd=False)
+            sys.stdout, sys.stderr = (None if n in closed else opened(n) for n in (1, 2))
+            sys.argv, subprocess.Popen, main = args[1:], Fork, types.ModuleType("__main__")
+            main.__file__, sys.modules["__main__"] = args[1], main
+            status = 1
+            try:
+                exec(program(), vars(main))
+            except SystemExit as stop:
+                status = stop.code or 0
+            finally:
+                os._exit(status)
+
+        mine = {"preexec_fn": run, "restore_signals": False} if args[1] == check.__file__ else {}  # SIGPIPE stays as Python has it
+        super().__init__(args, pass_fds=pass_fds, **mine, **others)
 
 
 class Shared:
@@ -162,6 +196,7 @@ def quick(forks, small_slab, monkeypatch):
         return Shared(real, slab) if shared else real(who, path, slab, **others)
 
     monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
+    monkeypatch.setattr(check, "INVERSES", {"cpu": 1 << 14, "cuda": 1 << 14})  # few of a headline's, beside batches of all kinds
     real_slab = check.Run.new_slab
     monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else small_slab)
     monkeypatch.setattr(check, "Contender", contender)
@@ -453,17 +488,10 @@ def test_help_shows_examples_and_exit_statuses(capsys):
     assert "python check.py --size 256 --no-timing" in printed and "Exit status: 0 all holds; 1 " in printed and "--batches" in printed
 
 
-def start(folder, text, out=subprocess.PIPE, **environment):
+def start(folder, text, out=subprocess.PIPE, **others):
     """The judge in a process of its own, in another folder."""
-    solution(folder, text, "theirs.py")
-    options = ["--solution", "theirs.py", "--size", "16", "--no-timing", "--forward-only", "--device", "cpu"]
-    command = [sys.executable, str(ROOT / "check.py"), *options]
-    env = {**os.environ, **environment}
-
-    def heed_interrupts():  # a shell lets what it runs in the background ignore them, and that is inherited
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    return subprocess.Popen(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=heed_interrupts)
+    options = ["--solution", solution(folder, text).name, "--size", "16", "--no-timing", "--forward-only", "--device", "cpu"]
+    return Fork([sys.executable, check.__file__, *options], cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, **others)
 
 
 @pytest.mark.usefixtures("quick")
@@ -489,17 +517,15 @@ def test_a_folder_that_cannot_be_removed_costs_no_verdict(quick, capsys, tmp_pat
 
 def test_closed_descriptors_cost_no_verdict(tmp_path):
     """The inputs' memory was number 0 or 1, which a child has for its own."""
-    command = f"'{sys.executable}' '{ROOT}/check.py' --solution '{solution(tmp_path, PLAIN)}' --size 8 --no-timing --device cpu <&- >&-"
-    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE)
-    assert done.returncode == 0, done.stderr
+    judge = start(tmp_path, PLAIN, closed=(0, 1))
+    _, err = judge.communicate(timeout=300)
+    assert judge.returncode == 0, err
 
 
 def test_what_the_terminal_cannot_write_is_written_as_numbers(tmp_path):
-    path = solution(tmp_path, PLAIN.replace("return ", "raise ValueError('\u00e9 \u6f22')\n        return "))
-    command = [sys.executable, str(ROOT / "check.py"), "--solution", str(path), "--size", "8", "--no-timing", "--device", "cpu"]
-    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 1 and done.stdout.splitlines()[-1].startswith(b"WRONG: "), done.stderr
-    assert rb"ValueError: \xe9 \u6f22" in done.stdout
+    judge = start(tmp_path, "raise ValueError('\u00e9 \u6f22')\n", encoding="ascii")
+    out, err = judge.communicate(timeout=300)
+    assert judge.returncode == 1 and out.splitlines()[-1].startswith("WRONG: ") and r"ValueError: \xe9 \u6f22" in out, out + err
 
 
 def test_ctrl_c_and_a_closed_pipe_end_it_quietly(tmp_path):
