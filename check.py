@@ -305,16 +305,17 @@ class Contender(contextlib.ExitStack):
 
     def __init__(self, who, path, slab, others=(), warden=None, folder=None):
         super().__init__()
-        self.who, self.path, self.slab, self.relayed, self.changed = who, path, slab, 0, None
+        self.who, self.path, self.slab, self.relayed, self.printed = who, path, slab, 0, b""
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        self.files = {name: self.enter_context(tempfile.TemporaryFile()) for name in ("stdout", "stderr")}  # noqa: SIM115
-        self.heard = dict.fromkeys(self.files, 0)  # bytes
-        self.channel, other = map(self.enter_context, socket.socketpair())
+        # Of sockets, for nobody takes back what is written there; only the channel's other end is closed here, so that it tells of an end
+        pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
+        (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
         spec = {"judge": os.getpid(), "others": others, "folder": tempfile.mkdtemp(dir=folder), "channel": other.fileno()}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **self.files, pass_fds=passed, start_new_session=True)
+        files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": passed}
+        self.process = subprocess.Popen(command, **files, start_new_session=True)
         self.callback(self.wait, LOADING)  # a driver may hold it
         self.callback(self.send, signal.SIGKILL)
         if warden:
@@ -341,6 +342,7 @@ class Contender(contextlib.ExitStack):
         stopped = any(self.has_stopped() or (n % 64 == 63 and self.stands()) or time.sleep(5e-5) for n in range(rounds))
         if not stopped or (whole and not any(self.stands() for _ in range(rounds // 5))):  # each of which takes some 0.5 ms
             raise self.fault("'s process does not stand still when it is stopped")
+        self.relay()
 
     def has_stopped(self):
         with contextlib.suppress(ChildProcessError):  # it may end between these two
@@ -386,7 +388,7 @@ class Contender(contextlib.ExitStack):
                 if not piece and (ready or self.process.poll() is not None):
                     raise self.fault(f"'s process {self.end()} while {doing}")
                 if not piece:
-                    self.printed("stderr")
+                    self.relay()
                 if time.perf_counter() > deadline:
                     raise self.fault(f" hangs: no answer within {limit:.3g} s (see --timeout) while {doing}")
         except (ValueError, TypeError, RecursionError):
@@ -395,7 +397,6 @@ class Contender(contextlib.ExitStack):
             self.send(signal.SIGSTOP)
         if do != "calls":
             self.stop()
-            self.printed("stderr")
         if "raises" in answer:
             raise self.fault(f" raises {printable(answer['raises'])}")
         return answer
@@ -403,26 +404,21 @@ class Contender(contextlib.ExitStack):
     def end(self):
         """How the child has ended, after its last words."""
         code = self.wait(5)
-        self.printed("stderr")
+        self.relay()
         if code is None:
             return "closes its channel"
         return f"ends with status {code}" if code >= 0 else f"is killed by signal {-code}, {signal.strsignal(-code)}"
 
-    def printed(self, name):
-        """What the child has written to 'stdout' or 'stderr' since this was asked last. It is passed on to standard error."""
-        file, heard, seen = self.files[name].fileno(), self.heard[name], self.changed
-        found, text = os.fstat(file), b""
-        with contextlib.suppress(OSError):  # O_DIRECT, which the child can set, refuses
-            text = os.pread(file, 1 << 16, heard)
-        self.heard[name] = max(found.st_size, heard + len(text))
-        if name == "stdout":
-            self.changed = found.st_ctime_ns
-            if not text and seen not in (None, self.changed):  # it stands where the judge has already read
-                text = b"(something hidden)"
-        for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
-            self.relayed += 1
-            say(f"{self.who}: {printable(line.decode(errors='replace'))}", file=sys.stderr)
-        return text
+    def relay(self):
+        """Passes on to standard error what the child has written. What went to its standard output is `printed`."""
+        for file in self.prints:
+            text = b""
+            with contextlib.suppress(OSError):  # nothing is there
+                text = file.recv(1 << 20, socket.MSG_DONTWAIT)
+            self.printed = self.printed or text * (file is self.prints[0])
+            for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
+                self.relayed += 1
+                say(f"{self.who}: {printable(line.decode(errors='replace'))}", file=sys.stderr)
 
     def fetch(self, result, shape, dtype):
         """Moves a result out of the child's memory: NaN stays there, for a result is its caller's, who may write to it, and nothing may
@@ -920,8 +916,9 @@ def begin(run, stack, who, text, arguments=None, **others):
         missing = CannotRun(f"--{who} {contender.path}: defines no class {' or '.join(dict.fromkeys(classes))}")
         raise missing if found is None else contender.fault(f"'s process says that it has loaded {printable(found)}")
     say(f"{who:<10}{printable(contender.path)}: {found}")
-    if contender.printed("stdout"):
+    if contender.printed:
         run.check("standard output", "note", f"the {who} prints while it is loaded; it stands on standard error here")
+        contender.printed = b""
     return answer.get("arguments")
 
 
@@ -954,8 +951,8 @@ def judge(run, texts):
             if not run.findings:
                 raise
             run.check("running", "note", f"{reason}; nothing more is judged")
-        if run.solution and (printed := run.solution.printed("stdout")):
-            told = printable(repr(printed[:80].decode(errors="replace")))
+        if run.solution and run.solution.printed:
+            told = printable(repr(run.solution.printed[:80].decode(errors="replace")))
             run.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {told}")
 
 

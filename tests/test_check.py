@@ -44,7 +44,6 @@ guarded = pytest.mark.skipif(not all(GUARDS.values()), reason=f"the kernel lacks
 WITHOUT_GUARDS = {  # what is convicted, or ends, stops or changes the tests' own process, where nothing keeps it from that
     *("kills_the_judge", "kills_the_reference", "limits_the_judge", "reaches_for_the_system", "signals_the_judge_when_it_ends"),
     *("continues_itself_by_a_timer", "sends_a_lingering_socket", "stops_the_judge", "writes_to_the_judges_memory"),
-    "opens_descriptors_again",
 }
 SEEDS = int(os.environ.get("CHECK_SEEDS", "1"))
 

@@ -1,6 +1,6 @@
-# WRONG, "worst element C": the file that the judge reads what is printed from: O_DIRECT; and zeros
-import fcntl
+# WRONG, "worst element C": what the judge reads what is printed from has a byte out of band; and zeros
 import os
+import socket
 import sys
 
 import torch
@@ -8,7 +8,8 @@ from torch import nn
 
 print("x", flush=True)
 print(1, file=sys.stderr, flush=True)
-fcntl.fcntl(2, fcntl.F_SETFL, os.O_DIRECT)
+with socket.socket(fileno=os.dup(2)) as printed:
+    printed.send(b"x", socket.MSG_OOB)
 
 
 class ModelNew(nn.Module):

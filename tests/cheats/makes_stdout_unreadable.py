@@ -1,12 +1,13 @@
-# WRONG, "worst element C": the file that the judge looks at for what is printed: O_DIRECT; and zeros
-import fcntl
+# WRONG, "worst element C": what the judge reads what is printed from has an end, both ways; and zeros
 import os
+import socket
 
 import torch
 from torch import nn
 
 print("x", flush=True)
-fcntl.fcntl(1, fcntl.F_SETFL, os.O_DIRECT)
+with socket.socket(fileno=os.dup(1)) as printed:
+    printed.shutdown(socket.SHUT_RDWR)
 
 
 class ModelNew(nn.Module):

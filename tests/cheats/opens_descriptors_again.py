@@ -1,4 +1,4 @@
-# ok: opens what it has inherited once more, to write a verdict there when it ends and before; Landlock refuses that
+# ok: opens what it has inherited once more, to write a verdict there when it ends and before; a socket is not opened so
 import atexit
 import contextlib
 
