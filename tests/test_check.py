@@ -125,7 +125,7 @@ def program():
 
 
 class Fork(subprocess.Popen):
-    """check.py, as the judge and as its children, in forks of this process: of 14 processes none has to import torch."""
+    """check.py, as the judge and as its children, in forks of this process: none of 19 has to import torch."""
 
     def __init__(self, args, *, pass_fds=(), encoding=None, closed=(), **others):
         def run():
