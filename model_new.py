@@ -4102,14 +4102,20 @@ _OLDEST = (8, 0)  # the least compute capability that has kernels
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
-_NEEDED = (
-    f"nvcc of CUDA {torch.version.cuda} (on the PATH, where CUDA_HOME says, or, from CUDA 13 on, by {_PIP_COMMAND}), a C++ compiler (the"
-    " newest torch wants C++20) and ninja (pip install ninja)"
-)
 
 
 def _say(what):
     print(f"tril_matmul: {what}", file=sys.stderr, flush=True)
+
+
+def _say_how_it_went(start, kind, error, traceback):
+    """At a build's end: how long it took, or what one that failed needs; its error goes on."""
+    seconds = f"{time.perf_counter() - start:.0f} s"
+    advice = (
+        f"; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a"
+        " C++ compiler (the newest torch wants C++20) and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
+    )
+    _say(f"built in {seconds}" if error is None else f"the build failed after {seconds}{advice}")
 
 
 def _pip_toolkit(cuda, path):
@@ -4204,9 +4210,9 @@ def _compile(root, name, flags, targets):
             with open(os.path.join(room, "libcudart.so"), "w") as script:
                 script.write(f'INPUT("{library}")\n')
             pips = {"extra_include_paths": headers, "extra_ldflags": ["-L."]}
-        gpus = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
-        _say(f"building the CUDA kernels for {gpus}, once, about {_BUILD_SECONDS} s, in {root} (TORCH_EXTENSIONS_DIR); needs {_NEEDED}")
-        start = time.perf_counter()
+        architectures = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
+        _say(f"building the CUDA kernels for {architectures}, once, about {_BUILD_SECONDS} s")
+        stack.push(functools.partial(_say_how_it_went, time.perf_counter()))
         module = cpp_extension.load_inline(
             name=name,
             cpp_sources=[_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
@@ -4220,7 +4226,6 @@ def _compile(root, name, flags, targets):
         with contextlib.suppress(OSError):  # a process that did not wait was faster
             os.rename(room, folder)
             module.__file__ = os.path.join(folder, os.path.basename(module.__file__))
-        _say(f"built in {time.perf_counter() - start:.0f} s")
         return module
 
 
@@ -4346,7 +4351,8 @@ def _built():
     if _EXTENSION is None:
         raise RuntimeError(
             "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc"
-            f" was found (or no GPU was visible then). A build needs {_NEEDED}; then import again."
+            f" was found (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to"
+            f" where the toolkit lies, or (from CUDA 13 on) in its place {_PIP_COMMAND}; then import again."
         )
     return _EXTENSION
 

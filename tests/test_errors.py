@@ -184,10 +184,10 @@ def test_a_cuda_tensor_without_kernels(model, monkeypatch):
     monkeypatch.setattr(model, "_EXTENSION", None)
     assert refusal(RuntimeError, model._product_by_kernels, torch.ones(2, 2), torch.ones(2, 2), NN, LOWER) == (
         "tril_matmul: a CUDA tensor needs the CUDA kernels, and they were not built when this file was imported, because no nvcc was found"
-        f" (or no GPU was visible then). A build needs nvcc of CUDA {torch.version.cuda} (on the PATH, where CUDA_HOME says, or, from CUDA"
-        f" 13 on, by pip install nvidia-cuda-nvcc~={torch.version.cuda}.0 nvidia-cuda-crt~={torch.version.cuda}.0"
-        f" nvidia-nvvm~={torch.version.cuda}.0 nvidia-cuda-cccl~={torch.version.cuda}.0 nvidia-cuda-runtime~={torch.version.cuda}.0), a C++"
-        " compiler (the newest torch wants C++20) and ninja (pip install ninja); then import again."
+        f" (or no GPU was visible then). Install the CUDA toolkit {torch.version.cuda} and ninja, or set CUDA_HOME to where the toolkit"
+        f" lies, or (from CUDA 13 on) in its place pip install nvidia-cuda-nvcc~={torch.version.cuda}.0"
+        f" nvidia-cuda-crt~={torch.version.cuda}.0 nvidia-nvvm~={torch.version.cuda}.0 nvidia-cuda-cccl~={torch.version.cuda}.0"
+        f" nvidia-cuda-runtime~={torch.version.cuda}.0; then import again."
     )
 
 
@@ -196,7 +196,7 @@ def test_a_cuda_tensor_without_kernels_is_not_computed_some_other_way(function, 
     namespace = execute(SOURCE.read_text())  # a copy of its own: torch's operator calls the last one executed
     monkeypatch.setitem(namespace, "_EXTENSION", None)
     A = torch.ones(3, 3, device="cuda")
-    with pytest.raises(RuntimeError, match=re.escape("because no nvcc was found (or no GPU was visible then). A build needs nvcc of CUDA")):
+    with pytest.raises(RuntimeError, match=re.escape("because no nvcc was found (or no GPU was visible then). Install the CUDA toolkit")):
         namespace[function](A, A)
 
 
