@@ -1936,7 +1936,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStre
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
-constexpr int kTfBlockMN = 64, kTfBlockK = 32;   // of a tile; of a k-block, the k that are copied together
+constexpr int kTfBlockK = 32;                    // of a k-block, the k that are copied together
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 
 struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of the address below that
@@ -1984,7 +1984,7 @@ __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_
       }
     } else {
       UNROLL for (int e = 0; e < 4; ++e) {
-        const float2 two = load_shared<float2>((at ^ (e * kTfBlockMN * 4 | e % 2 * 64)) + h * 16 * kTfBlockMN * 4);
+        const float2 two = load_shared<float2>((at ^ (e * kBlock * 4 | e % 2 * 64)) + h * 16 * kBlock * 4);
         v[0][e] = two.x, v[1][e] = two.y;
       }
     }
@@ -2014,7 +2014,7 @@ struct Tf32Splitter {
     float v[4][4];
     UNROLL for (int u = 0; u < 4; ++u) {
       const uint32_t at = from + stage;
-      const float4 four = load_shared<float4>(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kTfBlockMN * 4);
+      const float4 four = load_shared<float4>(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kBlock * 4);
       v[0][u] = four.x, v[1][u] = four.y, v[2][u] = four.z, v[3][u] = four.w;
     }
     UNROLL for (int u = 0; u < 4; ++u) {

@@ -727,8 +727,8 @@ int main() {
     CHECK(p.batches == all && (!contiguous || p.batch_dims == (all > 1)), "%lld products, %d dimensions", (long long)p.batches,
           p.batch_dims);
     for (int number = 0; number < all; ++number)
-      CHECK(place(x_of<float>(p, number)) == offset_in(x, number) && place(y_of<float>(p, number)) == offset_in(y, number) &&
-            place(c_of<float>(p, number)) == offset_in(c, number), "product %d", number);
+      CHECK(place(x_of<float>(p, number)) == offset_in(x, number) && place(c_of<float>(p, number)) == offset_in(c, number) &&
+            place(static_cast<const float*>(p.y) + batch_offset(p, p.y_batch, number)) == offset_in(y, number), "product %d", number);
   }
   const std::vector<int64_t> many(kMaxBatchDims + 1, 2);   // contiguous they are one, as the binding counts on
   const Tensor t = tensor_of(many, true);

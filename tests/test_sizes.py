@@ -82,13 +82,13 @@ def cuts():
         for size in (2, 4, 8)
     }
     line = constant("_CUDA_EXACT", "kLineBytes")
-    tf32 = [constant("_CUDA_TF32", name) for name in ("kTfBlockMN", "kTfBlockK", "kTfStages")]
+    tf32 = [constant("_CUDA_TF32", name) for name in ("kTfBlockK", "kTfStages")]
     return {
         "half, small tiles": Cut(tile // 2, block, half[0]),
         "half, large tiles": Cut(tile, block, half[1]),
         "hopper": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=1)),
         "hopper, tf32": Cut(tile, block, constant("_CUDA_PAIRS", "kStages", kLo=0)),
-        "tf32": Cut(*tf32),
+        "tf32": Cut(block, *tf32),
         "mma, 16 bits": mma[2],
         "mma, float32": mma[4],
         "mma, float64": mma[8],

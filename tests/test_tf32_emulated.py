@@ -108,7 +108,7 @@ def test_what_is_summed_again(run, contraction, structure, kind):
 def test_every_mask(run, contraction, structure):
     """An edge that no block divides, tiles that CTAs share and ones that they do not, a batch; and what is summed again. Once with what
     the operands do not have finite: a NaN that is read would be found out, and the sums made again."""
-    edge, k_block = constant("_CUDA_TF32", "kTfBlockMN"), constant("_CUDA_TF32", "kTfBlockK")
+    edge, k_block = constant("_CUDA_SCHEDULE", "kBlock"), constant("_CUDA_TF32", "kTfBlockK")
     run(contraction, structure, sizes_for(structure, 2 * edge + 4, edge), late=1, x_by_rows=0, pad=2, c_pad=1, kind=7)
     run(contraction, structure, sizes_for(structure, edge + 1, 3 * edge + k_block), batches=2, at_once=1, y_by_rows=0)
     run(contraction, structure, sizes_for(structure, edge + 2, k_block), kind=4, late=1)
