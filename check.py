@@ -377,15 +377,15 @@ class Contender(contextlib.ExitStack):
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             self.channel.settimeout(0)  # a byte out of band is told of, and never comes
             while not said.endswith(b"\n\n"):
-                ready, piece = select.select([self.channel], [], [], 0.1)[0], b""
+                ready, piece = select.select([self.channel, *self.prints], [], [], 0.1)[0], b""  # who prints waits where one is full
                 with contextlib.suppress(OSError):  # a channel that answers in another way is closed
-                    piece = self.channel.recv(1 << 20) if ready else b""
+                    piece = self.channel.recv(1 << 20) if self.channel in ready else b""
                 said += piece
                 if len(said) > ANSWER_BYTES:
                     raise self.fault(f"'s process answers with more than {ANSWER_BYTES >> 20} MB")
                 if piece.endswith(b"\n") and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
                     answer = dict(json.loads(said.rstrip().split(b"\n")[-1]))
-                if not piece and (ready or self.process.poll() is not None):
+                if not piece and (self.channel in ready or self.process.poll() is not None):
                     raise self.fault(f"'s process {self.end()} while {doing}")
                 if not piece:
                     self.relay()
