@@ -1464,7 +1464,7 @@ int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
 # Enters: operands of 64 x 64 of C and a range of k. Leaves: sums, of the elements that a thread has by Lanes. Any strides, types and edges.
 #
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
-# as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel for k = 0, and on request.
+# as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel on request.
 #
 # It takes its operands from the copier, which all kernels share that read tensors as they are, 64 x 64 of C at a time. Stages hold 64 lines
 # by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted.
@@ -3768,7 +3768,7 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
 
 // Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has a table, docs/limits.md the measurement behind each bound.
 Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
-  if (path == kExactPath || p.k == 0) return kExactKernel;
+  if (path == kExactPath) return kExactKernel;
   if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
   if (type == kFloat16 || type == kBFloat16) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   if (type != kFloat32) return kMmaKernel;
@@ -3927,7 +3927,7 @@ struct Structure {
 // that have too many of those are copied, if they are not contiguous. A symmetric c whose halves take as long as all of it is dense.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
-  if (x.dim() - 2 > kMaxBatchDims) x = x.contiguous(), y = y.contiguous();   // as c is: all of them are merged
+  if (x.dim() - 2 > kMaxBatchDims) x = x.contiguous(), y = y.contiguous();   // as c is: all of them are merged, since there are elements
   describe_batch(x, y, c, p);
   const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
@@ -4012,7 +4012,7 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
-  if (c.numel() == 0) return {c, kKernelNames[kExactKernel], {}};
+  if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has a term
   const Gpu gpu = gpu_of(x);
   const ElementType type = element_type(x);
   Product p = describe(x, y, c, contraction, structure);

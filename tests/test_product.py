@@ -131,6 +131,8 @@ def test_many_leading_dimensions_in_unrelated_orders(model, device):
     A = normal(2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 9, 9, seed=1, device=device)
     B = normal(2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 9, 9, seed=2, device=device).permute(9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11, 10)
     assert_product(model.tril_matmul(A, B), A, B, NN, LOWER)
+    none = A[..., :0, :].expand(2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 9)  # is contiguous, as torch has it
+    assert_product(model.transposed_a_matmul(none, B[..., :0, :]), none, B[..., :0, :].expand_as(none), TN, DENSE)
 
 
 @pytest.mark.parametrize("device", DEVICES)
