@@ -180,17 +180,10 @@ constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of 
 __host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 __host__ __device__ inline int ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }   // signs would take more instructions
 
-// The largest r with triangle(r) <= q, and with r * r <= q. Rounding may put the root one off, either way.
+// The largest r with triangle(r) <= q. A root is rounded to the nearest integer: to that one, or to the next.
 __device__ inline int triangle_root(int q) {
-  uint32_t r = (sqrt(8 * float(q) + 1) - 1) / 2;
-  r += uint64_t(r + 1) * (r + 2) <= 2 * uint32_t(q);
+  const uint32_t r = sqrt(8 * float(q) + 1) / 2;
   return r - (uint64_t(r) * (r + 1) > 2 * uint32_t(q));
-}
-
-__device__ inline int square_root(int q) {
-  uint32_t r = sqrt(float(q));
-  r += uint64_t(r + 1) * (r + 1) <= uint32_t(q);
-  return r - (uint64_t(r) * r > uint32_t(q));
 }
 
 // Calls f(d, at) for each dimension of the batch: where in it the product of this number is.
@@ -346,7 +339,9 @@ struct TileOrder {
       return by_rows() ? Place{line, at} : Place{line + at, line};
     }
     // First the corner, on the diagonal: of a symmetric product a tile and the one opposite are split alike
-    const int group = square_root(place), at = place - group * group;
+    int group = triangle_root(place / 2);   // the square root, or one less
+    group += uint32_t(group + 1) * (group + 1) <= uint32_t(place);
+    const int at = place - group * group;
     const int i = at <= group ? group : at - group - 1, j = at <= group ? group - at : group;
     return x == kUpToLine ? Place{rows - 1 - i, rows - 1 - j} : Place{i, j};
   }

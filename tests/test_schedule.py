@@ -103,9 +103,15 @@ void check_roots() {
       const int small = static_cast<int>(q);   // tiles, and blocks, have numbers of one word
       if (small == q) CHECK(triangle_root(small) == r, "the root of %d is %d, not %lld", small, triangle_root(small), (long long)r);
     }
-    for (int64_t q : {r * r, r * r + r, r * r + 2 * r})
-      if (const int root = static_cast<int>(q); root == q)
-        CHECK(square_root(root) == r, "the square root of %lld is %d, not %lld", (long long)q, square_root(root), (long long)r);
+    // Of all of C, both operands triangular, group g begins at g * g
+    const int side = int(std::min<int64_t>(r, 46340));
+    const TileOrder order = {46341, 46341, kFromLine, kFromLine, 0};
+    for (const int at : {0, side, 2 * side})
+      if (const int64_t place = int64_t(side) * side + at; place <= 2147483647) {
+        const TileOrder::Place found = order.at(int(place));
+        const int both = at <= side ? 2 * side - at : at - 1;
+        CHECK(max(found.i, found.j) == side && found.i + found.j == both, "place %d of group %d", at, side);
+      }
   }
 }
 
