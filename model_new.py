@@ -640,6 +640,8 @@ struct HalfPlan {
 # They have the names of CUTLASS or of the PTX manual. Addresses of shared memory are 32-bit. Own asm is what CCCL's cuda::ptx lacks, what
 # takes an address in a peer, the cluster's barrier (there not aligned), a CTA's rank (there the compiler may read it anew).
 _CUDA_PTX = r"""
+#undef __CUDA_NO_HALF_CONVERSIONS__   // by which torch takes conversions away
+#undef __CUDA_NO_BFLOAT16_CONVERSIONS__
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
 #include <cuda_bf16.h>
@@ -966,17 +968,8 @@ __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int
 
 // ---- Element types: accumulators.
 
-// What each type is accumulated in, and the way there and back, rounding to nearest.
 template <typename T>
 using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
-__device__ inline float widen(float v) { return v; }
-__device__ inline double widen(double v) { return v; }
-__device__ inline float widen(__half v) { return __half2float(v); }
-__device__ inline float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
-__device__ inline void narrow(float v, float& to) { to = v; }
-__device__ inline void narrow(double v, double& to) { to = v; }
-__device__ inline void narrow(float v, __half& to) { to = __float2half_rn(v); }
-__device__ inline void narrow(float v, __nv_bfloat16& to) { to = __float2bfloat16_rn(v); }
 
 // Neighbours in memory that are read or written at once.
 template <typename T, int kCount>
@@ -1631,8 +1624,8 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
           UNROLL for (int e = 0; e < kCount; ++e) {
             const int of_rows = e / Lanes::kNear % kRows, near = e % kNear, at = Lanes::sum_at(e);
             const int r = Lanes::row(warp, lane, e - of_rows * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
-            const Sum a = widen(element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead));
-            const Sum b = widen(element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead));
+            const Sum a = element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead);
+            const Sum b = element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead);
             const int x_beyond = (k0 + k - x.first_line - r) * x_sign, y_beyond = (k0 + k - y.first_line - c) * y_sign;
             const Sum with = fma(a, b, part[at]);
             // Without branches
@@ -1693,8 +1686,8 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
     Acc total = sums[group][0][thread].v[c];
     UNROLL for (int from = 1; from < Lanes::kGroups; ++from) total += sums[group][from][thread].v[c];
     if (m >= p.m || n >= (p.symmetric ? m + 1 : p.n)) continue;
-    narrow(p.c_lower && n > m ? 0 : total, work.c[m * p.c_row + n * p.c_col]);
-    if (p.symmetric) narrow(total, work.c[n * p.c_row + m * p.c_col]);
+    work.c[m * p.c_row + n * p.c_col] = p.c_lower && n > m ? 0 : total;
+    if (p.symmetric) work.c[n * p.c_row + m * p.c_col] = total;
   }
 }
 
@@ -1812,7 +1805,7 @@ __device__ inline void write_neighbours(const Product& p, T* c, bool vectorized,
   if (!kWhole && row >= p.m) return;
   const int cols = kTwice ? row + 1 : p.n;
   AlignedArray<T, kNear> vector;
-  UNROLL for (int e = 0; e < kNear; ++e) narrow(p.c_lower && col + e > row ? Acc(0) : sum[e], vector.v[e]);
+  UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && col + e > row ? Acc(0) : sum[e];
   T* const to = c + uint32_t(row) * p.c_row + uint32_t(col) * p.c_col;   // so the products take half as many instructions
   if (kWhole || (vectorized && col + kNear <= cols)) {
     *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
@@ -1858,7 +1851,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   if (sizeof(T) == 2 && direct && p.c_row == 1) {   // neighbours in a column are other lanes'
     UNROLL for (int e = 0; e < kCount; ++e) {
       const int m = row + Lanes::row(warp, lane, e), n = col + Lanes::col(warp, lane, e);
-      narrow(p.c_lower && n > m ? Acc(0) : sum[Lanes::sum_at(e)], work.c[m + n * p.c_col]);
+      work.c[m + n * p.c_col] = p.c_lower && n > m ? Acc(0) : sum[Lanes::sum_at(e)];
     }
     return write_zeros_above(0, kBlock);
   }

@@ -74,29 +74,39 @@ inline float __int_as_float(int v) { return bits_as<float>(v); }
 // 16-bit elements, and the way there and back, rounded to nearest.
 struct __half {
   uint16_t bits;
+  __half() = default;
+  explicit __half(uint16_t bits) : bits(bits) {}
+  __half(float v);
+  operator float() const;
 };
 struct __nv_bfloat16 {
   uint16_t bits;
+  __nv_bfloat16() = default;
+  explicit __nv_bfloat16(uint16_t bits) : bits(bits) {}
+  __nv_bfloat16(float v);
+  operator float() const;
 };
-inline float __half2float(__half v) {
-  const uint32_t sign = (v.bits & 0x8000u) << 16, exponent = v.bits >> 10 & 31, fraction = v.bits & 1023;
+inline __half::operator float() const {
+  const uint32_t sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31, fraction = bits & 1023;
   if (exponent == 0) return (sign ? -0x1p-24f : 0x1p-24f) * fraction;
   return bits_as<float>(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13);
 }
-inline __half __float2half_rn(float v) {
+inline __half::__half(float v) : bits(0x7FFF) {
   const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
-  if (std::isnan(v)) return {0x7FFF};
-  if (std::fabs(v) >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7C00)};
-  const uint32_t bits = __float_as_uint(std::fabs(v));
-  // A denormal one in units of 2^-24, as what stands behind 0.5 is; a carry goes into the exponent by itself.
-  if (bits < 113u << 23) return {static_cast<uint16_t>(sign | (__float_as_uint(std::fabs(v) + 0.5f) - __float_as_uint(0.5f)))};
-  return {static_cast<uint16_t>(sign | ((bits - (112u << 23) + 0xFFF + (bits >> 13 & 1)) >> 13))};
+  const uint32_t word = __float_as_uint(std::fabs(v));
+  if (std::fabs(v) >= 65520.0f)
+    bits = static_cast<uint16_t>(sign | 0x7C00);
+  else if (word < 113u << 23)   // a denormal one in units of 2^-24, as what stands behind 0.5 is; a carry goes into the exponent by itself
+    bits = static_cast<uint16_t>(sign | (__float_as_uint(std::fabs(v) + 0.5f) - __float_as_uint(0.5f)));
+  else if (!std::isnan(v))
+    bits = static_cast<uint16_t>(sign | ((word - (112u << 23) + 0xFFF + (word >> 13 & 1)) >> 13));
 }
-inline float __bfloat162float(__nv_bfloat16 v) { return __uint_as_float(static_cast<uint32_t>(v.bits) << 16); }
-inline __nv_bfloat16 __float2bfloat16_rn(float v) {
-  if (std::isnan(v)) return {0x7FFF};
-  const uint32_t bits = __float_as_uint(v);
-  return {static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+inline float __half2float(__half v) { return v; }
+inline __half __float2half_rn(float v) { return v; }
+inline __nv_bfloat16::operator float() const { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
+inline __nv_bfloat16::__nv_bfloat16(float v) : bits(0x7FFF) {
+  const uint32_t word = __float_as_uint(v);
+  if (!std::isnan(v)) bits = static_cast<uint16_t>((word + 0x7FFF + (word >> 16 & 1)) >> 16);
 }
 
 [[noreturn]] void fail(const char* what) {
@@ -380,8 +390,6 @@ void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   }
 }
 
-float widen(float), widen(__half), widen(__nv_bfloat16);
-
 // Eight products of tf32 added to a sum as tensor cores do it, by the models of MMA-Sim (github.com/microsoft/MMA-Sim), which its authors
 // compared with GPUs: what lies so many bits below the largest exponent is cut off; Ampere and Ada take the products in two halves. It
 // takes three times as long, so where nothing is made to be cut off they are summed in float64.
@@ -418,7 +426,7 @@ void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (sizeof(T) == 4)
       return __uint_as_float(bits & 0xFFFFE000);
     else
-      return widen(T{static_cast<uint16_t>(bits >> k % kPer * 16)});
+      return T{static_cast<uint16_t>(bits >> k % kPer * 16)};
   };
   for (int u = 0; u < 4; ++u) {
     double a[8 * kPer], b[8 * kPer], all = s[u];
@@ -565,7 +573,7 @@ struct Matrix {   // of a batch; stored by rows or by columns, with a pitch, nei
         by_rows(by_rows),
         size(static_cast<int64_t>(by_rows ? rows : cols) * pitch) {
     T nan;
-    narrow(NAN, nan);
+    nan = NAN;
     memory.assign(size * batches + 16 / sizeof(T), nan);
     while (reinterpret_cast<uintptr_t>(begin()) % 16) ++skipped;
   }
@@ -607,7 +615,7 @@ int run_product(char** arguments, const Compute& compute) {
   Matrix<T> c(m, n, true, a[10], batches);
   if (kind == 7)   // what the operands do not have is finite: no sum is then made again on the exact path because it was read
     for (Matrix<T>* of : {&x, &another})
-      for (T& element : of->memory) narrow(1000.0f, element);
+      for (T& element : of->memory) element = 1000.0f;
   uint64_t state = 1;
   auto uniform = [&] { return static_cast<double>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 11) * 0x1p-53; };
   auto has = [](int mask, int row, int col) { return mask == kLower ? row >= col : mask != kUpper || row <= col; };
@@ -623,19 +631,19 @@ int run_product(char** arguments, const Compute& compute) {
             if (kind == 5) {   // from 1 to 2, the same after 64 of k: a total of many sums is rounded the same way each time
               const bool down = of == &x ? contraction == kTN : contraction != kNT;   // k are rows
               const int earlier_row = down ? row - 64 : row, earlier_col = down ? col : col - 64;
-              v = min(earlier_row, earlier_col) < 0 ? 1.5 + v / 2 : widen(of->at(batch, earlier_row, earlier_col));
+              v = min(earlier_row, earlier_col) < 0 ? 1.5 + v / 2 : double(of->at(batch, earlier_row, earlier_col));
             }
             if (kind == 9) {   // in each 16 terms one is large, and tensor cores cut all others off
               const int at = ((of == &x ? contraction == kTN : contraction != kNT) ? row : col) % 16;
               const double small = (2 - 0x1p-10) * (of == &x ? 0x1p-12 : at >= 4 && at % 4 == 3 ? 0x1p-14 : 0x1p-13);
               v = at ? small : 1 + 0x1p-11 - 0x1p-23;
             }
-            narrow(static_cast<float>(v), of->at(batch, row, col));
+            of->at(batch, row, col) = static_cast<float>(v);
           }
-  if (kind == 4) narrow(INFINITY, x.at(0, x.rows - 1, x_mask == kUpper ? x.cols - 1 : 0));
-  if (kind == 8) narrow(INFINITY, x_mask == kUpper ? x.at(0, x.rows / 2 + 8, x.cols - 34) : x.at(0, x.rows - 34, x.cols / 2 + 8));
+  if (kind == 4) x.at(0, x.rows - 1, x_mask == kUpper ? x.cols - 1 : 0) = INFINITY;
+  if (kind == 8) (x_mask == kUpper ? x.at(0, x.rows / 2 + 8, x.cols - 34) : x.at(0, x.rows - 34, x.cols / 2 + 8)) = INFINITY;
   for (int batch = 0; kind == 6 && batch < batches; ++batch)
-    for (int row = 0; row < x.rows; ++row) narrow(INFINITY, x.at(batch, row, min(row, x.cols - 1)));
+    for (int row = 0; row < x.rows; ++row) x.at(batch, row, min(row, x.cols - 1)) = INFINITY;
 
   Product p = {};
   p.m = m, p.n = n, p.k = k, p.contraction = contraction;
@@ -663,13 +671,13 @@ int run_product(char** arguments, const Compute& compute) {
   for (int batch = 0; batch < batches; ++batch) {
     for (int i = 0; i < k; ++i)
       for (int col = 0; col < n; ++col)
-        y_wide[static_cast<size_t>(i) * n + col] = widen(contraction == kNT ? y.at(batch, col, i) : y.at(batch, i, col));
+        y_wide[static_cast<size_t>(i) * n + col] = contraction == kNT ? y.at(batch, col, i) : y.at(batch, i, col);
     for (int row = 0; row < m; ++row) {
       std::fill(exact.begin(), exact.end(), 0.0), std::fill(magnitude.begin(), magnitude.end(), 0.0);
       for (int i = 0; i < k; ++i) {
         const int x_row = contraction == kTN ? i : row, x_col = contraction == kTN ? row : i;
         if (!has(x_mask, x_row, x_col)) continue;
-        const double x_wide = widen(x.at(batch, x_row, x_col));
+        const double x_wide = x.at(batch, x_row, x_col);
         int from = 0, to = n;   // the columns that have this term
         auto clip = [&](int mask, bool up_to, int at) {
           if (mask == kLower || mask == kUpper) up_to == (mask == kLower) ? to = min(to, at + 1) : from = max(from, at);
@@ -678,7 +686,7 @@ int run_product(char** arguments, const Compute& compute) {
         add_terms(x_wide, &y_wide[static_cast<size_t>(i) * n], exact.data(), magnitude.data(), from, to);
       }
       for (int col = 0; col < n; ++col) {
-        const double got = widen(c.at(batch, row, col)), sum = exact[col];
+        const double got = c.at(batch, row, col), sum = exact[col];
         const bool right = !has(c_mask, row, col) ? got == 0
                            : std::isnan(sum)      ? std::isnan(got)
                            : !std::isfinite(sum)  ? got == sum

@@ -45,9 +45,9 @@ struct __nv_bfloat162 {
   __nv_bfloat16 low, high;
 };
 inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
-inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {a, b}; }
 inline float as_float(__half v) { return __half2float(v); }
-inline float as_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+inline float as_float(__nv_bfloat16 v) { return v; }
 inline void from_floats(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
 inline void from_floats(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 template <typename Two>
@@ -123,7 +123,7 @@ template <typename T>
 const float* wide_numbers() {
   static const std::vector<float> all = [] {
     std::vector<float> numbers(65536);
-    for (int bits = 0; bits < 65536; ++bits) numbers[bits] = widen(T{static_cast<uint16_t>(bits)});
+    for (int bits = 0; bits < 65536; ++bits) numbers[bits] = T{static_cast<uint16_t>(bits)};
     return numbers;
   }();
   return all.data();
