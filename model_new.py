@@ -278,9 +278,11 @@ struct TileOrder {
   int rows, cols;   // of one C, in tiles
   Side x, y;
   int c_lower;
+  int edge, depth;  // of a tile; of all k: both in one unit
 
-  __host__ __device__ static TileOrder of(const Product& p, int edge) {
-    return {ceil_div(p.m, edge), ceil_div(p.n, edge), side_of(kX, p), side_of(kY, p), p.c_lower};
+  // edge: in elements, as `unit` is.
+  __host__ __device__ static TileOrder of(const Product& p, int edge, int unit = 1) {
+    return {ceil_div(p.m, edge), ceil_div(p.n, edge), side_of(kX, p), side_of(kY, p), p.c_lower, edge / unit, ceil_div(p.k, unit)};
   }
   __host__ __device__ bool masked() const { return x != kEverywhere || y != kEverywhere; }
   __host__ __device__ bool both_masked() const { return x != kEverywhere && y != kEverywhere; }
@@ -296,13 +298,10 @@ struct TileOrder {
            : both_masked() ? 2 * group + 1
                            : (by_rows() ? cols : rows);
   }
-  // Of a group's tiles: at most depth. edge: of a tile, in the same unit.
-  __host__ __device__ int length_of(int group, int depth, int edge) const {
-    return masked() ? min(depth, (groups() - group) * edge) : depth;
-  }
-  __host__ int64_t work(int depth, int edge) const {   // the lengths of all tiles together
+  __host__ __device__ int length(int group) const { return masked() ? min(depth, (groups() - group) * edge) : depth; }   // of its tiles
+  __host__ int64_t work() const {   // the lengths of all tiles together
     int64_t sum = 0;
-    for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length_of(group, depth, edge);
+    for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length(group);
     return sum;
   }
 
@@ -323,8 +322,7 @@ struct TileOrder {
     const uint32_t first = group * kBand, height = min(kBand, rows - int(first));
     return {int(first + in % height), int(in / height)};
   }
-  // edge: in elements. depth: of all k.
-  __device__ Tile tile(const Place& at, int edge, int depth) const {
+  __device__ Tile tile(const Place& at) const {
     return {at.i, at.j, first_k(x, y, at.i * edge, at.j * edge), end_of_k(x, y, (at.i + 1) * edge, (at.j + 1) * edge, depth)};
   }
 
@@ -347,17 +345,7 @@ struct TileOrder {
   }
 };
 
-// ---- Schedule: the tiles of the exact, the tf32 and the mma kernel, in elements.
-
-__host__ __device__ inline int64_t tile_count(const Product& p, int edge) { return TileOrder::of(p, edge).count(); }
-
-__device__ inline Tile tile_of(const Product& p, int edge, int i, int j) { return TileOrder::of(p, edge).tile({i, j}, edge, p.k); }
-
-// The tile at place `rank` of the longest-first order.
-__device__ inline Tile tile_at(const Product& p, int edge, int rank) {
-  const TileOrder order = TileOrder::of(p, edge);
-  return order.tile(order.at(rank), edge, p.k);
-}
+// ---- Schedule: the tiles of the tf32 and the mma kernel, in elements.
 
 // What a CTA of the tf32 and the mma kernel computes: a split of a tile.
 template <typename T>
@@ -390,11 +378,10 @@ struct SplitPlan {
   // But each has a start and an end: so none is shorter than two k-blocks, and short tiles are not shared. Measured, on an H200, with room
   // for `at_once` clusters, `first` of them one CTA an SM.
   __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
-    const TileOrder tile_order = TileOrder::of(p, kBlock);
+    const TileOrder tile_order = TileOrder::of(p, kBlock), in_k_blocks = TileOrder::of(p, kBlock, block_k);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
-    const int depth = ceil_div(p.k, block_k), edge = kBlock / block_k;   // in k-blocks, as lengths are
-    auto length = [&](int group) { return tile_order.length_of(group, depth, edge); };
-    const int64_t even = room ? p.batches * tile_order.work(depth, edge) / room : depth;
+    auto length = [&](int group) { return in_k_blocks.length(group); };
+    const int64_t even = room ? p.batches * in_k_blocks.work() / room : in_k_blocks.depth;
     const int worth = block_k == kBlock ? 5 : 3;   // sharing: k-blocks of 16 bits take the least time
     for (int64_t longest = std::max<int64_t>(2, even); longest < length(0) && length(0) >= worth; longest += 1 + longest / 32) {
       int64_t by_all = 0, by_half = 0;
@@ -436,7 +423,7 @@ __device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, u
       tile = SplitPlan::kMostSplits * (number - plan.by_all - by_half) + plan.by_all + plan.by_half + rank;
     if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
-  return {p, int(batch), plan.tile_order.tile(plan.tile_order.at(tile), kBlock, p.k), int(splits), int(split), block_k};
+  return {p, int(batch), plan.tile_order.tile(plan.tile_order.at(tile)), int(splits), int(split), block_k};
 }
 
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
@@ -463,8 +450,6 @@ struct KRange {
 
 // The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
 struct Tiles : TileOrder {
-  int edge;              // of a tile
-  int m_blocks, k_blocks;
   int batches;
   int halved;            // so many tiles, the first ones, have two numbers: for the left half of their columns and the right one
   // Whether of each two tiles on the diagonal of a symmetric C, and the one in which they meet, two CTAs compute a half each: one of the
@@ -475,13 +460,8 @@ struct Tiles : TileOrder {
 
   // Whole ones, of which no CTAs share k. The count is not set.
   __host__ static Tiles of(const Product& p, int edge) {
-    const int m_blocks = ceil_div(p.m, kBlock), k_blocks = ceil_div(p.k, kBlock);
-    return {TileOrder::of(p, edge * kBlock), edge, m_blocks, k_blocks, int(p.batches), 0, false, 0, 1};
+    return {TileOrder::of(p, edge, kBlock), int(p.batches), 0, false, 0, 1};
   }
-  // k-blocks of a group's tiles; of all tiles of one C.
-  __host__ __device__ int length(int group) const { return length_of(group, k_blocks, edge); }
-  __host__ int64_t work() const { return TileOrder::work(k_blocks, edge); }
-
   __device__ ClusterTile at(uint32_t number) const {
     const bool half = number < 2u * halved;
     uint32_t tile = half ? number / 2 : number - halved, batch = 0;
@@ -498,13 +478,13 @@ struct Tiles : TileOrder {
   // The k-blocks that a CTA sums of a tile. No tile has none, nor has a right half that lies beyond the last column.
   __device__ KRange k_range(const ClusterTile& tile, int rank) const {
     // Of all of C a half has those of the whole tile: in a symmetric product the tile opposite meets the same Inf
-    const int span = both_masked() && !c_lower ? edge - 1 : 0, begin = min(first_k(x, y, tile.row, tile.col & ~span), k_blocks - 1);
-    return KRange{begin, end_of_k(x, y, tile.row + edge, (tile.col + tile.cols - 1 | span) + 1, k_blocks)}.split(rank, splits);
+    const int span = both_masked() && !c_lower ? edge - 1 : 0, begin = min(first_k(x, y, tile.row, tile.col & ~span), depth - 1);
+    return KRange{begin, end_of_k(x, y, tile.row + edge, (tile.col + tile.cols - 1 | span) + 1, depth)}.split(rank, splits);
   }
 
   // The k-block at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
   __device__ int k_block(const KRange& range, int at) const {
-    const int middle = k_blocks / 2, k = (range.begin <= middle && middle < range.end ? middle : range.begin) + at;
+    const int middle = depth / 2, k = (range.begin <= middle && middle < range.end ? middle : range.begin) + at;
     return k < range.end ? k : k - (range.end - range.begin);
   }
 
@@ -530,8 +510,8 @@ struct SplitTiles : Tiles {
 
   // For so many clusters, which so many products of one size share.
   __host__ static SplitTiles of(const Product& p, int clusters, int products) {
-    SplitTiles tiles = {Tiles::of(p, kTileEdge / kBlock)};
-    tiles.longest = max(1, tiles.k_blocks);
+    SplitTiles tiles = {Tiles::of(p, kTileEdge)};
+    tiles.longest = max(1, tiles.depth);
     tiles.masked() ? tiles.cut_long(clusters, products) : tiles.cut_left(clusters);
     int64_t numbers = 0;
     for (int group = 0; group < tiles.groups(); ++group) {
@@ -553,11 +533,11 @@ struct SplitTiles : Tiles {
   __host__ void cut_left(int clusters) {
     const int64_t left = (batches * TileOrder::count() % clusters + batches - 1) / batches;   // of each product
     int best = longest;
-    for (int splits = 2; left && splits < best && ceil_div(k_blocks, splits) >= 4; ++splits) {
-      const int length = ceil_div(k_blocks, splits), time = ceil_div(int(left) * batches * splits, clusters) * length + splits;
+    for (int splits = 2; left && splits < best && ceil_div(depth, splits) >= 4; ++splits) {
+      const int length = ceil_div(depth, splits), time = ceil_div(int(left) * batches * splits, clusters) * length + splits;
       if (time < best) best = time, longest = length;
     }
-    if (longest < k_blocks) cut = int(left);
+    if (longest < depth) cut = int(left);
   }
 
   __device__ ClusterTile at(uint32_t number) const {
@@ -600,8 +580,8 @@ struct HalfPlan {
 
   HalfPlan(const Product& p, const Gpu& gpu) {
     const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
-    const int64_t small = p.batches * tile_count(p, 128), large = p.batches * tile_count(p, 256), over = large % pairs;
-    const int64_t cheap = is_stored_twice(p) ? p.batches * ceil_div(p.m, 128) : 0;   // small ones: see on_diagonal_of_c
+    const int64_t small = p.batches * TileOrder::of(p, 128).count(), large = p.batches * TileOrder::of(p, 256).count();
+    const int64_t over = large % pairs, cheap = is_stored_twice(p) ? p.batches * ceil_div(p.m, 128) : 0;   // see on_diagonal_of_c
     const int64_t with_corners = small - (cheap ? p.batches * (ceil_div(p.m, 128) / 2) : 0);
     const bool corners = small > sms && with_corners <= sms;   // a round less; they take a fifth longer than others
     const int64_t full = corners ? with_corners : small - cheap / 2;   // what all small ones take, in such
@@ -612,7 +592,7 @@ struct HalfPlan {
     const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
     const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
     const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
-    tiles = Tiles::of(p, wide ? 4 : 2);
+    tiles = Tiles::of(p, wide ? 256 : 128);
     tiles.splits = splits, tiles.corners = corners && !wide, ctas = wide ? 2 : splits;
     const int64_t all = wide ? large : corners ? full : small, at_once = sms / ctas, left = wide ? over : full % at_once;
     int64_t halved = 0;
@@ -1698,14 +1678,15 @@ template <typename T>
 __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
   const int number = blockIdx.x, batches = int(p.batches), batch = number % batches;
-  const Tile tile = tile_at(p, kBlock, number / batches);
+  const TileOrder order = TileOrder::of(p, kBlock);
+  const Tile tile = order.tile(order.at(number / batches));
   NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T, true, true>(p, tile, begin, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
     write_zeros<kBlock>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
 
 void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
-  const Launch launch(tile_count(p, kBlock) * p.batches, kExactThreads, 0, 1, false, stream);
+  const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, stream);
   std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(type));
 }
 
@@ -2793,7 +2774,7 @@ struct Half {
     const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
     auto line = [&](Operand operand, int block) {
       const Side side = kTwice ? kEverywhere : side_of(operand, h.p);
-      return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.k_blocks};
+      return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.depth};
     };
     Operands of;
     UNROLL for (int u = 0; u < kBlocksM; ++u) of.x[u] = line(kX, tile.row + rank * kBlocksM + u);
@@ -2802,7 +2783,7 @@ struct Half {
     of.y_boxes = diagonal ? 0 : h.y_box == kBlock ? blocks : 1;
     of.place = kBlocksM + rank * blocks, of.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
     of.x_batch = int(batch_offset(h.p, h.x_batch, tile.batch)), of.y_batch = int(batch_offset(h.p, h.y_batch, tile.batch));
-    of.x_diagonal = h.p.x_triangular ? tile.row : h.tiles.k_blocks, of.y_diagonal = h.p.y_triangular ? tile.col : h.tiles.k_blocks;
+    of.x_diagonal = h.p.x_triangular ? tile.row : h.tiles.depth, of.y_diagonal = h.p.y_triangular ? tile.col : h.tiles.depth;
     return of;
   }
 
@@ -2815,7 +2796,7 @@ struct Half {
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
     auto fetch = [&](auto* copy, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
-      const int depth = (kTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.k_blocks) * kBlock;
+      const int depth = (kTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.depth) * kBlock;
       copy(stage[place], map, lines_first ? line.at : depth, lines_first ? depth : line.at, batch, barrier);
     };
     barrier_wait(&shared.empty[at.stage], at.parity);
@@ -2935,7 +2916,7 @@ struct Half {
     if (__builtin_expect(again, 0)) {
       named_barrier_sync<128>(kConsumerTeam + group);
       __threadfence();   // whoever sums a box again writes it after this warpgroup
-      const uint32_t first = (uint32_t(tile.batch) * h.tiles.m_blocks + row) * ceil_div(h.p.n, kBlock) + col;
+      const uint32_t first = (uint32_t(tile.batch) * ceil_div(h.p.m, kBlock) + row) * ceil_div(h.p.n, kBlock) + col;
       for (uint32_t left = threadIdx.x % 128 == 0 ? again : 0; left; left &= left - 1) h.non_finite.add(first + __ffs(left) - 1);
       __syncwarp();
     }
@@ -2967,10 +2948,11 @@ struct Half {
       if (threadIdx.x == 0) own.part = h.non_finite.take(word, blockIdx.x), __threadfence();
       meet_exactly<kExactThreads>();
       if (own.part < 0) continue;
-      const uint32_t box = word * NonFinite::kBoxes + own.part / NonFinite::kParts, rows = h.tiles.m_blocks, cols = ceil_div(h.p.n, kBlock);
+      const uint32_t box = word * NonFinite::kBoxes + own.part / NonFinite::kParts;
+      const uint32_t rows = ceil_div(h.p.m, kBlock), cols = ceil_div(h.p.n, kBlock);
       const int row = box / cols % rows, batch = box / cols / rows, begin = own.part % NonFinite::kParts * kExactRows;
       if (batch >= h.tiles.batches) continue;   // in the last word, which happened to hold this launch's number
-      exact_rows<T, !kMajorX, !kMajorY>(h.p, tile_of(h.p, kBlock, row, int(box % cols)), begin, batch, memory);
+      exact_rows<T, !kMajorX, !kMajorY>(h.p, TileOrder::of(h.p, kBlock).tile({row, int(box % cols)}), begin, batch, memory);
     }
   }
 };
@@ -3072,7 +3054,7 @@ enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32,
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
-__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return operand == kX ? h.tiles.m_blocks : blocks_in(h.p.n); }
+__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return blocks_in(operand == kX ? h.p.m : h.p.n); }
 
 __device__ inline bool has_block(const PairsProduct& h, Operand operand, Contraction contraction, int line, int k) {
   return line < lines_of(h, operand) && on_side(side_of(operand, h.p, contraction), line, k);
@@ -3508,8 +3490,8 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   // Correct the tiles that meet outliers: each thread looks at one of its CTA's tiles, most of which meet none. The fallback leaves nothing
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
     __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
-    const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(tile_count(p, kBlock)) * batches, step = gridDim.x;
-    auto tile_of_number = [&](uint32_t number) { return tile_at(p, kBlock, int(number / batches)); };
+    const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(plan.tile_order.count()) * batches, step = gridDim.x;
+    auto tile_of_number = [&](uint32_t number) { return plan.tile_order.tile(plan.tile_order.at(int(number / batches))); };
     NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
       if (threadIdx.x == 0) count = 0;
       __syncthreads();
@@ -3720,7 +3702,7 @@ static void launch_pairs(const Workspace& at, const PairsProduct* of, int count,
 static PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
   int* const words = at.queue[which];
   SplitTiles tiles = at.tiles;
-  static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge);   // of two gradients, not that of the first one
+  static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge, kBlock);   // of two gradients, not that of the first one
   const TileQueue queue = {reinterpret_cast<unsigned long long*>(words + kNextTile), 0};
   return {p, x, y, tiles, queue, 0, p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0, at.packing.controls, at.packing.progress,
           words + kSplitsDone, words + kNextBehind, at.partial_sums[which], at.chain_sums};
@@ -3736,8 +3718,8 @@ static bool hopper_serves(const Product& p, const Gpu& gpu) {
     const double all = double(p.n) * p.n * p.n * double(p.batches);
     return p.n > (p.batches == 1 && chunks ? 1280 : 1151) || (p.n >= 768 && all >= 1.25e10);
   }
-  const auto terms = [&](int edge) { return double(TileOrder::of(p, edge).work(p.k, edge)) * edge * edge * double(p.batches); };
-  const double longest = .23 * double(TileOrder::of(p, kBlock).length_of(0, p.k, kBlock)) * kBlock * kBlock * gpu.sms;
+  const auto terms = [&](int edge) { return double(TileOrder::of(p, edge).work()) * edge * edge * double(p.batches); };
+  const double longest = .23 * double(TileOrder::of(p, kBlock).length(0)) * kBlock * kBlock * gpu.sms;
   return std::max(terms(kBlock), longest) * (chunks ? 1 : 1.6) >= 4e8 + .45 * terms(kTileEdge);
 }
 
@@ -3750,7 +3732,7 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
     const bool slow = is_stored_twice(p) || (p.x_triangular && p.y_triangular && !p.c_lower && p.x != p.y);   // L U: 2 us more
     return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !slow);
   }
-  const int64_t work = order.work(p.k, kBlock) * p.batches / gpu.sms;   // of an SM
+  const int64_t work = order.work() * p.batches / gpu.sms;   // of an SM
   return work <= 1100 && p.k > work * 4 / 3 + (is_lower(p) || !is_masked(p) ? 300 : 640);
 }
 
@@ -3762,7 +3744,8 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
   if (type != kFloat32) return kMmaKernel;
   if (path == kHopperPath || hopper_serves(p, gpu)) return kHopperKernel;
   // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still; or many, or large ones
-  const int64_t tiles = tile_count(p, kBlock) * p.batches, few = gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
+  const int64_t tiles = TileOrder::of(p, kBlock).count() * p.batches;
+  const int64_t few = gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
   const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * double(p.batches) >= 3.2e7;   // measured, on an H200
   return tf32_computes(p) && serves ? kTf32Kernel : kMmaKernel;
 }

@@ -15,7 +15,7 @@ template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](const Product& p) {
     body = [&] { exact_product<T>(p); };
-    for (blockIdx.x = 0; blockIdx.x < tile_count(p, kBlock) * p.batches; ++blockIdx.x)
+    for (blockIdx.x = 0; blockIdx.x < TileOrder::of(p, kBlock).count() * p.batches; ++blockIdx.x)
       run_cluster<ExactMemory>(blockIdx.x, 1, kExactThreads);
   });
 }

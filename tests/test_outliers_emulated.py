@@ -102,7 +102,7 @@ int main(int, char** arguments) {
   for (int i = 0; i < blocks; ++i)
     for (int j = 0; j <= i; ++j) {
       body = [&] {
-        correct_tile(p, 0, tile_of(p, kBlock, i, j), operands[0].packed, operands[1].packed,
+        correct_tile(p, 0, TileOrder::of(p, kBlock).tile({i, j}), operands[0].packed, operands[1].packed,
                      reinterpret_cast<Memory*>(current->block->memory)->corrections);
       };
       run_cluster<Memory>(0, 1, kTileThreads);

@@ -65,12 +65,13 @@ void check_tiles(Contraction contraction, int m, int n, int k, int masks, int ed
   int64_t expected = 0;
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < cols; ++j) expected += !p.c_lower || j <= i;
-  const int64_t count = tile_count(p, edge);
+  const TileOrder order = TileOrder::of(p, edge);
+  const int64_t count = order.count();
   CHECK(count == expected, "%lld tiles, expected %lld", (long long)count, (long long)expected);
   std::vector<char> seen(static_cast<size_t>(rows) * cols, 0);
   int before = 0x7FFFFFFF;
   for (int64_t rank = 0; rank < count; ++rank) {
-    const Tile t = tile_at(p, edge, rank);
+    const Tile t = order.tile(order.at(int(rank)));
     CHECK(t.i >= 0 && t.i < rows && t.j >= 0 && t.j < cols && (!p.c_lower || t.j <= t.i),
           "rank %lld: tile %d, %d", (long long)rank, t.i, t.j);
     CHECK(!seen[static_cast<size_t>(t.i) * cols + t.j]++, "tile %d, %d comes twice", t.i, t.j);
@@ -82,13 +83,12 @@ void check_tiles(Contraction contraction, int m, int n, int k, int masks, int ed
     before = end - begin;
   }
   // Groups have the tiles in that order; those of one are equally long, but for what an edge cuts off
-  const TileOrder order = TileOrder::of(p, edge);
   int64_t rank = 0;
   for (int group = 0; group < order.groups(); ++group)
     for (int64_t at = 0; at < order.tiles_of(group); ++at, ++rank) {
       CHECK(rank < count, "group %d has more tiles than there are", group);
-      const Tile t = tile_at(p, edge, rank);
-      const int length = t.k_end - t.k_begin, of_group = order.length_of(group, k, edge);
+      const Tile t = order.tile(order.at(int(rank)));
+      const int length = t.k_end - t.k_begin, of_group = order.length(group);
       CHECK(length <= of_group && of_group - length < edge, "tile %d, %d is %d long, and its group %d", t.i, t.j, length, of_group);
     }
   CHECK(rank == count && order.count() == count, "the groups have %lld tiles of %lld", (long long)rank, (long long)count);
@@ -166,7 +166,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
       CHECK(begin >= end && begin < end + block_k, "tile %d, %d is summed up to %d, not %d", i, j, begin, end);
     }
   CHECK(static_cast<int64_t>(seen.size()) == tiles * batches, "%zu tiles, expected %lld", seen.size(), (long long)(tiles * batches));
-  for (size_t at = 1; at < loads.size(); ++at) {   // by length_of, which the last group's edge may leave a block above
+  for (size_t at = 1; at < loads.size(); ++at) {   // by their lengths, which the last group's edge may leave a block above
     const int rising = clusters * batches <= at_once ? min(clusters, spread / batches) : 0;
     const bool rises = static_cast<int>(at) < rising, falls = static_cast<int>(at) > rising;
     CHECK(!rises || loads[at - 1] <= loads[at] + 1, "cluster %zu has less to do than the one before", at);
@@ -183,7 +183,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products, in
   const int k_blocks = blocks_in(k);
   h.tiles = SplitTiles::of(p, clusters, products);
   const SplitTiles& tiles = h.tiles;
-  CHECK(tiles.k_blocks == k_blocks, "%d k-blocks", tiles.k_blocks);
+  CHECK(tiles.depth == k_blocks, "%d k-blocks", tiles.depth);
   h.x.triangular = p.x_triangular, h.y.triangular = p.y_triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
   h.x.block_cols = kC == kTN ? blocks_in(m) : k_blocks;
   h.y.block_cols = kC == kNT ? k_blocks : blocks_in(n);
