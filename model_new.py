@@ -108,14 +108,6 @@ struct Product {
   int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims], c_batch[kMaxBatchDims];
 };
 
-// C = X Y as C^T = Y^T X^T: what is stored upper triangular becomes lower triangular, NT becomes TN, and C column-major.
-inline void transpose(Product& p) {
-  std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch);
-  std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
-  std::swap(p.m, p.n), std::swap(p.c_row, p.c_col), std::swap(p.x_triangular, p.y_triangular);
-  p.contraction = p.contraction == kNT ? kTN : p.contraction == kTN ? kNT : kNN;
-}
-
 struct Gpu {
   int sms, capability;   // 90 for compute capability 9.0
 };
@@ -3916,7 +3908,12 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
   const int other = masks.c == kUpper ? kLower : kUpper;   // is stored transposed, so that all that is stored is lower
   if (p.x_triangular || p.y_triangular) p.contraction = masks.x == other ? kTN : masks.y == other ? kNT : kNN;
-  if (masks.c == kUpper) transpose(p);
+  if (masks.c == kUpper) {   // C^T = Y^T X^T: what is stored upper triangular becomes lower, NT becomes TN, and C column-major
+    std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch);
+    std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
+    std::swap(p.m, p.n), std::swap(p.c_row, p.c_col), std::swap(p.x_triangular, p.y_triangular);
+    p.contraction = p.contraction == kNT ? kTN : p.contraction == kTN ? kNT : kNN;
+  }
   if (p.symmetric && is_computed_whole(p, element_type(x), gpu_of(x))) p.c_lower = p.symmetric = 0;
   return p;
 }
@@ -3988,7 +3985,7 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
   const ElementType type = element_type(x);
   Product p = describe(x, y, c, contraction, structure);
   const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
-  if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see transpose
+  if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see describe
     const bool transposed = Structure(structure, contraction).c == kUpper;
     const bool of_x = copies & (transposed ? 2 : 1), same = of_x && y.is_same(x);
     if (of_x) x = padded_copy(x);
