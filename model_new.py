@@ -4219,8 +4219,7 @@ _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _forward_mode_is_on = _private("_C._is_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
 _keys_below_autograd = _private("_C._after_autograd_keyset")
-_LEVELS = (_OneLevel, _allow_one_level, _set_forward_mode, _forward_mode_is_on, _below_autograd, _keys_below_autograd)
-_HAS_LEVELS = not any(part is None for part in _LEVELS)
+_HAS_LEVELS = all((_OneLevel, _allow_one_level, _set_forward_mode, _forward_mode_is_on, _below_autograd, _keys_below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
 _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # what it returns is no view
@@ -4491,7 +4490,7 @@ class _Product:
         return dX, dY, None, None
 
     def jvp(ctx, X_tangent, Y_tangent, *_):
-        X, Y = map(_primal, ctx.saved_tensors)
+        X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
         x, y, c = _masks(ctx.structure)
         if c == _SYMMETRIC:
             half = _shortest_way(X_tangent, Y, ctx.contraction, _masked(x, y, _FULL))
@@ -4516,12 +4515,9 @@ class _Inverse:
         return G.tril(-1) if ctx.unitriangular else G, None
 
     def jvp(ctx, L_tangent, *_):
-        X, below = _primal(*ctx.saved_tensors), L_tangent.tril(-1) if ctx.unitriangular else L_tangent
+        X = torch.autograd.forward_ad.unpack_dual(*ctx.saved_tensors, level=0).primal
+        below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
         return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
-
-
-def _primal(T):
-    return torch.autograd.forward_ad.unpack_dual(T, level=0).primal
 
 
 def _empty_product(X, Y, contraction, structure):
@@ -4658,7 +4654,7 @@ def _call(function, A, B, contraction, structure, names=("A", "B")):
 
 # ---- Operator, public functions. -------------------------------------------------------------------------------------
 
-_STRUCTURES = {"dense": _FULL, "lower": _TRIL, "upper": _TRIU}  # as gram has them
+_MASKS = ("dense", "lower", "upper", "symmetric")  # their names; gram takes the first three
 _PROBLEMS = {"lower": (_NN, _LOWER), "upper": (_NN, _UPPER), "transposed_a": (_TN, _DENSE), "lu": (_NN, _masked(_TRIL, _TRIU, _FULL))}
 _PROBLEMS |= {"triangular": (_NN, _masked(_TRIL, _FULL, _FULL)), "gram": (_NT, _masked(_FULL, _FULL, _SYMMETRIC))}
 
@@ -4751,9 +4747,9 @@ def gram(X, *, transpose=False, structure="dense"):
     dX = (G + G^T) @ X, or X @ (G + G^T), of which G + G^T is rounded to the dtype, and Inf beyond it. All else as in tril_matmul.
     """
     _check_flags("gram", transpose=transpose)
-    if not isinstance(structure, str) or structure not in _STRUCTURES:
-        raise ValueError(f"gram: structure must be one of {', '.join(map(repr, _STRUCTURES))}, but is {structure!r}")
-    mask = _STRUCTURES[structure]
+    if not isinstance(structure, str) or structure not in _MASKS[:3]:
+        raise ValueError(f"gram: structure must be one of 'dense', 'lower', 'upper', but is {structure!r}")
+    mask = _MASKS.index(structure)
     return _call("gram", X, X, _TN if transpose else _NT, _masked(mask, mask, _SYMMETRIC), ("X", "X"))
 
 
@@ -4806,17 +4802,16 @@ def explain(A, B, problem="lower"):
     if problem == "gram" and A is not B:
         raise ValueError("explain: A and B must be one matrix where problem is 'gram', but are two")
     A, B = _prepared("explain", A, B, contraction, structure)
-    path, controls = "torch" if A.is_cuda else A.device.type, None
+    path, controls = "torch" if A.is_cuda else A.device.type, []
     if _has_kernels(A):
         C, path, workspace = _product_by_kernels(A, B, contraction, structure, keep=True)
         if workspace is not None:  # in front, for each of the batch: whether it fell back, and how many outliers it has
-            controls = workspace[: 8 * C.shape[:-2].numel()].view(torch.int32).view(-1, 2)
-    fallbacks, outliers = ([], []) if controls is None else controls.T.tolist()
-    if any(fallbacks):
-        path = "fallback" if all(fallbacks) else "hopper, fallback"
-    fallback_at = [number for number, fallback in enumerate(fallbacks) if fallback]
-    masks = tuple(("dense", "lower", "upper", "symmetric")[mask] for mask in _masks(structure))
-    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": sum(outliers), "masks": masks}
+            controls = workspace[: 8 * C.shape[:-2].numel()].view(torch.int32).view(-1, 2).tolist()
+    fallback_at = [number for number, (fallback, _) in enumerate(controls) if fallback]
+    if fallback_at:
+        path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"
+    outliers, masks = sum(number for _, number in controls), tuple(_MASKS[mask] for mask in _masks(structure))
+    return {"path": path, "fallback": bool(fallback_at), "fallback_at": fallback_at, "outliers": outliers, "masks": masks}
 
 
 # ======================================================================================================================
