@@ -4307,12 +4307,6 @@ def _has_kernels(X):
     return X.is_cuda and not (_GPUS_WITHOUT_KERNELS and X.get_device() in _GPUS_WITHOUT_KERNELS)
 
 
-def _product_by_kernels(X, Y, contraction, structure, keep=False):
-    """C; the name of the kernel that computed it; if `keep`, the workspace in which the operands lie packed for the Hopper kernel, or None.
-    Raises RuntimeError where the kernels were not built."""
-    return _built().product(X, Y, contraction, structure, _PATH, keep)
-
-
 def _built():
     """The extension module. Raises RuntimeError where the kernels were not built."""
     if _EXTENSION is None:
@@ -4405,7 +4399,9 @@ def _product_by_torch(X, Y, contraction, structure):
 
 def _product(X, Y, contraction, structure):
     """The contraction of two tensors that fit each other, on a GPU or a CPU."""
-    return _product_by_kernels(X, Y, contraction, structure)[0] if _has_kernels(X) else _product_by_torch(X, Y, contraction, structure)
+    if _has_kernels(X):
+        return _built().product(X, Y, contraction, structure, _PATH, False)[0]
+    return _product_by_torch(X, Y, contraction, structure)
 
 
 def _inverse(L, unitriangular):
@@ -4594,7 +4590,7 @@ class _PlainProduct(torch.autograd.Function):
         # (save_on_cpu) or not at all (checkpoint), to spare memory.
         keep = all(ctx.needs_input_grad[:2]) and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
         if keep and None not in (_saved_tensors_hooks, _backward_keeps_graph) and _saved_tensors_hooks(True) is None:
-            C, _, ctx.workspace = _product_by_kernels(X, Y, contraction, structure, keep=True)
+            C, _, ctx.workspace = _built().product(X, Y, contraction, structure, _PATH, True)
         else:
             C, ctx.workspace = _product(X, Y, contraction, structure), None
         _save_operands(ctx, (X, Y, contraction, structure))
@@ -4804,7 +4800,7 @@ def explain(A, B, problem="lower"):
     A, B = _prepared("explain", A, B, contraction, structure)
     path, controls = "torch" if A.is_cuda else A.device.type, []
     if _has_kernels(A):
-        C, path, workspace = _product_by_kernels(A, B, contraction, structure, keep=True)
+        C, path, workspace = _built().product(A, B, contraction, structure, _PATH, True)
         if workspace is not None:  # in front, for each of the batch: whether it fell back, and how many outliers it has
             controls = workspace[: 8 * C.shape[:-2].numel()].view(torch.int32).view(-1, 2).tolist()
     fallback_at = [number for number, (fallback, _) in enumerate(controls) if fallback]

@@ -15,7 +15,7 @@ from helpers import FAMILY, MASKED, TRIU, masks, module
 
 def test_what_its_kernels_call_exists(model):
     called = set(re.findall(r"module\.(\w+)", Path(sanitize.__file__).read_text()))
-    assert {"_product_by_kernels", "_PATH", "tril_matmul", "gram", "triangular_inverse"} <= called
+    assert {"_built", "_PATH", "tril_matmul", "gram", "triangular_inverse"} <= called
     assert not [name for name in called if not hasattr(model, name)]
 
 
@@ -56,11 +56,11 @@ def test_what_a_kernel_is_given(model, name, monkeypatch):
     """By the CPU's operator: operands that fit, results that are finite where they should be; and every kind of mask."""
     seen = set()
 
-    def product(X, Y, contraction, structure):
+    def product(X, Y, contraction, structure, path, keep):
         seen.add((contraction, structure))
-        return model._product_by_torch(X, Y, contraction, structure), "cpu"
+        return model._product_by_torch(X, Y, contraction, structure), "cpu", None
 
-    monkeypatch.setattr(model, "_product_by_kernels", product)
+    monkeypatch.setattr(model, "_built", lambda: types.SimpleNamespace(product=product))
     monkeypatch.setattr(model, "_PATH", model._AUTOMATIC)
     monkeypatch.setattr(sanitize, "HALF_BATCHES", tuple((2, N) for _, N in sanitize.HALF_BATCHES))  # all would take ten seconds
     sanitize.KERNELS[name](OnCpu(), model)
