@@ -612,8 +612,6 @@ struct HalfPlan {
 # They have the names of CUTLASS or of the PTX manual. Addresses of shared memory are 32-bit. Own asm is what CCCL's cuda::ptx lacks, what
 # takes an address in a peer, the cluster's barrier (there not aligned), a CTA's rank (there the compiler may read it anew).
 _CUDA_PTX = r"""
-#undef __CUDA_NO_HALF_CONVERSIONS__   // by which torch takes conversions away
-#undef __CUDA_NO_BFLOAT16_CONVERSIONS__
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
 #include <cuda_bf16.h>
@@ -4065,6 +4063,7 @@ _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON]
 _CUDA_SOURCES += [_CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
+_NVCC_FLAGS += ["-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]  # torch takes them away
 _BUILD_SECONDS = 40  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.

@@ -139,7 +139,7 @@ def device(*architectures):
         for name in kernels:
             check(nvrtc, nvrtc.nvrtcAddNameExpression(program, name.encode()))
         options = [f"-arch={architecture}".encode(), b"-std=c++17", b"-default-device", b"-diag-suppress=177", *include]
-        options += [b"-D__CUDA_NO_HALF_OPERATORS__", b"-D__CUDA_NO_HALF_CONVERSIONS__", b"-D__CUDA_NO_BFLOAT16_CONVERSIONS__"]
+        options.append(b"-D__CUDA_NO_HALF_OPERATORS__")  # as torch has it; conversions _NVCC_FLAGS gives back
         status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         size = ctypes.c_size_t()
         check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
