@@ -4466,7 +4466,7 @@ def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
 
 
 class _Product:
-    """C of X and Y: functions, as autograd has them. `backward` has a None for what _define gives besides, which autograd may drop."""
+    """C of X and Y: functions, as autograd has them."""
 
     def setup_context(ctx, inputs, output):
         _save_operands(ctx, inputs)
@@ -4482,7 +4482,7 @@ class _Product:
         dX, dY = (_shortest_way(*one) if wanted else None for one, wanted in both)
         if symmetric and torch.compiler.is_dynamo_compiling():
             dY = torch.zeros_like(dX)  # compiled autograd adds what the same matrix gets twice, and knows no None
-        return dX, dY, *[None] * 5
+        return dX, dY, None, None
 
     def jvp(ctx, X_tangent, Y_tangent, *_):
         X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
@@ -4507,7 +4507,7 @@ class _Inverse:
         (X,) = ctx.saved_tensors
         right = _shortest_way(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
         G = -_shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL))
-        return G.tril(-1) if ctx.unitriangular else G, *[None] * 4
+        return G.tril(-1) if ctx.unitriangular else G, None
 
     def jvp(ctx, L_tangent, *_):
         X = torch.autograd.forward_ad.unpack_dual(*ctx.saved_tensors, level=0).primal
@@ -4551,11 +4551,14 @@ def _define(rules, name, schema, compute, fake):
         rules.setup_context(ctx, inputs, output)
         return output
 
+    def backward(ctx, G):
+        return *rules.backward(ctx, G), None, None, None
+
     def jvp(ctx, *tangents):
         with _set_forward_mode(True):
             return rules.jvp(ctx, *tangents)
 
-    level = type(rules.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, rules.backward, jvp)})
+    level = type(rules.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
     level._compiled_autograd_key = staticmethod(lambda ctx: (ctx._autograd_function_id,))  # as autograd.Function has it
 
     def derive(keys, *inputs):
