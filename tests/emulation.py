@@ -640,8 +640,10 @@ int run_product(char** arguments, const Compute& compute) {
             }
             of->at(batch, row, col) = static_cast<float>(v);
           }
-  if (kind == 4) x.at(0, x.rows - 1, x_mask == kUpper ? x.cols - 1 : 0) = INFINITY;
-  if (kind == 8) (x_mask == kUpper ? x.at(0, x.rows / 2 + 8, x.cols - 34) : x.at(0, x.rows - 34, x.cols / 2 + 8)) = INFINITY;
+  Matrix<T>& of = late ? y : x;   // which has an Inf: in a corner, or in a block on the diagonal, below it
+  const bool upper = (late ? y_mask : x_mask) == kUpper;
+  if (kind == 4) of.at(0, of.rows - 1, upper ? of.cols - 1 : 0) = INFINITY;
+  if (kind == 8) (upper ? of.at(0, of.rows / 2 + 8, of.cols - 34) : of.at(0, of.rows - 34, of.cols / 2 + 8)) = INFINITY;
   for (int batch = 0; kind == 6 && batch < batches; ++batch)
     for (int row = 0; row < x.rows; ++row) x.at(batch, row, min(row, x.cols - 1)) = INFINITY;
 

@@ -71,8 +71,9 @@ def test_rectangles(run, dtype):
 @TYPES
 @pytest.mark.parametrize(("contraction", "structure"), FAMILY, ids=FAMILY_NAMES)
 def test_infinity_stays_where_the_sum_has_it(run, dtype, contraction, structure):
-    for N in (70, 129):
-        run(dtype, contraction, structure, (N, N, N), kind=4)
+    for N, kind in ((70, 4), (129, 4), (129, 8)):
+        for late in (0, 1):  # in X, in Y
+            run(dtype, contraction, structure, (N, N, N), kind=kind, late=late)
 
 
 BLOCK = constant("_CUDA_SCHEDULE", "kBlock")

@@ -65,6 +65,16 @@ int main(int, char** arguments) {
       if (kind == 6) v = std::copysign(0.5f + std::fabs(v), v) * 0x1p-120f;   // no power of two brings these near 2^16
       if (kind == 8) v = std::copysign(0.5f + std::fabs(v), v) * 0x1p126f;   // beside Inf no outliers
       if (kind == 7 && row % kBlock == kBlock - 1 && col % kBlock < kMaxOutliers) v = 0x1p-33f, ++expected_outliers;   // no bit is lost
+      if (kind == 9) {   // the largest right below, at and above what rounds beyond float16; the least lose bits, or outliers begin
+        const int block = row / kBlock * 3 + col / kBlock, lowest = block % 2 ? 28 : 19;
+        const float largest = 1.0f + (0x7FEFFF + block % 3) * 0x1p-23f;
+        const float least = std::ldexp(0x1.FFCp-15f, block % 3 ? -14 : -15);   // that hi holds as a normal number
+        v = std::ldexp(0.75f + std::fabs(v) / 2, -(row + 7 * col) % lowest);
+        if (col % kBlock == 0 && row % kBlock < (block % 2 ? 3 : 1)) {
+          expected_outliers += row % kBlock == 2;
+          v = row % kBlock == 0 ? largest : row % kBlock == 1 ? -least : std::nextafter(least, 0.0f);
+        }
+      }
       matrix.at(0, row, col) = v;
     }
   if (kind == 4 || kind == 8) matrix.at(0, rows - 1, 0) = kind == 4 ? NAN : INFINITY;
@@ -112,6 +122,7 @@ int main(int, char** arguments) {
           for (int lo = 0; lo < 2; ++lo)
             std::memcpy(&part[lo], &packed[number * kBlockBytes + lo * kOperandBytes + swizzled(row, col)], 2);
           if (kind == 5 && std::exchange(part[1], __half{}).bits != 0xFFFF) fail("lo is stored where hi alone is wanted");
+          if (const float hi = __half2float(part[0]); hi != 0 && std::fabs(hi) < 0x1p-14f) fail("hi that has no leading bit");
           const double pair = __half2float(part[0]) + static_cast<double>(__half2float(part[1])) * of.head.residual;
           const double error = std::fabs(pair * of.head.unscale + outlier[row * kBlock + col] - v);
           if (!(error <= (kind == 5 ? 0x1p-11 : 0x1p-22) * std::fabs(v))) fail("an element that does not come back");
@@ -131,6 +142,7 @@ def run(model, tmp_path_factory):
 
 
 KINDS = ["uniform", "outliers", "wide", "zeros", "nan", "hi alone", "tiny", "as many outliers as there may be", "infinity"]
+KINDS += ["ends of float16"]
 
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
