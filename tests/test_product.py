@@ -306,10 +306,11 @@ def test_inputs_stay_as_they_are(model, contraction, structure, device, N):
 
 @pytest.mark.parametrize(("device", "N"), SIZES_BY_DEVICE)
 def test_one_tensor_may_be_both_operands(model, device, N):
-    A = normal(N, N, seed=3, device=device)
-    for function, family in FUNCTIONS.items():
-        assert_product(getattr(model, function)(A, A), A, A, *family, function)
-        assert_product(getattr(model, function)(A, A.mT), A, A.mT, *family, function)
+    batch = normal(2, N, N, seed=3, device=device)
+    A = batch[0]
+    for X, Y in ((A, A), (A, A.mT), (A, batch), (batch, A)):
+        for function, family in FUNCTIONS.items():
+            assert_product(getattr(model, function)(X, Y), X, Y, *family, function)
 
 
 @pytest.mark.parametrize(("device", "N"), SIZES_BY_DEVICE)
