@@ -210,12 +210,10 @@ __host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contrac
   return operand == kX ? contraction == kTN : contraction != kNT;
 }
 
-// Which elements an operand has, by its line (row m of X, column n of Y) and k: all, or, of what is stored lower triangular, a side.
-enum Side : int { kUpToLine, kFromLine, kEverywhere };
-__device__ inline bool on_side(Side side, int line, int k) { return side == kUpToLine ? k <= line : side == kFromLine ? k >= line : true; }
-
-// The same without a branch: k - line times this is above zero where an operand has no element.
-__device__ inline int sign_of(Side side) { return side == kUpToLine ? 1 : side == kFromLine ? -1 : 0; }
+// Which elements an operand has, by its line (row m of X, column n of Y) and k: all, or, of what is stored lower triangular, a side. Where
+// k - line times this is above zero it has none.
+enum Side : int { kFromLine = -1, kEverywhere, kUpToLine };
+__device__ inline bool on_side(Side side, int line, int k) { return (k - line) * side <= 0; }
 
 __host__ __device__ constexpr Side side_of(Operand operand, const Product& p, Contraction contraction) {
   return !(operand == kX ? p.x_triangular : p.y_triangular) ? kEverywhere : k_is_row(operand, contraction) ? kFromLine : kUpToLine;
@@ -1586,7 +1584,6 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
       constexpr int kRows = kMasked ? 1 : Lanes::kRows < kDepth ? Lanes::kRows : kDepth;
       constexpr int kNear = kMasked ? 1 : Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
-      const int x_sign = sign_of(x.side), y_sign = sign_of(y.side);
       NO_UNROLL for (int k = Lanes::group(fresh_thread_index() >> 5) * kDepth; k < kBlockK && (!kMasked || k0 + k < k_end);
                      k += Lanes::kGroups * kDepth) {
         const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;   // in no registers between
@@ -1596,7 +1593,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
             const int r = Lanes::row(warp, lane, e - of_rows * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
             const Sum a = element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead);
             const Sum b = element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead);
-            const int x_beyond = (k0 + k - x.first_line - r) * x_sign, y_beyond = (k0 + k - y.first_line - c) * y_sign;
+            const int x_beyond = (k0 + k - x.first_line - r) * x.side, y_beyond = (k0 + k - y.first_line - c) * y.side;
             const Sum with = fma(a, b, part[at]);
             // Without branches
             part[at] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[at];
