@@ -85,6 +85,8 @@ _CUDA_TYPES = r"""
 
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
 enum Mask : int { kAll = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // what of a matrix there is; the last: of a result alone
+// Which elements an operand has, by its line (row m of X, column n of Y) and k. Where k - line times this is above zero it has none.
+enum Side : int { kFromLine = -1, kEverywhere, kUpToLine };
 enum ElementType : int { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
 enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };   // which kernel computes
 
@@ -98,8 +100,7 @@ struct Product {
   void* c;
   int64_t x_row, x_col, y_row, y_col, c_row, c_col;
   int m, n, k;             // C is m x n; k is what is summed over
-  Contraction contraction;
-  int x_triangular, y_triangular;   // 1: the operand, as it is stored, is lower triangular, and so square; 0: it has all elements
+  Side x_side, y_side;     // kEverywhere: the operand has all elements; else it is a triangle, and so square
   int c_lower;             // 1: what is above the diagonal of C, which is square, is not computed, but zero or
   int symmetric;           // 1: what stands opposite; y is x, transposed
   int tf32;                // 1: of float32 operands 11 bits are enough, which is what torch's settings call TF32
@@ -205,20 +206,14 @@ __device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>
 
 enum Operand : int { kX, kY };
 
-// Whether the rows of an operand as it is stored, A, B or G, are its k, and its columns the lines; else it is the other way round.
-__host__ __device__ constexpr bool k_is_row(Operand operand, Contraction contraction) {
-  return operand == kX ? contraction == kTN : contraction != kNT;
+// Whether the rows of an operand as it is packed are its k, and its columns the lines; else it is the other way round. Triangles are packed
+// as lower ones, others as they lie; where X's are, Y's are, too: so there are three kinds of products, those of the three contractions.
+__host__ __device__ inline bool k_is_row(Operand operand, const Product& p) {
+  const bool of_x = p.x_side == kFromLine || (!p.x_side && p.y_side != kUpToLine && p.x_row < p.x_col);
+  return of_x || (operand == kY && (p.y_side == kFromLine || (!p.y_side && p.y_col < p.y_row)));
 }
 
-// Which elements an operand has, by its line (row m of X, column n of Y) and k: all, or, of what is stored lower triangular, a side. Where
-// k - line times this is above zero it has none.
-enum Side : int { kFromLine = -1, kEverywhere, kUpToLine };
 __device__ inline bool on_side(Side side, int line, int k) { return (k - line) * side <= 0; }
-
-__host__ __device__ constexpr Side side_of(Operand operand, const Product& p, Contraction contraction) {
-  return !(operand == kX ? p.x_triangular : p.y_triangular) ? kEverywhere : k_is_row(operand, contraction) ? kFromLine : kUpToLine;
-}
-__host__ __device__ constexpr Side side_of(Operand operand, const Product& p) { return side_of(operand, p, p.contraction); }
 
 // Whether an operand has all of `lines` lines at each of `depth` k.
 __device__ inline bool has_all(Side side, int line, int lines, int k, int depth) {
@@ -234,10 +229,10 @@ __device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
 __host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
 // Whether X, Y and C are all triangles, and C has zeros: the products of the family that this file began with.
-__host__ __device__ inline bool is_lower(const Product& p) { return p.x_triangular && p.y_triangular && has_zeros(p); }
+__host__ __device__ inline bool is_lower(const Product& p) { return p.x_side && p.y_side && has_zeros(p); }
 
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
-__host__ __device__ inline bool is_masked(const Product& p) { return p.x_triangular || p.y_triangular; }
+__host__ __device__ inline bool is_masked(const Product& p) { return p.x_side || p.y_side; }
 
 // Whether half precision writes what is below the diagonal of C twice, to its place and opposite, as kernels of smaller tiles do whatever
 // is masked; else `mirror` brings it there.
@@ -272,7 +267,7 @@ struct TileOrder {
 
   // edge: in elements, as `unit` is.
   __host__ __device__ static TileOrder of(const Product& p, int edge, int unit = 1) {
-    return {ceil_div(p.m, edge), ceil_div(p.n, edge), side_of(kX, p), side_of(kY, p), p.c_lower, edge / unit, ceil_div(p.k, unit)};
+    return {ceil_div(p.m, edge), ceil_div(p.n, edge), p.x_side, p.y_side, p.c_lower, edge / unit, ceil_div(p.k, unit)};
   }
   __host__ __device__ bool masked() const { return x != kEverywhere || y != kEverywhere; }
   __host__ __device__ bool both_masked() const { return x != kEverywhere && y != kEverywhere; }
@@ -1532,8 +1527,8 @@ struct BlockCopier {
 
 template <typename T>
 __device__ inline OperandView<T> view_of(Operand operand, const Product& p, const WorkTile<T>& work) {
-  if (operand == kX) return {work.x, p.x_row, p.x_col, side_of(kX, p), work.tile.i * kBlock, p.m, p.k};
-  return {work.y, p.y_col, p.y_row, side_of(kY, p), work.tile.j * kBlock, p.n, p.k};
+  if (operand == kX) return {work.x, p.x_row, p.x_col, p.x_side, work.tile.i * kBlock, p.m, p.k};
+  return {work.y, p.y_col, p.y_row, p.y_side, work.tile.j * kBlock, p.n, p.k};
 }
 
 // ---- Exact path: sums.
@@ -2759,18 +2754,18 @@ struct Half {
   }
   static __device__ Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
     const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
-    auto line = [&](Operand operand, int block) {
-      const Side side = kTwice ? kEverywhere : side_of(operand, h.p);
+    auto line = [&](Side of_operand, int block) {
+      const Side side = kTwice ? kEverywhere : of_operand;
       return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.depth};
     };
     Operands of;
-    UNROLL for (int u = 0; u < kBlocksM; ++u) of.x[u] = line(kX, tile.row + rank * kBlocksM + u);
-    UNROLL for (int u = 0; u < kBlocksY; ++u) of.y[u] = line(kY, tile.col + rank * blocks + u);
+    UNROLL for (int u = 0; u < kBlocksM; ++u) of.x[u] = line(h.p.x_side, tile.row + rank * kBlocksM + u);
+    UNROLL for (int u = 0; u < kBlocksY; ++u) of.y[u] = line(h.p.y_side, tile.col + rank * blocks + u);
     const bool diagonal = on_diagonal_of_c(h, tile);
     of.y_boxes = diagonal ? 0 : h.y_box == kBlock ? blocks : 1;
     of.place = kBlocksM + rank * blocks, of.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
     of.x_batch = int(batch_offset(h.p, h.x_batch, tile.batch)), of.y_batch = int(batch_offset(h.p, h.y_batch, tile.batch));
-    of.x_diagonal = h.p.x_triangular ? tile.row : h.tiles.depth, of.y_diagonal = h.p.y_triangular ? tile.col : h.tiles.depth;
+    of.x_diagonal = h.p.x_side ? tile.row : h.tiles.depth, of.y_diagonal = h.p.y_side ? tile.col : h.tiles.depth;
     return of;
   }
 
@@ -2808,11 +2803,10 @@ struct Half {
         if (!h.tiles.is_masked(tile, k)) continue;
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
         parities ^= 1u << at.stage;
-        const Side x_side = side_of(kX, h.p), y_side = side_of(kY, h.p);
         const int x = k - tile.row - (kWide ? rank * kBlocksM : 0), y = k - tile.col;
         auto& stage = shared.own.stage[at.stage];
-        if (on_diagonal(x_side, 0, kBlocksM, x)) mask_row(stage[x], (x_side == kUpToLine) != kMajorX, row);
-        if (on_diagonal(y_side, 0, tile.cols, y)) mask_row(stage[kBlocksM + y], (y_side == kUpToLine) != kMajorY, row);
+        if (on_diagonal(h.p.x_side, 0, kBlocksM, x)) mask_row(stage[x], (h.p.x_side == kUpToLine) != kMajorX, row);
+        if (on_diagonal(h.p.y_side, 0, tile.cols, y)) mask_row(stage[kBlocksM + y], (h.p.y_side == kUpToLine) != kMajorY, row);
         fence_proxy_async_shared();   // the tensor cores read what was written here
         named_barrier_sync<kBlock>(kMaskTeam);
         if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
@@ -3019,7 +3013,7 @@ _CUDA_PAIRS_TYPES = r"""
 
 struct PairsProduct {
   Product p;
-  Packed x, y;               // as stored: x holds X, or its transpose for TN; y holds Y, or its transpose for NT
+  Packed x, y;               // X and Y, or what is transposed: see k_is_row
   SplitTiles tiles;
   TileQueue queue;
   int clusters;
@@ -3043,13 +3037,13 @@ enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32,
 
 __device__ inline int lines_of(const PairsProduct& h, Operand operand) { return blocks_in(operand == kX ? h.p.m : h.p.n); }
 
-__device__ inline bool has_block(const PairsProduct& h, Operand operand, Contraction contraction, int line, int k) {
-  return line < lines_of(h, operand) && on_side(side_of(operand, h.p, contraction), line, k);
+__device__ inline bool has_block(const PairsProduct& h, Operand operand, int line, int k) {
+  return line < lines_of(h, operand) && on_side(operand == kX ? h.p.x_side : h.p.y_side, line, k);
 }
 
-__device__ inline int block_of(const PairsProduct& h, Operand operand, Contraction contraction, int line, int k) {
+__device__ inline int block_of(const PairsProduct& h, Operand operand, bool k_is_row, int line, int k) {
   const Packed& packed = operand == kX ? h.x : h.y;
-  return k_is_row(operand, contraction) ? block_index(packed, k, line) : block_index(packed, line, k);
+  return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
 }
 """
 
@@ -3217,7 +3211,7 @@ struct ConsumerView {
 };
 
 // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
-template <Contraction kContraction, bool kLo, int kHalf, typename View, typename Meanwhile>
+template <bool kMajorX, bool kMajorY, bool kLo, int kHalf, typename View, typename Meanwhile>
 __device__ inline void consume_columns(const View& view, ConsumedKBlock h, float (&total)[64], const Meanwhile& meanwhile) {
   const int x_stage = h.x_stage(), y_stage = h.y_stage(kHalf);
   if (!h.multiply(view.group, kHalf)) {
@@ -3227,7 +3221,7 @@ __device__ inline void consume_columns(const View& view, ConsumedKBlock h, float
   const uint64_t x = view.operand(x_stage, view.group * View::kRowsBytes), y = view.operand(y_stage, 0);
   float sums[64];
   auto issue = [&](uint64_t x, uint64_t y, bool add) {
-    issue_wgmma<__half, 128, k_is_row(kX, kContraction), k_is_row(kY, kContraction)>(x, y, sums, add);
+    issue_wgmma<__half, 128, kMajorX, kMajorY>(x, y, sums, add);
   };
   auto of_y = [&](int block) { return h.has_column(2 * kHalf + block) ? view.unscale(y_stage, block) : 0.0f; };
   if (kLo && h.wide(view.group, kHalf)) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
@@ -3269,7 +3263,8 @@ __device__ inline void consume_columns(const View& view, ConsumedKBlock h, float
 // while one promotes its sums the other multiplies. Of Y, which both CTAs need, each fetches half, for both.
 //
 // kLo: three products; else, for TF32, hi hi alone, in stages of half the size and without what would be lo.
-template <Contraction kContraction, bool kLo>
+// kMajorX, kMajorY: k_is_row.
+template <bool kMajorX, bool kMajorY, bool kLo>
 struct Pairs {
   using Product = PairsProduct;
   using Shared = SharedMemory<Pairs>;
@@ -3319,12 +3314,12 @@ struct Pairs {
     if (kLo && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
     if (kLo && k_block.place >= kTileChain) flags |= kAgain;
     UNROLL for (int u = 0; u < 2; ++u)
-      if (has_block(h, kX, kContraction, first_row + u, k)) flags |= kHasX << u;
+      if (has_block(h, kX, first_row + u, k)) flags |= kHasX << u;
     UNROLL for (int u = 0; u < 4; ++u)
-      if (has_block(h, kY, kContraction, first_col + u, k)) flags |= kHasY << u;
+      if (has_block(h, kY, first_col + u, k)) flags |= kHasY << u;
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
-        const int block = own.first.y + block_of(h, kY, kContraction, first_col + 2 * half + rank, k);
+        const int block = own.first.y + block_of(h, kY, kMajorY, first_col + 2 * half + rank, k);
         const uint8_t* from = h.y.blocks + int64_t(block) * kBlockBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
@@ -3341,14 +3336,14 @@ struct Pairs {
     barrier_wait(&shared.empty[at.stage], at.parity);
     UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
-        const int block = own.first.x + block_of(h, kX, kContraction, first_row + u, k);
+        const int block = own.first.x + block_of(h, kX, kMajorX, first_row + u, k);
         const uint8_t* from = h.x.blocks + int64_t(block) * kBlockBytes;
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
     if (kLo && (k_block.jumps || k % 32 == 0)) {
       auto wide_blocks = [&](Operand operand, const Packed& packed, int line) {   // of the 32 blocks around k; none of no line
-        const uint32_t* words = wide_in_line(packed, matrix_of(packed, own.tile.batch), k_is_row(operand, kContraction), line);
+        const uint32_t* words = wide_in_line(packed, matrix_of(packed, own.tile.batch), operand == kX ? kMajorX : kMajorY, line);
         return line < lines_of(h, operand) ? words[1 + k / 32] : 0;
       };
       UNROLL for (int u = 0; u < 2; ++u) {
@@ -3382,8 +3377,8 @@ struct Pairs {
       UNROLL for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
       do {
         k_block = next;
-        consume_columns<kContraction, kLo, 0>(view, k_block, total[0], [&] { k_block.what |= view.next_stage(pipeline) << 25; });
-        consume_columns<kContraction, kLo, 1>(view, k_block, total[1], [&] {
+        consume_columns<kMajorX, kMajorY, kLo, 0>(view, k_block, total[0], [&] { k_block.what |= view.next_stage(pipeline) << 25; });
+        consume_columns<kMajorX, kMajorY, kLo, 1>(view, k_block, total[1], [&] {
           if (!(k_block.what & kEnds)) next = view.next_k_block(pipeline);
         });
         view.release(k_block.x_stage());
@@ -3437,7 +3432,7 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
     const Packed& packed = of_x ? packed_x : packed_y;
     const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
     const int line = other.first_line + thread;
-    const bool transposed = k_is_row(of_x ? kX : kY, p.contraction), x_transposed = k_is_row(kX, p.contraction);
+    const bool transposed = k_is_row(of_x ? kX : kY, p), x_transposed = k_is_row(kX, p);
     for_each_outlier(packed, matrix_of(packed, batch), transposed, of_x ? tile.i : tile.j, [&](int k, int at, float value) {
       if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) return;
       const float met = other.data[line * other.line_stride + k * other.k_stride];
@@ -3486,8 +3481,8 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
         const int batch = int(number % batches);
         const Tile tile = tile_of_number(number);
         // By the first words: see mask_words
-        const uint32_t meets = *wide_in_line(h.x, matrix_of(h.x, batch), k_is_row(kX, p.contraction), tile.i) |
-                               *wide_in_line(h.y, matrix_of(h.y, batch), k_is_row(kY, p.contraction), tile.j);
+        const uint32_t meets = *wide_in_line(h.x, matrix_of(h.x, batch), k_is_row(kX, p), tile.i) |
+                               *wide_in_line(h.y, matrix_of(h.y, batch), k_is_row(kY, p), tile.j);
         if (meets && !h.controls[batch].fallback) met[atomicAdd(&count, 1)] = number;
       }
       __syncthreads();
@@ -3571,11 +3566,11 @@ void launch_mirror(const Product& p, ElementType type, cudaStream_t stream) {
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: what is to be packed.
 
-// The matrices that are to be packed, as they are stored; the Workspace says where they go. One that the whole batch has counts once.
+// The matrices that are to be packed, as k_is_row tells; the Workspace says where they go. One that the whole batch has counts once.
 static Packed to_pack(const Product& p, Operand operand) {
-  Packed packed = operand == kX ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_triangular}
-                                : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_triangular};
-  if (k_is_row(operand, p.contraction)) std::swap(packed.row_stride, packed.col_stride), std::swap(packed.rows, packed.cols);
+  Packed packed = operand == kX ? Packed{static_cast<const float*>(p.x), p.x_row, p.x_col, p.m, p.k, p.x_side != kEverywhere}
+                                : Packed{static_cast<const float*>(p.y), p.y_col, p.y_row, p.n, p.k, p.y_side != kEverywhere};
+  if (k_is_row(operand, p)) std::swap(packed.row_stride, packed.col_stride), std::swap(packed.rows, packed.cols);
   const auto& strides = operand == kX ? p.x_batch : p.y_batch;
   const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
   packed.block_cols = blocks_in(packed.cols), packed.matrices = common ? 1 : int(p.batches);
@@ -3586,8 +3581,8 @@ static Packed to_pack(const Product& p, Operand operand) {
 
 // Whether X and Y are one matrix and its transpose, of which they have the same part: then it is packed once.
 static bool is_square_of_one(const Product& p) {
-  return p.x == p.y && p.contraction != kNN && p.x_triangular == p.y_triangular && p.x_row == p.y_col && p.x_col == p.y_row &&
-         p.m == p.n && std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
+  return p.x == p.y && p.x_side == p.y_side && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
+         std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
 }
 
 // ---- Hopper kernel, launching: the workspace.
@@ -3672,13 +3667,10 @@ static void launch_pairs(const Workspace& at, const PairsProduct* of, int count,
   launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(packing.controls), at.words);
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
-  std::visit([&](auto tf32) {
-    using NT = Pairs<kNT, !tf32>;
-    using TN = Pairs<kTN, !tf32>;
-    if (count == 2) return launch_pairs_as<NT, TN>(of, clusters, stream);
-    if (of[0].p.contraction == kNN) return launch_pairs_as<Pairs<kNN, !tf32>>(of, clusters, stream);
-    of[0].p.contraction == kNT ? launch_pairs_as<NT>(of, clusters, stream) : launch_pairs_as<TN>(of, clusters, stream);
-  }, constant(of[0].p.tf32));
+  std::visit([&](auto tf32, auto major_x, auto major_y) {
+    if (count == 2) return launch_pairs_as<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>(of, clusters, stream);   // dX, and dY
+    launch_pairs_as<Pairs<major_x, major_x || major_y, !tf32>>(of, clusters, stream);
+  }, constant(of[0].p.tf32), constant(k_is_row(kX, of[0].p)), constant(k_is_row(kY, of[0].p)));
   for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
     std::visit([&](auto x_k_major, auto y_k_major) {
       constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
@@ -3716,7 +3708,7 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
   const TileOrder order = TileOrder::of(p, kBlock);
   if (p.m <= kBlock && p.n <= kBlock) return true;   // a quarter of half precision's tiles
   if (p.k <= 256) {
-    const bool slow = is_stored_twice(p) || (p.x_triangular && p.y_triangular && !p.c_lower && p.x != p.y);   // L U: 2 us more
+    const bool slow = is_stored_twice(p) || (p.x_side && p.y_side && !p.c_lower && p.x != p.y);   // L U: 2 us more
     return is_lower(p) || (order.count() * p.batches <= 2 * gpu.sms && !slow);
   }
   const int64_t work = order.work() * p.batches / gpu.sms;   // of an SM
@@ -3893,21 +3885,19 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
   p.m = int(m), p.n = int(n), p.k = int(k);
   p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
-  p.contraction = static_cast<Contraction>(contraction);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
   p.y = y.const_data_ptr(), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
   p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1);
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   const Structure masks(structure, contraction);
-  p.x_triangular = masks.x != kAll, p.y_triangular = masks.y != kAll, p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
-  const int other = masks.c == kUpper ? kLower : kUpper;   // is stored transposed, so that all that is stored is lower
-  if (p.x_triangular || p.y_triangular) p.contraction = masks.x == other ? kTN : masks.y == other ? kNT : kNN;
-  if (masks.c == kUpper) {   // C^T = Y^T X^T: what is stored upper triangular becomes lower, NT becomes TN, and C column-major
-    std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch);
+  const Side sides[] = {kEverywhere, kUpToLine, kFromLine};   // of X, by mask; Y's lines are columns
+  p.x_side = sides[masks.x], p.y_side = static_cast<Side>(-sides[masks.y]);
+  p.c_lower = masks.c != kAll, p.symmetric = masks.c == kSymmetric;
+  if (masks.c == kUpper) {   // C^T = Y^T X^T is lower, and lies the other way round
+    std::swap(p.x, p.y), std::swap(p.x_batch, p.y_batch), std::swap(p.x_side, p.y_side);
     std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
-    std::swap(p.m, p.n), std::swap(p.c_row, p.c_col), std::swap(p.x_triangular, p.y_triangular);
-    p.contraction = p.contraction == kNT ? kTN : p.contraction == kTN ? kNT : kNN;
+    std::swap(p.m, p.n), std::swap(p.c_row, p.c_col);
   }
   if (p.symmetric && is_computed_whole(p, element_type(x), gpu_of(x))) p.c_lower = p.symmetric = 0;
   return p;

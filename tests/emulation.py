@@ -648,7 +648,7 @@ int run_product(char** arguments, const Compute& compute) {
     for (int row = 0; row < x.rows; ++row) x.at(batch, row, min(row, x.cols - 1)) = INFINITY;
 
   Product p = {};
-  p.m = m, p.n = n, p.k = k, p.contraction = contraction;
+  p.m = m, p.n = n, p.k = k;
   p.batches = batches, p.batch_dims = batches > 1, p.batch_size[0] = batches;
   p.x_batch[0] = x.size, p.y_batch[0] = y.size, p.c_batch[0] = c.size;
   p.x = x.begin(), p.x_row = x.row_stride(), p.x_col = x.col_stride();   // as the binding does

@@ -75,19 +75,19 @@ int main(int, char** arguments) {
   }
   if (control.fallback || control.outliers < n / 8) fail("there are not the outliers that the test is about");
   Matrix<float> c(n, n, true, 0, 1);
-  p.m = p.n = p.k = n, p.contraction = contraction, p.x_triangular = p.y_triangular = p.c_lower = 1, p.batches = 1;
+  p.m = p.n = p.k = n, p.c_lower = 1, p.batches = 1;
+  p.x_side = contraction == kTN ? kFromLine : kUpToLine, p.y_side = contraction == kNT ? kUpToLine : kFromLine;
   p.x = matrix[0].begin(), p.x_row = matrix[0].row_stride(), p.x_col = matrix[0].col_stride();
   p.y = matrix[1].begin(), p.y_row = matrix[1].row_stride(), p.y_col = matrix[1].col_stride();
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   p.c = c.begin(), p.c_row = c.row_stride(), p.c_col = c.col_stride();
   std::vector<double> exact(n * n), magnitude(n * n);
-  const Side x_side = side_of(kX, p), y_side = side_of(kY, p);
   for (int row = 0; row < n; ++row)
     for (int col = 0; col < n; ++col) {
       double sum = 0;
       for (int k = 0; k < n; ++k) {
-        if (col > row || !on_side(x_side, row, k) || !on_side(y_side, col, k)) continue;
+        if (col > row || !on_side(p.x_side, row, k) || !on_side(p.y_side, col, k)) continue;
         const int xr = contraction == kTN ? k : row, xc = contraction == kTN ? row : k, yr = contraction == kNT ? col : k,
                   yc = contraction == kNT ? k : col;
         const double term = static_cast<double>(matrix[0].at(0, xr, xc)) * matrix[1].at(0, yr, yc);

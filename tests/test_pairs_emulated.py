@@ -146,18 +146,18 @@ void run(const Products<PairsProduct, kProductsOf<First, Second>>& products, int
 
 template <bool kLo>
 void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, int fallback) {
-  const Product& nt = p.contraction == kNT ? p : q;
-  const Product& tn = p.contraction == kNT ? q : p;
+  const Product& nt = p.x_side == kUpToLine ? p : q;
+  const Product& tn = p.x_side == kUpToLine ? q : p;
   Launched one(two ? nt : p, packer, clusters, two ? (clusters + 1) / 2 : clusters);
   if (fallback) *one.at.packing.progress = kFallback, one.at.packing.controls[p.batches - 1].fallback = 1;
   if (fallback == 2) late_report = one.at.packing.progress, taken = one.product.queue.word;
   if (two) {
     Launched other(tn, packer, clusters, clusters / 2);
-    run<Pairs<kNT, kLo>, Pairs<kTN, kLo>>({{one.product, other.product}}, clusters);
-  } else if (p.contraction == kNN) {
-    run<Pairs<kNN, kLo>>({{one.product}}, clusters);
+    run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>({{one.product, other.product}}, clusters);
+  } else if (k_is_row(kX, p)) {
+    run<Pairs<true, true, kLo>>({{one.product}}, clusters);
   } else {
-    p.contraction == kNT ? run<Pairs<kNT, kLo>>({{one.product}}, clusters) : run<Pairs<kTN, kLo>>({{one.product}}, clusters);
+    k_is_row(kY, p) ? run<Pairs<false, true, kLo>>({{one.product}}, clusters) : run<Pairs<false, false, kLo>>({{one.product}}, clusters);
   }
   if (!(*one.at.packing.progress & kPackingEnded)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
@@ -177,7 +177,7 @@ int main(int, char** arguments) {
     }
     std::vector<float> scratch(static_cast<size_t>(p.m) * p.n * p.batches + 4);
     if (two) {   // the other one: of the same matrices
-      q.tf32 = tf32, q.contraction = p.contraction == kNT ? kTN : kNT;
+      q.tf32 = tf32, q.x_side = static_cast<Side>(-p.x_side), q.y_side = static_cast<Side>(-p.y_side);
       std::swap(q.x_row, q.x_col), std::swap(q.y_row, q.y_col);
       q.c = scratch.data(), q.c_row = q.n, q.c_col = 1, q.c_batch[0] = static_cast<int64_t>(q.m) * q.n;
     }

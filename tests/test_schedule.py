@@ -43,18 +43,20 @@ HARNESS = r"""
 // Masks: 1 for X, 2 for Y, as they are stored, lower triangular; 4 for C.
 Product product_of(Contraction contraction, int m, int n, int k, int masks, int batches = 1) {
   Product p = {};
-  p.m = m, p.n = n, p.k = k, p.contraction = contraction, p.batches = batches;
-  p.x_triangular = masks & 1, p.y_triangular = masks >> 1 & 1, p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
+  p.m = m, p.n = n, p.k = k, p.batches = batches;
+  if (masks & 1) p.x_side = contraction == kTN ? kFromLine : kUpToLine;   // TN: stored k x m
+  if (masks & 2) p.y_side = contraction == kNT ? kUpToLine : kFromLine;   // NT: stored n x k
+  p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
   return p;
 }
 
 // The k that the sums of a tile's elements may have: rows m0 .. m1 - 1 of X, and columns n0 .. n1 - 1 of Y.
 void range_of_k(const Product& p, int m0, int m1, int n0, int n1, int& begin, int& end) {
   begin = 0, end = p.k;
-  if (p.x_triangular && p.contraction == kTN) begin = max(begin, m0);   // stored k x m
-  if (p.x_triangular && p.contraction != kTN) end = min(end, m1);       // stored m x k
-  if (p.y_triangular && p.contraction == kNT) end = min(end, n1);       // stored n x k
-  if (p.y_triangular && p.contraction != kNT) begin = max(begin, n0);   // stored k x n
+  if (p.x_side == kFromLine) begin = max(begin, m0);
+  if (p.x_side == kUpToLine) end = min(end, m1);
+  if (p.y_side == kUpToLine) end = min(end, n1);
+  if (p.y_side == kFromLine) begin = max(begin, n0);
 }
 
 // ---- The tiles of the exact, the tf32 and the mma kernel.
@@ -176,34 +178,35 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
 
 // ---- The tiles of float32's kernel on Hopper.
 
-template <Contraction kC>
-void check_hopper(int m, int n, int k, int masks, int clusters, int products, int batches) {
+void check_hopper(Contraction contraction, int m, int n, int k, int masks, int clusters, int products, int batches) {
   PairsProduct h = {};
-  const Product& p = h.p = product_of(kC, m, n, k, masks, batches);
+  const Product& p = h.p = product_of(contraction, m, n, k, masks, batches);
   const int k_blocks = blocks_in(k);
   h.tiles = SplitTiles::of(p, clusters, products);
   const SplitTiles& tiles = h.tiles;
   CHECK(tiles.depth == k_blocks, "%d k-blocks", tiles.depth);
-  h.x.triangular = p.x_triangular, h.y.triangular = p.y_triangular;   // as stored: TN keeps X, and NT keeps Y, the other way round
-  h.x.block_cols = kC == kTN ? blocks_in(m) : k_blocks;
-  h.y.block_cols = kC == kNT ? k_blocks : blocks_in(n);
+  const bool by_row[] = {k_is_row(kX, p), k_is_row(kY, p)};
+  CHECK(!p.x_side || by_row[0] == (contraction == kTN), "X is not packed as a lower triangle");
+  CHECK(!p.y_side || by_row[1] == (contraction != kNT), "Y is not packed as a lower triangle");
+  h.x.triangular = p.x_side != kEverywhere, h.y.triangular = p.y_side != kEverywhere;
+  h.x.block_cols = by_row[0] ? blocks_in(m) : k_blocks, h.y.block_cols = by_row[1] ? blocks_in(n) : k_blocks;
 
   // Blocks: each has a place of its own, and they fill what there is.
   for (int of_x = 0; of_x < 2; ++of_x) {
     const int lines = of_x ? blocks_in(m) : blocks_in(n);
-    const int64_t blocks = (of_x ? p.x_triangular : p.y_triangular) ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
+    const int64_t blocks = (of_x ? p.x_side : p.y_side) ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
     std::vector<char> taken(blocks, 0);
     int64_t count = 0;
     for (int line = 0; line < lines; ++line)
       for (int k_block = 0; k_block < k_blocks; ++k_block) {
-        if (!(of_x ? has_block(h, kX, kC, line, k_block) : has_block(h, kY, kC, line, k_block))) continue;
-        const int64_t place = of_x ? block_of(h, kX, kC, line, k_block) : block_of(h, kY, kC, line, k_block);
+        if (!has_block(h, of_x ? kX : kY, line, k_block)) continue;
+        const int64_t place = of_x ? block_of(h, kX, by_row[0], line, k_block) : block_of(h, kY, by_row[1], line, k_block);
         CHECK(place >= 0 && place < blocks && !taken[place]++, "the block in line %d, k-block %d is at %lld", line, k_block,
               (long long)place);
         ++count;
       }
     CHECK(count == blocks, "%lld of %lld blocks", (long long)count, (long long)blocks);
-    CHECK(!(of_x ? has_block(h, kX, kC, lines, 0) : has_block(h, kY, kC, lines, 0)), "there is a block beyond the last line");
+    CHECK(!has_block(h, of_x ? kX : kY, lines, 0), "there is a block beyond the last line");
   }
 
   // Work tiles: every k-block that a tile needs, once; and a place for the partial sums of every split but a tile's last.
@@ -265,7 +268,7 @@ void check_hopper(int m, int n, int k, int masks, int clusters, int products, in
         bool needed = false;
         for (int u = 0; u < kEdge; ++u)
           for (int v = 0; v < kEdge; ++v)
-            needed |= has_block(h, kX, kC, kEdge * i + u, k_block) && has_block(h, kY, kC, kEdge * j + v, k_block);
+            needed |= has_block(h, kX, kEdge * i + u, k_block) && has_block(h, kY, kEdge * j + v, k_block);
         CHECK(needed == summed[key][k_block], "row %d, column %d has k-block %d, or lacks it", i, j, k_block);
         work += needed;
       }
@@ -295,12 +298,12 @@ void check_apart(const Product& p, const HalfPlan& plan, int sms) {
     CHECK(offset(q.x, q.x_batch) == first * 1000 && offset(q.y, q.y_batch) == first * 5 && offset(q.c, q.c_batch) == first * 7011,
           "tile %d apart", tile);
   }
-  check_half(p.contraction, 256, 256, p.k, p.c_lower << 2 | p.symmetric << 3, plan.apart, sms);
+  check_half(kNN, 256, 256, p.k, p.c_lower << 2 | p.symmetric << 3, plan.apart, sms);
 }
 
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
   const Product p = product_of(contraction, m, n, k, masks, batches);
-  const bool triangular = p.x_triangular || p.y_triangular;
+  const bool triangular = p.x_side || p.y_side;
   const HalfPlan plan(p, {sms, 90});
   const Tiles& tiles = plan.tiles;
   if (plan.apart) check_apart(p, plan, sms);
@@ -351,7 +354,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
         CHECK(!summed.count({tile.batch, i, j}), "block %d, %d of product %d is computed twice", i, j, tile.batch);
         summed[{tile.batch, i, j}] = all;
         for (int k_block = 0; triangular && k_block < k_blocks; ++k_block) {   // a block on a diagonal has to be masked
-          const bool on_diagonal = (p.x_triangular && k_block == i) || (p.y_triangular && k_block == j);
+          const bool on_diagonal = (p.x_side && k_block == i) || (p.y_side && k_block == j);
           CHECK(!all[k_block] || !on_diagonal || tiles.is_masked(tile, k_block), "tile %d: k-block %d is not masked", number, k_block);
         }
       }
@@ -386,10 +389,7 @@ int main(int, char** arguments) {
     } break;
     case 'p': check_plan(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7]); break;
     default:
-      const int batches = a[7] ? a[7] : 2;
-      if (contraction == kNN) check_hopper<kNN>(a[1], a[2], a[3], a[4], a[5], a[6], batches);
-      else if (contraction == kNT) check_hopper<kNT>(a[1], a[2], a[3], a[4], a[5], a[6], batches);
-      else check_hopper<kTN>(a[1], a[2], a[3], a[4], a[5], a[6], batches);
+      check_hopper(contraction, a[1], a[2], a[3], a[4], a[5], a[6], a[7] ? a[7] : 2);
   }
   std::printf("all holds\n");
 }
