@@ -3587,24 +3587,18 @@ static bool is_square_of_one(const Product& p) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// The counters of products, or of gradients, all of a batch: of tiles (a TileQueue's), of product_behind, and splits_done.
-enum QueueWord : int { kNextTile, kNextBehind = 2, kSplitsDone };
-
 // What Hopper products need besides their operands, in one allocation: first words that are reset, the Controls before all others.
 struct Workspace {
-  Packing packing;       // of gradients only of x, the gradient of the result
-  int* queue[2];         // of each product, by QueueWord
-  float* partial_sums[2];
-  float* chain_sums = nullptr;   // both gradients' clusters have places in it; or null
-  int words;             // how many of its words are reset
-  SplitTiles tiles;
-  int64_t bytes = 0;     // so many have been given out
+  Packing packing;           // of gradients only of x, the gradient of the result
+  PairsProduct of[2] = {};   // the product, or each gradient
+  int words;                 // how many of its words are reset
+  int64_t bytes = 0;         // so many have been given out
 
   // Of a product; or of its gradients, described by the first: they share the packed gradient of the result. base: null for the size.
-  Workspace(const Product& p, int clusters, int gradients, void* base)
-      : packing{p, to_pack(p, kX), to_pack(p, kY)}, tiles(SplitTiles::of(p, clusters, std::max(1, gradients))) {
+  Workspace(const Product& p, int clusters, int gradients, void* base) : packing{p, to_pack(p, kX), to_pack(p, kY)} {
     Packed &x = packing.x, &y = packing.y;
     const int products = std::max(1, gradients);
+    const SplitTiles tiles = SplitTiles::of(p, clusters, products);
     const bool packs_y = !gradients && !is_square_of_one(p);
     auto take = [&](auto*& first, int64_t count) {
       first = reinterpret_cast<std::remove_reference_t<decltype(first)>>(static_cast<uint8_t*>(base) + bytes);
@@ -3617,8 +3611,10 @@ struct Workspace {
     take(packing.controls, p.batches), take(packing.progress, 1);   // what is reset
     take_masks(x);
     if (packs_y) take_masks(y);
-    const int64_t queue_words = kSplitsDone + kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches;
-    for (int u = 0; u < products; ++u) take(queue[u], queue_words);
+    for (int u = 0; u < products; ++u) {
+      take(of[u].queue.word, 1), take(of[u].next_behind, 1);
+      take(of[u].splits_done, kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches);
+    }
     words = int(bytes / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
     // Of more blocks, where operands are expanded, no GPU has room for the packed ones
     auto blocks_of = [](const Packed& packed) { return int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize)); };
@@ -3629,13 +3625,24 @@ struct Workspace {
     packing.most_outliers = 8 * (blocks_in(p.m) + blocks_in(p.n));   // of a line each meets every tile: the fallback is sooner done
     packing.low = !p.tf32;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
-    for (int u = 0; u < products; ++u) take(partial_sums[u], p.batches * tiles.places * kTile);
+    for (int u = 0; u < products; ++u) take(of[u].partial_sums, p.batches * tiles.places * kTile);
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether the sums of some have no place in C: of a tile in splits they have none
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(in_c && tiles.splits_of(group) == 1);
-    if (chains) take(chain_sums, clusters * kTile);
+    if (chains) take(of[0].chain_sums, clusters * kTile);   // both gradients' clusters have places in it
+    for (int u = 0; u < products; ++u) {
+      of[u].tiles = tiles, of[u].clusters = (clusters + products - 1 - u) / products, of[u].chain_sums = of[0].chain_sums;
+      of[u].controls = packing.controls, of[u].progress = packing.progress;
+      describe(u, p, x, y);
+    }
+  }
+
+  // Says what is multiplied.
+  void describe(int u, const Product& p, const Packed& x, const Packed& y) {
+    of[u].p = p, of[u].x = x, of[u].y = y, of[u].c_batch = p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0;
+    static_cast<TileOrder&>(of[u].tiles) = TileOrder::of(p, kTileEdge, kBlock);   // of two gradients, not that of the first one
   }
 };
 
@@ -3655,15 +3662,16 @@ static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t s
   constexpr int kCount = kProductsOf<First, Second>;
   Products<PairsProduct, kCount> products;
   for (int u = 0; u < kCount; ++u) {
-    products.of[u] = of[u], products.of[u].clusters = (clusters + kCount - 1 - u) / kCount;
+    products.of[u] = of[u];
     if (of[u].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   }
   launch_kernel<tile_product<First, Second>>({clusters * 2, kHopperThreads, sizeof(SharedMemory<First>), 2, true, stream}, products);
 }
 
 // All kernels of a product, or of two.
-static void launch_pairs(const Workspace& at, const PairsProduct* of, int count, const Gpu& gpu, cudaStream_t stream) {
+static void launch_pairs(const Workspace& at, int count, const Gpu& gpu, cudaStream_t stream) {
   const Packing& packing = at.packing;
+  const auto& of = at.of;
   launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(packing.controls), at.words);
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
@@ -3676,15 +3684,6 @@ static void launch_pairs(const Workspace& at, const PairsProduct* of, int count,
       constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
       launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, stream, of[u]);
     }, constant(of[u].p.x_col == 1), constant(of[u].p.y_row == 1));
-}
-
-static PairsProduct describe_pairs(const Product& p, const Packed& x, const Packed& y, const Workspace& at, int which) {
-  int* const words = at.queue[which];
-  SplitTiles tiles = at.tiles;
-  static_cast<TileOrder&>(tiles) = TileOrder::of(p, kTileEdge, kBlock);   // of two gradients, not that of the first one
-  const TileQueue queue = {reinterpret_cast<unsigned long long*>(words + kNextTile), 0};
-  return {p, x, y, tiles, queue, 0, p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0, at.packing.controls, at.packing.progress,
-          words + kSplitsDone, words + kNextBehind, at.partial_sums[which], at.chain_sums};
 }
 
 // ---- Launching: what the binding calls.
@@ -3743,8 +3742,7 @@ void launch_product(const Product& p, ElementType type, Kernel kernel, const Gpu
     case kHopperKernel:
       Workspace at(p, gpu.sms / 2, 0, workspace);
       at.packing.low |= keep;
-      const PairsProduct pairs = describe_pairs(p, at.packing.x, at.packing.y, at, 0);
-      launch_pairs(at, &pairs, 1, gpu, stream);
+      launch_pairs(at, 1, gpu, stream);
   }
   if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p))))
     launch_mirror(p, type, stream);
@@ -3756,12 +3754,10 @@ void launch_gradients(const Product& product, const Product& dx, const Product& 
   const Workspace before(product, gpu.sms / 2, 0, kept);
   Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace);
   at.packing.kept = before.packing.controls;
-  const Packed& g = at.packing.x;
-  PairsProduct products[2] = {};
   int count = 0;
-  if (dx.c) products[count] = describe_pairs(dx, g, before.packing.y, at, count), ++count;
-  if (dy.c) products[count] = describe_pairs(dy, before.packing.x, g, at, count), ++count;
-  launch_pairs(at, products, count, gpu, stream);
+  if (dx.c) at.describe(count++, dx, at.packing.x, before.packing.y);
+  if (dy.c) at.describe(count++, dy, before.packing.x, at.packing.x);
+  launch_pairs(at, count, gpu, stream);
 }
 """
 

@@ -127,12 +127,11 @@ void round_to_11_bits(const void* data, const int64_t* batch, int64_t row, int64
 struct Launched {
   std::vector<uint8_t> memory;
   Workspace at;
-  PairsProduct product;
+  PairsProduct& product = at.of[0];
   Launched(const Product& p, const Packer& packer, int clusters, int of_its_own)
       : memory(Workspace(p, clusters, 0, nullptr).bytes + 1024, 0xFF), at(p, clusters, 0, aligned()) {
     std::memset(aligned(), 0, at.words * sizeof(int));
     packer.pack(kX, at.packing.x), packer.pack(kY, at.packing.y);
-    product = describe_pairs(p, at.packing.x, at.packing.y, at, 0);
     product.clusters = of_its_own;
   }
   uint8_t* aligned() { return memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024; }
@@ -225,7 +224,6 @@ def run(model, tmp_path_factory):
         model._CUDA_PAIRS_TYPES.replace(constant_chain, "int kTileChain;"),
         model._CUDA_PAIRS,
         cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: one kernel each."),
-        cut(launch, "PairsProduct describe_pairs(", "// ---- Launching: what the binding calls."),
         emulation.PRODUCT,
         MAIN,
     ]
