@@ -2067,11 +2067,6 @@ static bool tf32_computes(const Product& p) {
   return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
 }
 
-// Whether it copies their lines by 16 bytes, if addresses allow that: else it takes half as long again.
-static bool tf32_copies_chunks(const Product& p) {
-  return tf32_computes(p) && (p.x_row == 1 ? p.x_col : p.x_row) % 4 == 0 && (p.y_row == 1 ? p.y_col : p.y_row) % 4 == 0;
-}
-
 void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
     launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu, stream);
@@ -3691,7 +3686,7 @@ static void launch_pairs(const Workspace& at, int count, const Gpu& gpu, cudaStr
 // Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200. Those take as long as what all SMs multiply,
 // or as one does for .23 of the longest tile, and the Hopper kernel .45 times that of what it multiplies, and that of 4e8 terms more.
 static bool hopper_serves(const Product& p, const Gpu& gpu) {
-  const bool chunks = tf32_copies_chunks(p);
+  const bool chunks = !operands_to_copy(p, kFloat32, kHalfKernel);   // else the tf32 kernel takes half as long again
   if (is_lower(p)) {   // whose gradients use the packed operands again
     const double all = double(p.n) * p.n * p.n * double(p.batches);
     return p.n > (p.batches == 1 && chunks ? 1280 : 1151) || (p.n >= 768 && all >= 1.25e10);
