@@ -198,8 +198,6 @@ __device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides
   return offset;
 }
 template <typename T>
-__device__ inline const T* x_of(const Product& p, int number) { return static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, number); }
-template <typename T>
 __device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + batch_offset(p, p.c_batch, number); }
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
@@ -497,7 +495,19 @@ struct SplitTiles : Tiles {
   __host__ static SplitTiles of(const Product& p, int clusters, int products) {
     SplitTiles tiles = {Tiles::of(p, kTileEdge)};
     tiles.longest = max(1, tiles.depth);
-    tiles.masked() ? tiles.cut_long(clusters, products) : tiles.cut_left(clusters);
+    if (tiles.masked()) {   // cuts tiles that are longer than what each cluster has to do on average; measured, on an H200
+      int64_t most = tiles.work() * p.batches * products / clusters;
+      if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
+      tiles.longest = int(std::min<int64_t>(tiles.longest, std::max<int64_t>(4, most)));
+    } else {   // cuts those that are left when all clusters have had equally many, so that they end soonest, if a split costs one k-block
+      const int64_t left = (p.batches * tiles.TileOrder::count() % clusters + p.batches - 1) / p.batches;   // of each product
+      int best = tiles.longest;
+      for (int splits = 2; left && splits < best && ceil_div(tiles.depth, splits) >= 4; ++splits) {
+        const int length = ceil_div(tiles.depth, splits), time = ceil_div(int(left) * int(p.batches) * splits, clusters) * length + splits;
+        if (time < best) best = time, tiles.longest = length;
+      }
+      if (tiles.longest < tiles.depth) tiles.cut = int(left);
+    }
     int64_t numbers = 0;
     for (int group = 0; group < tiles.groups(); ++group) {
       const int64_t of_group = tiles.tiles_of(group);
@@ -505,24 +515,6 @@ struct SplitTiles : Tiles {
     }
     static_cast<Tiles&>(tiles).count = int(std::min<int64_t>(numbers, kMaxSize));   // too many: launch_pairs_as says so
     return tiles;
-  }
-
-  // Cuts triangular operands' tiles that are longer than what each cluster has to do on average; measured, on an H200.
-  __host__ void cut_long(int clusters, int products) {
-    int64_t most = work() * batches * products / clusters;
-    if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
-    longest = int(std::min<int64_t>(longest, std::max<int64_t>(4, most)));
-  }
-
-  // Cuts those dense tiles that are left when all clusters have had equally many, so that they end soonest, if a split costs one k-block.
-  __host__ void cut_left(int clusters) {
-    const int64_t left = (batches * TileOrder::count() % clusters + batches - 1) / batches;   // of each product
-    int best = longest;
-    for (int splits = 2; left && splits < best && ceil_div(depth, splits) >= 4; ++splits) {
-      const int length = ceil_div(depth, splits), time = ceil_div(int(left) * batches * splits, clusters) * length + splits;
-      if (time < best) best = time, longest = length;
-    }
-    if (longest < depth) cut = int(left);
   }
 
   __device__ ClusterTile at(uint32_t number) const {
@@ -1683,7 +1675,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
   const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x, col = blockIdx.x % (row + 1) * kBlock + j;
   const int size = min(kBlock, p.n - first);
   const bool diagonal = col >= first;   // else the block has no zeros
-  const T* const from = x_of<T>(p, batch) + first * (p.x_row + p.x_col);
+  const T* const from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
 #pragma unroll 8
   for (int i = 0; i < kBlock; ++i) {
     const bool read = i < size && (j < i || (j == i && !unit));
@@ -2061,11 +2053,6 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 }
 
 // ---- tf32 kernel: launching.
-
-// Whether this kernel can compute a product: a stride of each operand is 1. Longer sums are the mma kernel's, which promotes them sooner.
-static bool tf32_computes(const Product& p) {
-  return (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
-}
 
 void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
   std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
@@ -2962,13 +2949,6 @@ static CUtensorMap encode_map(const void* data, ElementType type, const OperandL
   return map;
 }
 
-// A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
-// adds to them. The upper half, NonFinite's, is odd, and so never zero.
-static uint64_t number_of_launch() {
-  static std::atomic<uint64_t> next = (uint64_t(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
-  return next += 2ull << 32;
-}
-
 // NonFinite's words, which products with masks have. Before them the workspace has TileQueue's word and NonFinite's `found`.
 static int64_t non_finite_words(const Product& p) {
   return is_masked(p) ? (p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) - 1) / NonFinite::kBoxes + 1 : 0;
@@ -2980,8 +2960,11 @@ static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void
   if (plan.apart) launch_half(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
+  // A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
+  // adds to them. The upper half, NonFinite's, is odd, and so never zero
+  static std::atomic<uint64_t> number = (uint64_t(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
   auto* const words = static_cast<unsigned long long*>(workspace);
-  h.queue = {words, number_of_launch()};
+  h.queue = {words, number += 2ull << 32};
   h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), words + 2, uint32_t(h.queue.launch >> 32), uint32_t(non_finite_words(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   const bool twice = is_stored_twice(p);
@@ -3533,7 +3516,7 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
   __shared__ Word block[kBlock][kBlock + (sizeof(Word) == 2 ? 2 : 1)];
   const int batches = int(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
-  Word* const c = static_cast<Word*>(p.c) + batch_offset(p, p.c_batch, blockIdx.x % batches);
+  Word* const c = c_of<Word>(p, blockIdx.x % batches);
   NV_IF_TARGET(NV_PROVIDES_SM_90, (grid_dependency_wait();))
   if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0)
     mirror_block<kNear>(p, c, row, col, block);
@@ -3574,12 +3557,6 @@ static Packed to_pack(const Product& p, Operand operand) {
   return packed;
 }
 
-// Whether X and Y are one matrix and its transpose, of which they have the same part: then it is packed once.
-static bool is_square_of_one(const Product& p) {
-  return p.x == p.y && p.x_side == p.y_side && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
-         std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
-}
-
 // ---- Hopper kernel, launching: the workspace.
 
 // What Hopper products need besides their operands, in one allocation: first words that are reset, the Controls before all others.
@@ -3594,7 +3571,10 @@ struct Workspace {
     Packed &x = packing.x, &y = packing.y;
     const int products = std::max(1, gradients);
     const SplitTiles tiles = SplitTiles::of(p, clusters, products);
-    const bool packs_y = !gradients && !is_square_of_one(p);
+    // One matrix and its transpose, of which X and Y have the same part, are packed once
+    const bool square = p.x == p.y && p.x_side == p.y_side && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
+                        std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
+    const bool packs_y = !gradients && !square;
     auto take = [&](auto*& first, int64_t count) {
       first = reinterpret_cast<std::remove_reference_t<decltype(first)>>(static_cast<uint8_t*>(base) + bytes);
       bytes += (count * int64_t(sizeof(*first)) + 7) / 8 * 8;   // a TileQueue's word has eight
@@ -3720,7 +3700,9 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
   const int64_t tiles = TileOrder::of(p, kBlock).count() * p.batches;
   const int64_t few = gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
   const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * double(p.batches) >= 3.2e7;   // measured, on an H200
-  return tf32_computes(p) && serves ? kTf32Kernel : kMmaKernel;
+  // A stride of each operand has to be 1. Longer sums are the mma kernel's, which promotes them sooner
+  const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;
+  return computes && serves ? kTf32Kernel : kMmaKernel;
 }
 
 int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
