@@ -594,8 +594,8 @@ struct HalfPlan {
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# They have the names of CUTLASS or of the PTX manual. Addresses of shared memory are 32-bit. Own asm is what CCCL's cuda::ptx lacks, what
-# takes an address in a peer, the cluster's barrier (there not aligned), a CTA's rank (there the compiler may read it anew).
+# They have the names of CUTLASS or of the PTX manual. Addresses of shared memory are 32-bit. Own asm is what CCCL's cuda::ptx and CUDA's
+# headers lack, what takes an address in a peer, and the cluster's barrier (there not aligned).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -617,11 +617,6 @@ __device__ inline uint32_t fresh_thread_index() {
   return index;
 }
 
-__device__ inline uint32_t block_rank_in_cluster() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
 __device__ inline uint32_t cluster_id_in_grid() { return ptx::get_sreg_clusterid_x(); }
 
 // The same place in another CTA of the cluster.
@@ -770,7 +765,7 @@ __device__ inline bool elect_one() {
 __device__ inline void fence_proxy_async_global() { ptx::fence_proxy_async(ptx::space_global); }
 __device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::space_shared); }
 
-// ---- PTX: warps, memory order, registers, launches.
+// ---- PTX: warps, memory order, registers.
 
 // Waits for the threads of one of a CTA's teams, 15 at most.
 template <int kThreads>
@@ -793,10 +788,6 @@ template <int kRegisters>
 __device__ inline void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 template <int kRegisters>
 __device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
-
-// Programmatic dependent launch: wait for the kernel before this one in the stream; let the one after it begin.
-__device__ inline void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ inline void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- PTX: the tensor cores.
 
@@ -1231,7 +1222,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
   // The first blocks are loaded while the counters are reset. The others ask beforehand whether they are needed
-  if (blockIdx.x >= kFirstBlocks) grid_dependency_wait();
+  if (blockIdx.x >= kFirstBlocks) cudaGridDependencySynchronize();
   auto of_one = [&] { return operand.matrices == p.product.batches; };   // else all products have the matrix: packed if one falls back
   if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
   const int in_matrix = number - matrix * operand.blocks_each;
@@ -1249,8 +1240,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
                       reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
   BlockInFlight block;
   load_block(source, operand, t, block);
-  grid_dependency_wait();     // for what reset the counters
-  launch_dependent_grids();   // and not before: the product counts on it
+  cudaGridDependencySynchronize();     // for what reset the counters
+  cudaTriggerProgrammaticLaunchCompletion();   // and not before: the product counts on it
   if (blockIdx.x == 0 && p.kept)
     for (int u = t; u < p.product.batches; u += kPackers)
       if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
@@ -1817,7 +1808,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit(u);
   } else {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const uint32_t first_rank = block_rank_in_cluster() - work.split;
+    const uint32_t first_rank = __clusterRelativeBlockRank() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
     cluster_wait();
     // Each lane finds out where one of its warp's units goes
@@ -2039,7 +2030,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
   if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
-  const WorkTile<float> here = work_of<float>(p, plan, cluster_id_in_grid(), block_rank_in_cluster(), kTfBlockK);
+  const WorkTile<float> here = work_of<float>(p, plan, cluster_id_in_grid(), __clusterRelativeBlockRank(), kTfBlockK);
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   Tf32Sums sum;
@@ -2422,7 +2413,7 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add
 // The producer: one thread.
 template <typename Policy>
 __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
-  const int rank = block_rank_in_cluster();
+  const int rank = __clusterRelativeBlockRank();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
     const KRange range = h.tiles.k_range(tile, rank);
@@ -2458,10 +2449,10 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cluster
 // Each warp in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
 template <typename Policy>
 __device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = __clusterRelativeBlockRank();
   if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile<Policy>(h, shared, 0, rank);
   __syncwarp();
-  grid_dependency_wait();   // the kernel before may still read what is C now, or write what is an operand
+  cudaGridDependencySynchronize();   // the kernel before may still read what is C now, or write what is an operand
   fence_proxy_async_global();
   const bool has_work = Policy::has_work(h);
   if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
@@ -2482,7 +2473,8 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
       if (!Policy::kTakesFirst && has_queue<Policy>(h) && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
       __syncwarp();
       if (has_work) write_zeros_above<Policy>(h, number, rank);
-      launch_dependent_grids();   // not sooner: the next kernel's instructions are fetched then, and drive this one's out of the caches
+      // Not sooner: the next kernel's instructions are fetched then, and drive this one's out of the caches
+      cudaTriggerProgrammaticLaunchCompletion();
     } else {
       Policy::own_role(h, shared, first, warp);
     }
@@ -2735,7 +2727,7 @@ struct Half {
     return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
   static __device__ Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
-    const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
+    const int rank = kWide ? __clusterRelativeBlockRank() : 0, blocks = tile.cols / kCtas;
     auto line = [&](Side of_operand, int block) {
       const Side side = kTwice ? kEverywhere : of_operand;
       return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.depth};
@@ -2774,7 +2766,7 @@ struct Half {
   // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: finish.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
     if (kTwice || !is_masked(h.p) || warp < kFirstMaskWarp) return;
-    const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
+    const int row = threadIdx.x % kBlock, rank = __clusterRelativeBlockRank();   // a thread has a row of a block
     static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
     Pipeline<kStages> at;
@@ -2810,7 +2802,7 @@ struct Half {
   // kCols: blocks of them. kOnDiagonal: the tile on the diagonal of a corner, whose rows are its columns, as three boxes.
   template <int kCols, bool kOnDiagonal = false>
   static __device__ void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
-    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = __clusterRelativeBlockRank();
     uint32_t base = shared_address(&shared);
     keep(base);   // or it would be found anew for each k-block
     const KRange range = h.tiles.k_range(tile, rank);
@@ -3093,7 +3085,7 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
-  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(__clusterRelativeBlockRank()) + group;   // in blocks
   if (kChains) {   // left in lines of 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
     const Product& p = h.p;
     const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;
@@ -3440,10 +3432,10 @@ template <bool kXKMajor, bool kYKMajor>
 __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     product_behind(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan, const __grid_constant__ PairsProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  launch_dependent_grids();   // which may be another like this
+  cudaTriggerProgrammaticLaunchCompletion();   // which may be another like this
   // CTAs with nothing to do make room for the next kernel. The first stay, so that this kernel ends after the product.
   if (blockIdx.x >= plan.cluster_size && load_relaxed(h.progress) == kPackingEnded) return;
-  grid_dependency_wait();
+  cudaGridDependencySynchronize();
   const int progress = *h.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
@@ -3517,7 +3509,7 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
   const int batches = int(p.batches), number = blockIdx.x / batches, i = triangle_root(number);
   const int row = i * kBlock, col = int(number - triangle(i)) * kBlock;
   Word* const c = c_of<Word>(p, blockIdx.x % batches);
-  NV_IF_TARGET(NV_PROVIDES_SM_90, (grid_dependency_wait();))
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
   if (col < row && row + kBlock <= p.m && p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0)
     mirror_block<kNear>(p, c, row, col, block);
   else
@@ -3626,8 +3618,8 @@ struct Workspace {
 // Sets the words of a workspace to zero. It waits first: packing counts on it that everything before this kernel has ended.
 __global__ void reset_counters(int* words, int count) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  grid_dependency_wait();
-  launch_dependent_grids();
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
 #endif
 }

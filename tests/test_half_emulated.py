@@ -32,8 +32,8 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> by % 32);
 }
 inline void __threadfence() {}
-inline void grid_dependency_wait() {}
-inline void launch_dependent_grids() {}
+inline void cudaGridDependencySynchronize() {}
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline void __nanosleep(int) {}
 inline void __trap() { fail("a trap"); }

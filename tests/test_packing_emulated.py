@@ -32,8 +32,8 @@ T atomicOr(T* at, Bits bits) {
 inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
 inline int atomicExch(int* at, int value) { return std::exchange(*at, value); }
 inline int load_relaxed(const int* at) { return *at; }
-inline void grid_dependency_wait() {}
-inline void launch_dependent_grids() {}
+inline void cudaGridDependencySynchronize() {}
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 template <typename F>
 uint32_t of_the_warp(uint32_t value, const F& f) {
   for (int distance = 1; distance < 32; distance *= 2) value = f(value, __shfl_sync(0xFFFFFFFFu, value, current->x % 32 ^ distance));

@@ -80,6 +80,8 @@ LIBRARY = {
     "stdint.h": "#include <cuda/std/cstdint>",
     "stdlib.h": "#include <cuda/std/cstddef>",
 }
+# What a kernel says to those before and behind it stands in the runtime's headers.
+RUNTIME = "__device__ void cudaGridDependencySynchronize(); __device__ void cudaTriggerProgrammaticLaunchCompletion();\n"
 LAUNCHES = r"\bcudaError_t\b|\bcudaLaunch\w+|\bstd::(atomic|random_device|vector|all_of|copy|variant)\b|\bLaunch\b|\blaunch_\w+[<(]"
 LAUNCHES += r"|\boperands_to_copy\("
 
@@ -126,7 +128,7 @@ def device(*architectures):
     parts = strings()
     order = re.findall(r"_CUDA_\w+", " ".join(re.findall(r"^_CUDA_SOURCES \+?= (\[.*\])$", SOURCE.read_text(), re.M)))
     order = [name for name in order if "LAUNCH" not in name or "__global__" in parts[name]]
-    source = "\n".join(device_part(parts[name], "LAUNCH" in name) for name in order).encode()
+    source = (RUNTIME + "\n".join(device_part(parts[name], "LAUNCH" in name) for name in order)).encode()
     include = [f"-I{path}".encode() for path in packages("cuda_runtime/include", "cuda_cccl/include")]
     texts = [f"#pragma once\n{text}\nnamespace cuda::std {{}} namespace std {{ using namespace cuda::std; }}" for text in LIBRARY.values()]
     names = (ctypes.c_char_p * len(LIBRARY))(*(name.encode() for name in LIBRARY))
