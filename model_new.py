@@ -2590,8 +2590,6 @@ struct HalfProduct {
 
 template <typename T>
 using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-__device__ inline void round_two(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
-__device__ inline void round_two(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 
 // A warpgroup rounds its sums of a box, block (row, col) of C, and writes it by way of shared memory: in lines of 128 bytes, rows, or
 // columns if C is column-major. Calls take two places in turn: whoever writes to one has since been at a barrier that all threads reached
@@ -2609,8 +2607,7 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   uint32_t w[4][4];
   Two<T> zero[2] = {};   // or NaN, where a number is one, or Inf
   UNROLL for (int u = 0; u < 16; ++u) {
-    Two<T> two;
-    round_two(sum[2 * u], sum[2 * u + 1], two);
+    const Two<T> two{sum[2 * u], sum[2 * u + 1]};   // rounded
     zero[u % 2] = __hfma2(two, Two<T>(), zero[u % 2]);
     w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
   }

@@ -44,23 +44,13 @@ struct __half2 {
 struct __nv_bfloat162 {
   __nv_bfloat16 low, high;
 };
-inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
-inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {a, b}; }
-inline float as_float(__half v) { return __half2float(v); }
-inline float as_float(__nv_bfloat16 v) { return v; }
-inline void from_floats(float a, float b, __half2& to) { to = __floats2half2_rn(a, b); }
-inline void from_floats(float a, float b, __nv_bfloat162& to) { to = __floats2bfloat162_rn(a, b); }
 template <typename Two>
 Two __hfma2(Two a, Two b, Two c) {
-  Two to;
-  from_floats(as_float(a.low) * as_float(b.low) + as_float(c.low), as_float(a.high) * as_float(b.high) + as_float(c.high), to);
-  return to;
+  return {a.low * b.low + c.low, a.high * b.high + c.high};
 }
 template <typename Two>
 Two __hadd2(Two a, Two b) {
-  Two to;
-  from_floats(as_float(a.low) + as_float(b.low), as_float(a.high) + as_float(b.high), to);
-  return to;
+  return {a.low + b.low, a.high + b.high};
 }
 template <int kRegisters>
 void warpgroup_reg_alloc() {}
