@@ -1052,13 +1052,13 @@ constexpr int kPackers = 256;                            // threads that pack on
 constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
 [[maybe_unused]] constexpr int kFirstBlocks = 512;       // about as many as a GPU of Hopper packs at once
 
-// One block of a matrix, before it is packed.
-struct Source {
-  const float* at;         // its first element
-  int rows, cols;          // of the matrix from there on, possibly more than 64
-  bool diagonal;           // only elements with column <= row
-  bool vectorized;         // whether four neighbours in memory can be read at once
-  bool along_rows;         // whether rows, or else columns, run along the smaller stride
+// How the threads share a block: 16 x 16 quads at a time where rows run along memory; else 4 x 4 neighbours each, read by columns.
+struct Quads {
+  int row, col, row_step;   // this thread's first quad, and from each to its next
+  __device__ Quads(bool along_rows, int t)
+      : row(along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4),
+        col(along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4),
+        row_step(along_rows ? 16 : 1) {}
 };
 
 // ---- Packing: float32 as pairs of float16.
@@ -1089,52 +1089,7 @@ __device__ inline void split_two(float x, float y, float scale, float residual_s
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
-// ---- Packing: loading a block.
-
-// How the threads share a block: 16 x 16 quads at a time where rows run along memory; else 4 x 4 neighbours each, read by columns.
-struct Quads {
-  int row, col, row_step;   // this thread's first quad, and from each to its next
-  __device__ Quads(bool along_rows, int t)
-      : row(along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4),
-        col(along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4),
-        row_step(along_rows ? 16 : 1) {}
-};
-
-// One block in registers, or on its way there.
-using BlockInFlight = float[kQuads][4];
-
-// Starts the loads of a block. Nothing waits here: where an element does not exist another one is read, and a zero put for it later.
-__device__ inline void load_block(const Source& source, const Packed& p, int t, BlockInFlight& block) {
-  const Quads quad(source.along_rows, t);
-  const float* at = source.at + quad.row * p.row_stride + quad.col * p.col_stride;
-  const int64_t step = quad.row_step * p.row_stride;
-  if (source.vectorized && !source.along_rows) {
-    static_assert(kQuads == 4, "a thread's quads are a square");
-    UNROLL for (int e = 0; e < 4; ++e) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.col + e < source.cols ? at : source.at));
-      block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
-      at = next_address(at, p.col_stride);
-    }
-  } else if (source.vectorized) {
-    UNROLL for (int i = 0; i < kQuads; ++i) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.row + i * quad.row_step < source.rows ? at : source.at));
-      block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
-      at = next_address(at, step);
-    }
-  } else {
-    UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int cols = quad.row + i * quad.row_step < source.rows ? source.cols - quad.col : 0;
-      const float* from = at;
-      UNROLL for (int e = 0; e < 4; ++e) {
-        block[i][e] = __ldcs(e < cols ? from : source.at);
-        from = next_address(from, p.col_stride);
-      }
-      at = next_address(at, step);
-    }
-  }
-}
-
-// ---- Packing: scaling, splitting, outliers.
+// ---- Packing: scaling, outliers.
 
 // The exponent of the power of two that brings a magnitude, given as bits, right below 65520, where float16 ends; at most 126, so that its
 // inverse is a normal number.
@@ -1143,23 +1098,9 @@ __device__ inline int scale_exponent(uint32_t largest) {
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
-// Splits this thread's elements into the operand tiles of a packed block; low: into the second of them, too.
-__device__ inline void split_block(const Source& source, int t, float scale, float residual_scale, bool low, const BlockInFlight& block,
-                                   uint8_t* operand_tiles) {
-  const Quads quad(source.along_rows, t);
-  UNROLL for (int i = 0; i < kQuads; ++i) {
-    uint2 hi, lo;
-    split_two(block[i][0], block[i][1], scale, residual_scale, hi.x, lo.x);
-    split_two(block[i][2], block[i][3], scale, residual_scale, hi.y, lo.y);
-    uint8_t* at = operand_tiles + swizzled(quad.row + i * quad.row_step, quad.col);
-    *reinterpret_cast<uint2*>(at) = hi;
-    if (low) *reinterpret_cast<uint2*>(at + kOperandBytes) = lo;
-  }
-}
-
 // Outliers go into the metadata, in the order of warps, elements and threads, and become zero. Returns how many there are; if too many for
 // the metadata, they stay.
-__device__ inline int list_outliers(const Source& source, float scale, BlockInFlight& block, BlockMetadata& metadata) {
+__device__ inline int list_outliers(const Quads& quad, float scale, float (&block)[kQuads][4], BlockMetadata& metadata) {
   __shared__ int of_warp[kPackers / 32];
   const int t = fresh_thread_index();
   uint32_t mine = 0;
@@ -1174,7 +1115,6 @@ __device__ inline int list_outliers(const Source& source, float scale, BlockInFl
     total += of_warp[w];
   }
   if (total > kMaxOutliers) return total;
-  const Quads quad(source.along_rows, t);
   UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
     const uint32_t in_warp = __ballot_sync(0xFFFFFFFFu, mine >> e & 1);
     if (mine >> e & 1) {
@@ -1228,31 +1168,55 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - int(block_index(operand, r, 0));
-  Source source;
-  source.at = operand.source + int64_t(r * kBlock) * operand.row_stride + int64_t(c * kBlock) * operand.col_stride;
-  if (operand.matrices > 1) source.at += batch_offset(p.product, of_x ? p.product.x_batch : p.product.y_batch, matrix);
-  source.rows = operand.rows - r * kBlock, source.cols = operand.cols - c * kBlock;
-  source.diagonal = operand.triangular && r == c;
-  source.along_rows = operand.col_stride <= operand.row_stride;
-  const int64_t near_stride = source.along_rows ? operand.col_stride : operand.row_stride;
-  const int64_t far_stride = source.along_rows ? operand.row_stride : operand.col_stride;
-  source.vectorized = near_stride == 1 && far_stride % 4 == 0 && (source.along_rows ? source.cols : source.rows) >= kBlock &&
-                      reinterpret_cast<uintptr_t>(source.at) % 16 == 0;
-  BlockInFlight block;
-  load_block(source, operand, t, block);
-  cudaGridDependencySynchronize();     // for what reset the counters
+  const float* source = operand.source + int64_t(r * kBlock) * operand.row_stride + int64_t(c * kBlock) * operand.col_stride;
+  if (operand.matrices > 1) source += batch_offset(p.product, of_x ? p.product.x_batch : p.product.y_batch, matrix);
+  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;   // of the matrix from there on, possibly more than 64
+  const bool diagonal = operand.triangular && r == c;                            // only elements with column <= row
+  const bool along_rows = operand.col_stride <= operand.row_stride;              // rows, or else columns, run along the smaller stride
+  const int64_t near_stride = along_rows ? operand.col_stride : operand.row_stride;
+  const int64_t far_stride = along_rows ? operand.row_stride : operand.col_stride;
+  const bool vectorized = near_stride == 1 && far_stride % 4 == 0 && (along_rows ? cols : rows) >= kBlock &&
+                          reinterpret_cast<uintptr_t>(source) % 16 == 0;   // four neighbours in memory are read at once
+  // Start the loads. Nothing waits here: where an element does not exist another one is read, and a zero put for it later
+  const Quads quad(along_rows, t);
+  const float* at = source + quad.row * operand.row_stride + quad.col * operand.col_stride;
+  const int64_t step = quad.row_step * operand.row_stride;
+  float block[kQuads][4];
+  if (vectorized && !along_rows) {
+    static_assert(kQuads == 4, "a thread's quads are a square");
+    UNROLL for (int e = 0; e < 4; ++e) {
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.col + e < cols ? at : source));
+      block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
+      at = next_address(at, operand.col_stride);
+    }
+  } else if (vectorized) {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.row + i * quad.row_step < rows ? at : source));
+      block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
+      at = next_address(at, step);
+    }
+  } else {
+    UNROLL for (int i = 0; i < kQuads; ++i) {
+      const int here = quad.row + i * quad.row_step < rows ? cols - quad.col : 0;
+      const float* from = at;
+      UNROLL for (int e = 0; e < 4; ++e) {
+        block[i][e] = __ldcs(e < here ? from : source);
+        from = next_address(from, operand.col_stride);
+      }
+      at = next_address(at, step);
+    }
+  }
+  cudaGridDependencySynchronize();             // for what reset the counters
   cudaTriggerProgrammaticLaunchCompletion();   // and not before: the product counts on it
   if (blockIdx.x == 0 && p.kept)
     for (int u = t; u < p.product.batches; u += kPackers)
       if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
   // Wait for the loads. Put zeros for elements that do not exist; then find the largest magnitude and the least one but zero, less one, as
   // bits: magnitudes order as integers do, with NaN and Inf above all others
-  if (source.rows < kBlock || source.cols < kBlock || source.diagonal) {
-    const Quads quad(source.along_rows, fresh_thread_index());
+  if (rows < kBlock || cols < kBlock || diagonal) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
       const int row = quad.row + i * quad.row_step;
-      const int cols = row >= source.rows ? 0 : source.diagonal ? min(source.cols, row + 1) : source.cols;   // that the row has
-      const int here = cols - quad.col;
+      const int in_row = row >= rows ? 0 : diagonal ? min(cols, row + 1) : cols, here = in_row - quad.col;   // elements that exist
       UNROLL for (int e = 0; e < 4; ++e)
         if (e >= here) block[i][e] = 0.0f;
     }
@@ -1278,10 +1242,17 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     bool loses = false;
     UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
-    if (least_scaled < kLeastNormal) outliers = list_outliers(source, scale, block, metadata);
+    if (least_scaled < kLeastNormal) outliers = list_outliers(quad, scale, block, metadata);
   }
   const float residual = wide ? kWideResidual : 1.0f;
-  split_block(source, t, scale, wide ? 1 / kWideResidual : 1, p.low, block, operand.blocks + int64_t(number) * kBlockBytes);
+  UNROLL for (int i = 0; i < kQuads; ++i) {
+    uint2 hi, lo;
+    split_two(block[i][0], block[i][1], scale, wide ? 1 / kWideResidual : 1, hi.x, lo.x);
+    split_two(block[i][2], block[i][3], scale, wide ? 1 / kWideResidual : 1, hi.y, lo.y);
+    uint8_t* to = operand.blocks + int64_t(number) * kBlockBytes + swizzled(quad.row + i * quad.row_step, quad.col);
+    *reinterpret_cast<uint2*>(to) = hi;
+    if (p.low) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;
+  }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), residual, outliers, 0};
     for (int u = 0; u < 2 * wide; ++u) {   // outliers make a block wide, too

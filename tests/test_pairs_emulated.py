@@ -216,7 +216,7 @@ def run(model, tmp_path_factory):
         model._CUDA_SCHEDULE,
         model._CUDA_ELEMENTS,
         model._CUDA_PACKED,
-        cut(packing, "__device__ inline float power_of_two(int exponent)", "// Splits this thread's elements into the operand tiles"),
+        cut(packing, "__device__ inline float power_of_two(int exponent)", "// Outliers go into the metadata"),
         cut(packing, "// What has become of a launch, in a word", "// A product has so many outliers more"),
         CUDA,
         BULK,
