@@ -3335,23 +3335,6 @@ struct Pairs {
 _CUDA_BEHIND = r"""
 // ---- Behind the Hopper kernel: outliers.
 
-// Calls f(k, line, value) for each outlier in a line of blocks, in a fixed order. transposed: the k of a matrix are its rows.
-template <typename F>
-__device__ inline void for_each_outlier(const Packed& packed, int matrix, bool transposed, int line, const F& f) {
-  const uint32_t* const wide = wide_in_line(packed, matrix, transposed, line);
-  if (wide[0] == 0) return;
-  NO_UNROLL for (int word = 1; word < mask_words(blocks_in(transposed ? packed.rows : packed.cols)); ++word)
-    NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
-      const int k_block = word * 32 + __ffs(bits) - 33, row = transposed ? k_block : line, col = transposed ? line : k_block;
-      const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
-      NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
-        const Outlier outlier = metadata.outlier[e];
-        const int k = transposed ? outlier.row : outlier.col, at = transposed ? outlier.col : outlier.row;   // in the block
-        f(k_block * kBlock + k, line * kBlock + at, outlier.value);
-      }
-    }
-}
-
 using Corrections = double[kBlock][kBlock + 1];   // of a tile
 
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
@@ -3369,19 +3352,27 @@ __device__ __noinline__ void correct_tile(const Product& p, int batch, const Til
     const bool of_x = u == 0;
     const Packed& packed = of_x ? packed_x : packed_y;
     const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
-    const int line = other.first_line + thread;
+    const int line = other.first_line + thread, block_line = of_x ? tile.i : tile.j, matrix = matrix_of(packed, batch);
     const bool transposed = k_is_row(of_x ? kX : kY, p), x_transposed = k_is_row(kX, p);
-    for_each_outlier(packed, matrix_of(packed, batch), transposed, of_x ? tile.i : tile.j, [&](int k, int at, float value) {
-      if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) return;
-      const float met = other.data[line * other.line_stride + k * other.k_stride];
-      if (!of_x) {   // those of X have met all of Y
-        const int64_t block = block_index(packed_x, (x_transposed ? k : line) / kBlock, (x_transposed ? line : k) / kBlock);
-        if (is_outlier(met, 1.0f / packed_x.metadata[x_matrix * packed_x.blocks_each + block].head.unscale)) return;
+    const uint32_t* const wide = wide_in_line(packed, matrix, transposed, block_line);
+    const int words = wide[0] == 0 ? 0 : mask_words(blocks_in(transposed ? packed.rows : packed.cols));
+    NO_UNROLL for (int word = 1; word < words; ++word)
+      NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
+        const int k_block = word * 32 + __ffs(bits) - 33, row = transposed ? k_block : block_line, col = transposed ? block_line : k_block;
+        const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
+        NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
+          const Outlier outlier = metadata.outlier[e];
+          const int at = transposed ? outlier.col : outlier.row, k = k_block * kBlock + (transposed ? outlier.row : outlier.col);
+          if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) continue;
+          const float met = other.data[line * other.line_stride + k * other.k_stride];
+          if (!of_x) {   // those of X have met all of Y
+            const int64_t block = block_index(packed_x, x_transposed ? k_block : tile.i, x_transposed ? tile.i : k_block);
+            if (is_outlier(met, 1.0f / packed_x.metadata[x_matrix * packed_x.blocks_each + block].head.unscale)) continue;
+          }
+          const int m = of_x ? at : thread, n = of_x ? thread : at;   // in the tile
+          if (!p.c_lower || first_col + n <= first_row + m) corrections[m][n] = fma(double(outlier.value), double(met), corrections[m][n]);
+        }
       }
-      const int m = of_x ? at : line, n = of_x ? line : at;
-      double& to = corrections[m - first_row][n - first_col];
-      if (!p.c_lower || n <= m) to = fma(double(value), double(met), to);
-    });
     __syncthreads();
   }
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads)

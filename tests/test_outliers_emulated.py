@@ -124,7 +124,7 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
-    behind = cut(model._CUDA_BEHIND, "// Calls f(k, line, value) for each outlier", "// ---- Behind the Hopper kernel: the kernel.")
+    behind = cut(model._CUDA_BEHIND, "using Corrections", "// ---- Behind the Hopper kernel: the kernel.")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.device(model._CUDA_EXACT), model._CUDA_PACKED]
     parts = [emulation.PRELUDE, CUDA, *source, model._CUDA_PACKING, behind, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
