@@ -1932,30 +1932,26 @@ struct Tf32Splitter {
   }
 };
 
-// ---- tf32 kernel: the main loop, multiplying.
+// ---- tf32 kernel: the kernel.
 
-// part = X Y of one k-block. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block.
-__device__ inline void tf32_multiply(const uint32_t (&x_large)[4][4], const uint32_t (&x_small)[4][4], uint64_t y_large, uint64_t y_small,
-                                     Tf32Sums& part) {
-  warpgroup_arrive();
-  UNROLL for (int step = 0; step < 4; ++step) {
-    wgmma_tf32(part, x_small[step], advance_descriptor(y_large, step * 32), step > 0);
-    wgmma_tf32(part, x_large[step], advance_descriptor(y_small, step * 32), 1);
-  }
-  UNROLL for (int step = 0; step < 4; ++step) wgmma_tf32(part, x_large[step], advance_descriptor(y_large, step * 32), 1);
-  warpgroup_commit_batch();
-  warpgroup_wait<0>();
-}
-
-// Sums the k-blocks of a split, each while others are being copied. kChains: there may be more than one chain.
+// A CTA sums the k-blocks of its split of a tile, each while others are being copied, and writes its fragments of the tile; of a tile with
+// one split, all of them. kChains: there may be more than one chain.
 template <bool kXAlongK, bool kYAlongK, bool kChains>
-__device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, Tf32Memory& memory, Tf32Sums& sum) {
-  const int k_begin = work.k_begin, k_blocks = work.k_blocks;
-  const auto view_x = view_of(kX, p, work), view_y = view_of(kY, p, work);
+__global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
+    tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
+  extern __shared__ __align__(1024) uint8_t raw[];
+  auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
+  if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
+  cluster_arrive_relaxed();
+  const WorkTile<float> here = work_of<float>(p, plan, cluster_id_in_grid(), __clusterRelativeBlockRank(), kTfBlockK);
+  if (here.tile.i < 0) return;
+  if (threadIdx.x == 0) memory.work = here;
+  const int k_begin = here.k_begin, k_blocks = here.k_blocks;
+  const auto view_x = view_of(kX, p, here), view_y = view_of(kY, p, here);
   Tf32Copier<kXAlongK> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   Tf32Copier<kYAlongK> y(view_y, k_begin, shared_address(memory.stage[0][1]));
-  Tf32Sums total = {};   // of chains
-  UNROLL for (int u = 0; u < 32; ++u) sum[u] = 0.0f;
+  Tf32Sums sum = {}, total = {};   // total: of chains
   const int x_line = threadIdx.x / 32 * 16 + tf32_row(kXAlongK, threadIdx.x % 32 / 4, 0);
   uint32_t x_at = shared_address(memory.stage[0][0]) + x.offset(x_line, threadIdx.x % 4 * 4);   // where a lane begins to read
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
@@ -1981,31 +1977,21 @@ __device__ inline void tf32_sum(const Product& p, const WorkTile<float>& work, T
     cp_async_commit_group();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
-    // Issue wgmma, wait for the sums, promote
+    // Multiply. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block
     Tf32Sums part;
-    tf32_multiply(large, small, y_large, y_small, part);
+    warpgroup_arrive();
+    UNROLL for (int step = 0; step < 4; ++step) {
+      wgmma_tf32(part, small[step], advance_descriptor(y_large, step * 32), step > 0);
+      wgmma_tf32(part, large[step], advance_descriptor(y_small, step * 32), 1);
+    }
+    UNROLL for (int step = 0; step < 4; ++step) wgmma_tf32(part, large[step], advance_descriptor(y_large, step * 32), 1);
+    warpgroup_commit_batch();
+    warpgroup_wait<0>();
+    // Promote
     UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
-}
-
-// ---- tf32 kernel: the kernel.
-
-// A CTA sums its split of a tile, and writes its fragments of the tile; of a tile with one split, all of them.
-template <bool kXAlongK, bool kYAlongK, bool kChains>
-__global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
-    tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
-  extern __shared__ __align__(1024) uint8_t raw[];
-  auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
-  if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
-  cluster_arrive_relaxed();
-  const WorkTile<float> here = work_of<float>(p, plan, cluster_id_in_grid(), __clusterRelativeBlockRank(), kTfBlockK);
-  if (here.tile.i < 0) return;
-  if (threadIdx.x == 0) memory.work = here;
-  Tf32Sums sum;
-  tf32_sum<kXAlongK, kYAlongK, kChains>(p, here, memory, sum);
   auto& exact = *reinterpret_cast<ExactMemory*>(memory.stage);   // and not where sums of other CTAs may have come
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(kTfBlockK * sizeof(float) == kLineBytes, "the copier's k-blocks are the plan's");
@@ -2139,7 +2125,7 @@ __device__ inline void mma_multiply(const MmaFragments& x, const MmaFragments& y
       mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[kWarpTilesM + n / 2][n % 2 * 2], y[kWarpTilesM + n / 2][n % 2 * 2 + 1]);
 }
 
-// The same; float32 is scaled and split. As in tf32_multiply small terms come first, and the sums, in `part`, go no further than two steps.
+// The same; float32 is scaled and split. As in the tf32 kernel small terms come first; the sums, in `part`, go no further than two steps.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   if constexpr (kSplitOperands<T>) {
@@ -2158,11 +2144,19 @@ __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<
   }
 }
 
-// ---- mma kernel: the main loop, summing a CTA's k-blocks, each while later ones are being copied.
+// ---- mma kernel: the kernel.
 
+// Sums a CTA's k-blocks, each while later ones are being copied, and writes what they are summed to.
 template <typename T, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T>& sum) {
+__device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, MmaMemory<T>& memory) {
+  if (threadIdx.x == 0) {   // all others wait for this
+    memory.work = work_of<T>(p, plan, cluster, rank, kMmaBlockK<T>);
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
+  }
+  __syncthreads();
   const WorkTile<T>& work = memory.work;
+  if (work.tile.i < 0) return;
+
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * kWarpMN, warp_col = warp / 2 * kWarpMN;
   const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * kMmaBlockK<T>;
   const uint32_t stages = shared_address(memory.stage);
@@ -2176,7 +2170,6 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
     UNROLL for (int m = 0; m < kWarpTilesM; ++m) x_reader.read(stage, m, step, to[m]);
     UNROLL for (int n = 0; n < kWarpTilesN / 2; ++n) y_reader.read(stage, n, step, to[kWarpTilesM + n]);
   };
-  UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = 0;
   // Prologue: fill the pipeline
   NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>) {
     if (k0 < k_end) x.copy(view_x(), k0, stage), y.copy(view_y(), k0, stage);
@@ -2186,7 +2179,7 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
   __syncthreads();
   MmaFragments fragments[2];   // of this step, and the next
   read(0, 0, fragments[0]);
-  MmaSums<T> total = {};   // of chains, which split operands have
+  MmaSums<T> sum = {}, total = {};   // total: of chains, which split operands have
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
     MmaSums<T> part;
@@ -2210,31 +2203,16 @@ __device__ inline void mma_sum(const Product& p, MmaMemory<T>& memory, MmaSums<T
       if ((k0 - k_begin) / kMmaBlockK<T> % kChainBlocks == kChainBlocks - 1) end_chain(sum, total);
   }
   if constexpr (kSplitOperands<T>) end_chain(total, sum);
-}
-
-// ---- mma kernel: the kernel.
-
-template <typename T, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, MmaMemory<T>& memory) {
-  if (threadIdx.x == 0) {   // all others wait for this
-    memory.work = work_of<T>(p, plan, cluster, rank, kMmaBlockK<T>);
-    NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
-  }
-  __syncthreads();
-  if (memory.work.tile.i < 0) return;
-
-  MmaSums<T> sum;
-  mma_sum<T, kXKMajor, kYKMajor>(p, memory, sum);
   auto& exact = *reinterpret_cast<ExactMemory*>(memory.stage);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if (kSplitOperands<T> || is_masked(p))
-    sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, memory.work, sum, exact);
+    sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, work, sum, exact);
   // The stages have been read: mma.sync has had their values. What has been written there need not be seen by others, and so no fence
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
-  write_tile<MmaLanes>(p, memory.work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
+  write_tile<MmaLanes>(p, work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
 
 // ---- mma kernel: launching.
