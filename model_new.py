@@ -1396,7 +1396,8 @@ struct BlockCopier {
     whole_from = view.side == kFromLine ? view.first_line + kBlock - 1 : 0;
     whole_to = view.side == kUpToLine ? view.first_line + 1 - kBlockK : view.depth;
     whole_to = by_chunks(view) && view.first_line + kBlock <= view.lines ? min(whole_to, view.depth - kBlockK) : -1;
-    next = address(view, k0);
+    const int far_from = kKMajor ? view.first_line : k0, near_from = kKMajor ? k0 : view.first_line;
+    next = view.data + (far_from + far()) * (kKMajor ? view.line_stride : view.k_stride) + (near_from + near()) * near_stride(view);
     step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
     to = stage + (kKMajor ? offset(far(), near()) : offset(near(), far()));
     keep(step), keep(to), keep(whole_from), keep(whole_to);
@@ -1411,10 +1412,6 @@ struct BlockCopier {
   __device__ static int far() { return fresh_thread_index() / kInRow; }
   __device__ static int near() { return fresh_thread_index() % kInRow * kChunk; }
   __device__ static int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
-  __device__ static const T* address(const OperandView<T>& view, int k0) {
-    return kKMajor ? view.data + (view.first_line + far()) * view.line_stride + (k0 + near()) * near_stride(view)
-                   : view.data + (k0 + far()) * view.k_stride + (view.first_line + near()) * near_stride(view);
-  }
   __device__ static bool by_chunks(const OperandView<T>& view) {
     return near_stride(view) == 1 && (kKMajor ? view.line_stride : view.k_stride) % kChunk == 0 &&
            reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
@@ -1696,12 +1693,14 @@ struct OneGroup {   // of warps, which sum all k, and so do Lanes of these kerne
 };
 
 // Sums a CTA's split on the exact path, if a sum of any of its threads is not finite.
-template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
-__device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], ExactMemory& memory) {
+template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount, typename Stages>
+__device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], Stages& stages) {
+  static_assert(sizeof(ExactMemory) <= sizeof(Stages), "the exact path needs room");
   Acc zero[4] = {};   // or a NaN
   UNROLL for (int u = 0; u < kCount; ++u) zero[u % 4] = fma(sum[u], Acc(0), zero[u % 4]);
   if (__builtin_expect(!__syncthreads_or(zero[0] + zero[1] + (zero[2] + zero[3]) != Acc(0)), true)) return;
   const int k_end = min(work.tile.k_end, work.k_begin + work.k_blocks * XCopier::kBlockK);
+  auto& memory = *reinterpret_cast<ExactMemory*>(stages);
   sum_exactly<XCopier, YCopier, Lanes>(view_of(kX, p, work), view_of(kY, p, work), work.k_begin, k_end, memory, sum);
 }
 
@@ -1841,7 +1840,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStre
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
-constexpr int kTfBlockK = 32;                    // of a k-block, the k that are copied together
+constexpr int kTfBlockK = kLineBytes / 4;       // of a k-block, the k that are copied together
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 
 struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of the address below that
@@ -1992,10 +1991,8 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
-  auto& exact = *reinterpret_cast<ExactMemory*>(memory.stage);   // and not where sums of other CTAs may have come
-  static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
-  static_assert(kTfBlockK * sizeof(float) == kLineBytes, "the copier's k-blocks are the plan's");
-  sum_non_finite<Tf32Copier<kXAlongK>, Tf32Copier<kYAlongK>, Tf32Lanes<kXAlongK>>(p, memory.work, sum, exact);
+  // In the stages, and not where sums of other CTAs may have come
+  sum_non_finite<Tf32Copier<kXAlongK>, Tf32Copier<kYAlongK>, Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.stage);
   write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here, memory.work.splits == 1);
 #endif
 }
@@ -2203,13 +2200,11 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
       if ((k0 - k_begin) / kMmaBlockK<T> % kChainBlocks == kChainBlocks - 1) end_chain(sum, total);
   }
   if constexpr (kSplitOperands<T>) end_chain(total, sum);
-  auto& exact = *reinterpret_cast<ExactMemory*>(memory.stage);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
-  static_assert(sizeof(exact) <= sizeof(memory.stage), "the exact path needs room");
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
   if (kSplitOperands<T> || is_masked(p))
-    sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, work, sum, exact);
+    sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, work, sum, memory.stage);
   // The stages have been read: mma.sync has had their values. What has been written there need not be seen by others, and so no fence
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
