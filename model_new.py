@@ -2267,14 +2267,10 @@ struct TileQueue {
 
   // How many of `count` have been taken before. The last one who asks leaves zero: a graph that is launched again begins anew.
   __device__ uint32_t take(uint32_t count) const {
-    auto counts = [&](uint64_t value) { return value - launch <= count; };
-    uint64_t taken = atomicAdd(word, 1ull);
-    while (!counts(taken)) {   // what another launch, or nobody, has left there; whoever replaces it is the first
-      const uint64_t found = atomicCAS(word, taken + 1, launch + 1);
-      taken = found == taken + 1 ? launch : counts(found) ? atomicAdd(word, 1ull) : found - 1;
-    }
-    if (taken - launch == count - 1) *word = 0;
-    return uint32_t(taken - launch);
+    uint64_t taken;
+    while ((taken = atomicAdd(word, 1ull) - launch) > count) begin(count);
+    if (taken == count - 1) *word = 0;
+    return uint32_t(taken);
   }
 };
 
