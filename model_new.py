@@ -2555,7 +2555,9 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
     } else {
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
-    const bool any = named_barrier_or<128>(kConsumerTeam + group, !kTwice && is_masked(h.p) && !finite);
+    // What is stored twice is dense; and a vote, which the compiler does not know to be the same in all, costs its loops uniform registers
+    const bool any = kTwice ? named_barrier_sync<128>(kConsumerTeam + group), false
+                            : named_barrier_or<128>(kConsumerTeam + group, is_masked(h.p) && !finite);
     const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
     const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
     const int64_t stride = c_by_rows ? h.p.c_row : h.p.c_col;
@@ -2801,7 +2803,7 @@ struct Half {
       for (uint32_t left = threadIdx.x % 128 == 0 ? again : 0; left; left &= left - 1) h.non_finite.add(first + __ffs(left) - 1);
       __syncwarp();
     }
-    if (threadIdx.x % 128 == 0 && (again || found >> 32 == h.non_finite.tag)) shared.own.unfinished[group] = true;
+    if (!kTwice && threadIdx.x % 128 == 0 && (again || found >> 32 == h.non_finite.tag)) shared.own.unfinished[group] = true;
   }
 
   // What is not finite by now, found by whichever CTA, is summed again by the consumers of those that are done. Nothing is left: a CTA that
