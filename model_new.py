@@ -625,9 +625,13 @@ __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
   return there;
 }
+__device__ inline float4 load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+  return v;
+}
 
 // The two halves of a barrier of the cluster. Relaxed: it publishes nothing. All threads of a warp come together.
-__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
@@ -669,6 +673,13 @@ __device__ inline void barrier_arrive_at(uint32_t barrier) {
 __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
+}
+// The same, where this thread's writes, and those that it has seen, are for other CTAs of the cluster, too.
+__device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void barrier_wait_in_cluster(uint64_t* barrier, uint32_t parity) {
+  while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, barrier, parity)) {}
 }
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
@@ -2386,7 +2397,6 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   const bool has_work = Policy::has_work(h);
   if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
   if (!has_work) first.row = -1;
-  const bool shares_k = Policy::kCtas == 1 && h.tiles.splits > 1;   // consumers then meet in the cluster, and nobody lets them wait
 
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<kConsumerRegisters>();
@@ -2396,7 +2406,6 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
       Policy::compute(h, shared, tile, round, at);
     Policy::finish(h, shared);
   } else {
-    if (shares_k) cluster_arrive_relaxed();
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * kConsumerRegisters>();
     if (warp == kProducerWarp) {
       if (elect_one()) produce<Policy>(h, shared, first);
@@ -2409,7 +2418,6 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
     } else {
       Policy::own_role(h, shared, first, warp);
     }
-    if (shares_k) __syncwarp(), cluster_wait();
   }
 }
 
@@ -2622,6 +2630,7 @@ struct Half {
     uint8_t stage[kStages][kBlocks][kOperandBytes];
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
     uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
+    uint64_t sums_written;              // by all consumer warps of the CTAs that share a tile's k
     uint32_t word;                      // of NonFinite, of which
     int part;                           // this is what the CTA sums again
     bool unfinished[2];                 // whether there may be something, as a consumer warpgroup knows
@@ -2630,6 +2639,7 @@ struct Half {
   static __device__ void prepare(const HalfProduct& h, Shared& shared) {
     prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
     UNROLL for (int u = 0; u < kStages; ++u) barrier_init(&shared.own.landed[u], 1);
+    barrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
     UNROLL for (int u = 0; u < 2; ++u) shared.own.unfinished[u] = false;
   }
   static __device__ bool has_work(const HalfProduct&) { return true; }
@@ -2782,14 +2792,15 @@ struct Half {
       named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
       UNROLL for (int u = 0; u < 32 * kCols; u += 4) sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
       __syncwarp();
-      cluster_arrive(), cluster_wait();   // once, since such a CTA has one tile
+      const uint32_t written = shared_address(&shared.own.sums_written);
+      if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));
+      barrier_wait_in_cluster(&shared.own.sums_written, 0);
       NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
         NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {
-          const void* const here = sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128;
-          const auto* const there = static_cast<const float4*>(__cluster_map_shared_rank(here, from));
+          const uint32_t there = address_in_peer(shared_address(sums + box / 2 * 8 * 256 + box % 2 * 128 + threadIdx.x % 128), from);
           float4 part[8];   // all read before the first is added
-          UNROLL for (int e = 0; e < 8; ++e) part[e] = there[e * 256];
+          UNROLL for (int e = 0; e < 8; ++e) part[e] = load_in_peer(there + e * 256 * sizeof(float4));
           UNROLL for (int e = 0; e < 8; ++e)
             total[4 * e] += part[e].x, total[4 * e + 1] += part[e].y, total[4 * e + 2] += part[e].z, total[4 * e + 3] += part[e].w;
         }

@@ -266,7 +266,6 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
 inline uint32_t __clusterRelativeBlockRank() { return current->block->rank; }
 inline uint32_t cluster_id_in_grid() { return cluster->number; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met; }
-inline void cluster_arrive() { cluster_arrive_relaxed(); }
 inline void cluster_wait() {   // nobody arrives once more before all have come
   const int all = cluster->size * block_threads * current->met;
   wait_until([=] { return cluster->came >= all; });
@@ -274,10 +273,10 @@ inline void cluster_wait() {   // nobody arrives once more before all have come
 inline void there(uint32_t at) {
   if (!cluster->blocks[at >> kRankShift].left) fail("the shared memory of a CTA that has ended");
 }
-inline void* __cluster_map_shared_rank(const void* here, uint32_t rank) {
-  const uint32_t at = address_in_peer(shared_address(here), rank);
+inline float4 load_in_peer(uint32_t at) {
   there(at);
-  return at_address(at);
+  if (at >> kRankShift >= static_cast<uint32_t>(cluster->size) || at % sizeof(float4)) fail("a peer that is not there, or not aligned");
+  return *reinterpret_cast<float4*>(at_address(at));
 }
 struct Barrier {
   int32_t bytes;
@@ -303,7 +302,9 @@ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // for the end 
   const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
   wait_until([&] { return b.phase % 2 != parity; });
 }
+inline void barrier_arrive_in_cluster(uint32_t barrier) { barrier_arrive_at(barrier); }
 inline void barrier_wait_at(uint32_t barrier, uint32_t parity) { barrier_wait(reinterpret_cast<uint64_t*>(at_address(barrier)), parity); }
+inline void barrier_wait_in_cluster(uint64_t* barrier, uint32_t parity) { barrier_wait(barrier, parity); }
 inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
   if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");

@@ -65,6 +65,12 @@ COPIED = {  # for a tool: what becomes of what, besides
             "Policy::kCtas * kConsumerWarps);",
             "Policy::kCtas * kConsumerWarps * 32);",
         ),
+        # and whose sums of a shared k are there
+        (
+            "if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));",
+            "for (int cta = 0; cta < h.tiles.splits; ++cta) barrier_arrive_in_cluster(address_in_peer(written, cta));",
+        ),
+        ("kConsumerWarps * h.tiles.splits);", "32 * kConsumerWarps * h.tiles.splits);"),
         (
             "if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));",
             "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
