@@ -617,6 +617,9 @@ __device__ inline uint32_t fresh_thread_index() {
   return index;
 }
 
+__device__ inline uint32_t block_rank_in_cluster() {   // older GPUs have no clusters
+  NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return __clusterRelativeBlockRank();), (return 0;))
+}
 __device__ inline uint32_t cluster_id_in_grid() { return ptx::get_sreg_clusterid_x(); }
 
 // The same place in another CTA of the cluster.
@@ -1778,7 +1781,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit(u);
   } else {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const uint32_t first_rank = __clusterRelativeBlockRank() - work.split;
+    const uint32_t first_rank = block_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
     cluster_wait();
     // Each lane finds out where one of its warp's units goes
@@ -1840,7 +1843,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStre
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
-constexpr int kTfBlockK = kLineBytes / 4;       // of a k-block, the k that are copied together
+constexpr int kTfBlockK = kLineBytes / 4;        // of a k-block, the k that are copied together
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
 
 struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of the address below that
@@ -1943,7 +1946,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
   if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
-  const WorkTile<float> here = work_of<float>(p, plan, cluster_id_in_grid(), __clusterRelativeBlockRank(), kTfBlockK);
+  const WorkTile<float> here = work_of<float>(p, plan, cluster_id_in_grid(), block_rank_in_cluster(), kTfBlockK);
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   const int k_begin = here.k_begin, k_blocks = here.k_blocks;
@@ -2353,7 +2356,7 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add
 // The producer: one thread.
 template <typename Policy>
 __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
-  const int rank = __clusterRelativeBlockRank();
+  const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
     const KRange range = h.tiles.k_range(tile, rank);
@@ -2389,7 +2392,7 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cluster
 // Each warp in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
 template <typename Policy>
 __device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = __clusterRelativeBlockRank();
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
   if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile<Policy>(h, shared, 0, rank);
   __syncwarp();
   cudaGridDependencySynchronize();   // the kernel before may still read what is C now, or write what is an operand
@@ -2666,7 +2669,7 @@ struct Half {
     return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
   static __device__ Operands operands_of(const HalfProduct& h, Shared&, const ClusterTile& tile) {
-    const int rank = kWide ? __clusterRelativeBlockRank() : 0, blocks = tile.cols / kCtas;
+    const int rank = kWide ? block_rank_in_cluster() : 0, blocks = tile.cols / kCtas;
     auto line = [&](Side of_operand, int block) {
       const Side side = kTwice ? kEverywhere : of_operand;
       return Line{block * kBlock, side == kFromLine ? block : 0, side == kUpToLine ? block + 1 : h.tiles.depth};
@@ -2705,7 +2708,7 @@ struct Half {
   // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: finish.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
     if (kTwice || !is_masked(h.p) || warp < kFirstMaskWarp) return;
-    const int row = threadIdx.x % kBlock, rank = __clusterRelativeBlockRank();   // a thread has a row of a block
+    const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
     static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
     Pipeline<kStages> at;
@@ -2741,7 +2744,7 @@ struct Half {
   // kCols: blocks of them. kOnDiagonal: the tile on the diagonal of a corner, whose rows are its columns, as three boxes.
   template <int kCols, bool kOnDiagonal = false>
   static __device__ void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
-    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = __clusterRelativeBlockRank();
+    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     uint32_t base = shared_address(&shared);
     keep(base);   // or it would be found anew for each k-block
     const KRange range = h.tiles.k_range(tile, rank);
@@ -3024,7 +3027,7 @@ __device__ inline void write_rows(const PairsProduct& of, int batch, int first_r
 template <bool kChains>
 __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile, int group, int flags, float (&total)[2][64]) {
   constexpr int kLines = kTileEdge / kBlock, kPart = kBlock * kTileEdge;   // of a tile; sums of one warpgroup: kPart float4 are a tile's
-  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(__clusterRelativeBlockRank()) + group;   // in blocks
+  const int thread = fresh_thread_index() % 128, line = tile.row + 2 * int(block_rank_in_cluster()) + group;   // in blocks
   if (kChains) {   // left in lines of 16 bytes a thread: in the warpgroup's own part of C, if all of C allows that, else in the workspace
     const Product& p = h.p;
     const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;

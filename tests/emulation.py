@@ -263,7 +263,7 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   if (rank >= static_cast<uint32_t>(cluster->size)) fail("a CTA that the cluster does not have");
   return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
 }
-inline uint32_t __clusterRelativeBlockRank() { return current->block->rank; }
+inline uint32_t block_rank_in_cluster() { return current->block->rank; }
 inline uint32_t cluster_id_in_grid() { return cluster->number; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met; }
 inline void cluster_wait() {   // nobody arrives once more before all have come
@@ -315,7 +315,7 @@ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrie
 }
 inline void note_written() { current->block->written += !std::exchange(current->written, true); }
 inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  if (at >> kRankShift != __clusterRelativeBlockRank() || at % 16) fail("four that are not aligned, or not here");
+  if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
   const uint32_t words[4] = {a, b, c, d};
   std::memcpy(at_address(at), words, 16);
   note_written();
@@ -324,7 +324,7 @@ inline void fence_proxy_async_shared() { current->block->written -= std::exchang
 inline void fence_proxy_async_global() {}
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
-  if (to >> kRankShift != __clusterRelativeBlockRank() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
+  if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");
   auto now = [=] {
     std::memset(at_address(to), 0, all);
@@ -359,7 +359,7 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
   uint32_t seen[32] = {};   // by bank; 1: address 0
   for (int lane = first; lane < first + count; ++lane) {
     const uint32_t at = brought[lane][0], bank = at % 128 / bytes;
-    if (at % bytes || at >> kRankShift != __clusterRelativeBlockRank()) fail("not aligned, or not here");
+    if (at % bytes || at >> kRankShift != block_rank_in_cluster()) fail("not aligned, or not here");
     if (seen[bank] && seen[bank] != at + 1) fail("a bank conflict");
     seen[bank] = at + 1;
   }
@@ -367,7 +367,7 @@ inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, 
 template <typename T>
 T load_shared(uint32_t at) {
   constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // lanes
-  if (at >> kRankShift != __clusterRelativeBlockRank() || at % kSize) fail("not aligned, or not here");
+  if (at >> kRankShift != block_rank_in_cluster() || at % kSize) fail("not aligned, or not here");
   if (kSize == 16) return *reinterpret_cast<T*>(at_address(at));
   auto& brought = warp().brought[warp().meeting.turn % 2];
   brought[current->x % 32][0] = at;
