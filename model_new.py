@@ -3590,8 +3590,8 @@ static void launch_pairs(const Workspace& at, int count, const Gpu& gpu, cudaStr
 
 // Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200. Those take as long as what all SMs multiply,
 // or as one does for .23 of the longest tile, and the Hopper kernel .45 times that of what it multiplies, and that of 4e8 terms more.
-static bool hopper_serves(const Product& p, const Gpu& gpu) {
-  const bool chunks = !operands_to_copy(p, kFloat32, kHalfKernel);   // else the tf32 kernel takes half as long again
+// chunks: operands can be copied by 16 bytes; else the tf32 kernel takes half as long again.
+static bool hopper_serves(const Product& p, const Gpu& gpu, bool chunks) {
   if (is_lower(p)) {   // whose gradients use the packed operands again
     const double all = double(p.n) * p.n * p.n * double(p.batches);
     return p.n > (p.batches == 1 && chunks ? 1280 : 1151) || (p.n >= 768 && all >= 1.25e10);
@@ -3620,10 +3620,11 @@ Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path)
   if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
   if (type == kFloat16 || type == kBFloat16) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   if (type != kFloat32) return kMmaKernel;
-  if (path == kHopperPath || hopper_serves(p, gpu)) return kHopperKernel;
+  const bool chunks = !operands_to_copy(p, kFloat32, kHalfKernel);
+  if (path == kHopperPath || hopper_serves(p, gpu, chunks)) return kHopperKernel;
   // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still; or many, or large ones
   const int64_t tiles = TileOrder::of(p, kBlock).count() * p.batches;
-  const int64_t few = gpu.sms / 2 * (operands_to_copy(p, kFloat32, kHalfKernel) ? 4 : 1);
+  const int64_t few = gpu.sms / 2 * (chunks ? 1 : 4);
   const bool serves = tiles < few || tiles > 4 * gpu.sms || double(p.m) * p.n * p.k * double(p.batches) >= 3.2e7;   // measured, on an H200
   // A stride of each operand has to be 1. Longer sums are the mma kernel's, which promotes them sooner
   const bool computes = (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1) && p.k <= 128000;

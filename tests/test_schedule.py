@@ -607,7 +607,7 @@ int main(int, char** arguments) {
     const Kernel kernel = kernel_for(p, static_cast<ElementType>(a[7]), gpu, static_cast<Path>(a[8]));
     return std::printf("%s, all holds", kKernelNames[kernel]), 0;
   }
-  const char* const float32 = hopper_serves(p, gpu) ? "hopper" : "small tiles";
+  const char* const float32 = hopper_serves(p, gpu, !operands_to_copy(p, kFloat32, kHalfKernel)) ? "hopper" : "small tiles";
   if (p.symmetric && is_computed_whole(p, kFloat16, gpu)) p.c_lower = p.symmetric = 0;
   const char* const c = !p.symmetric ? "whole" : is_stored_twice(p) ? "twice" : "mirror";
   std::printf("%s, %s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", c, float32);
