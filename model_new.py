@@ -1355,16 +1355,6 @@ static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDi
   for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
   return unit && last / unit > kMaxSize ? 1 : unit;   // a place in such steps is an int; 1 has the operand copied
 }
-
-int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
-  if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
-  // The mma kernel reads operands that are not aligned by elements, which in small products takes less than a copy
-  const bool by_elements = kernel == kMmaKernel && p.k <= (type == kFloat32 || type == kFloat64 ? 1024 : 64);
-  const int unit = by_elements ? 1 : type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
-  const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
-  const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
-  return (x ? 0 : 1) | (y ? 0 : 2);
-}
 """
 
 # ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
@@ -1621,11 +1611,6 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
     write_zeros<kBlock>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
 }
 
-void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
-  const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, stream);
-  std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(type));
-}
-
 // ---- Exact path: inverses.
 
 // Rows of C = X^-1, from 64 `row` on; C is contiguous. `before`: the product of what X has left of its block on the diagonal there, and the
@@ -1675,12 +1660,6 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
   T* const to = c_of<T>(p, batch) + first * p.c_row;
   for (int at = col; at < (diagonal ? p.n : first); at += diagonal ? kBlock : first)
     for (int i = 0; i < size; ++i) to[i * p.c_row + at] = at == col ? x[i][j] : T(0);
-}
-
-void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream) {
-  const Launch launch((row + 1) * p.batches, kBlock, 0, 1, false, stream);
-  type == kFloat64 ? launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit)
-                   : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
 }
 """
 
@@ -1999,14 +1978,6 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here, memory.work.splits == 1);
 #endif
 }
-
-// ---- tf32 kernel: launching.
-
-void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
-  std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
-    launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu, stream);
-  }, constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kTfBlockK));
-}
 """
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
@@ -2222,6 +2193,28 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
   const uint32_t cluster = plan.cluster_size > 1 ? blockIdx.x / SplitPlan::kMostSplits : blockIdx.x;
   const uint32_t rank = plan.cluster_size > 1 ? blockIdx.x % SplitPlan::kMostSplits : 0;
   mma_compute<T, kXKMajor, kYKMajor>(p, plan, cluster, rank, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
+}
+"""
+
+# ---- Launching: the kernels of 64 x 64 tiles. ------------------------------------------------------------------------
+_CUDA_TILE_LAUNCH = r"""
+// ---- Launching: the exact path, the tf32 and the mma kernel.
+
+void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
+  const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, stream);
+  std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(type));
+}
+
+void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream) {
+  const Launch launch((row + 1) * p.batches, kBlock, 0, 1, false, stream);
+  type == kFloat64 ? launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit)
+                   : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
+}
+
+void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
+  std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
+    launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu, stream);
+  }, constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kTfBlockK));
 }
 
 void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
@@ -2857,7 +2850,8 @@ struct Half {
 // ---- Half precision: launching.
 
 // The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; `steps` become the strides in such.
-static CUtensorMap encode_map(const void* data, ElementType type, const OperandLayout& layout, int lines, int depth, int rows_of_box,
+template <typename T>
+static CUtensorMap encode_map(const void* data, const OperandLayout& layout, int lines, int depth, int rows_of_box,
                               const Product& p, const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
     void* found = nullptr;
@@ -2875,7 +2869,7 @@ static CUtensorMap encode_map(const void* data, ElementType type, const OperandL
   const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
   const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit ? unit : 8) * 2};
   const cuuint32_t box[] = {kBlock, cuuint32_t(rows_of_box), 1}, every[] = {1, 1, 1};
-  const CUtensorMapDataType element = type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto element = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
   check(static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
       encode(&map, element, 3, const_cast<void*>(data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -2888,10 +2882,11 @@ static int64_t non_finite_words(const Product& p) {
   return is_masked(p) ? (p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) - 1) / NonFinite::kBoxes + 1 : 0;
 }
 
-static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+template <typename T>
+static void launch_half(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream) {
   const HalfPlan plan(p, gpu);
   if (plan.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  if (plan.apart) launch_half(last_on_diagonal(p, plan.apart), type, gpu, workspace, stream);
+  if (plan.apart) launch_half<T>(last_on_diagonal(p, plan.apart), gpu, workspace, stream);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
   // A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
@@ -2904,14 +2899,24 @@ static void launch_half(const Product& p, ElementType type, const Gpu& gpu, void
   const bool twice = is_stored_twice(p);
   const int x_box = twice && !x.lines_first ? 2 * kBlock : kBlock;   // see kMerged
   h.y_box = h.tiles.halved ? kBlock : x_box;
-  h.x = encode_map(p.x, type, x, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
-  h.y = encode_map(p.y, type, y, p.n, p.k, h.y_box, p, p.y_batch, h.y_batch);
-  std::visit([&](auto is_bfloat16, auto major_x, auto major_y, auto wide, auto stored_twice) {
-    using Policy = Half<std::conditional_t<is_bfloat16, __nv_bfloat16, __half>, major_x, stored_twice ? major_x : major_y, wide,
-                        stored_twice>;
+  h.x = encode_map<T>(p.x, x, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
+  h.y = encode_map<T>(p.y, y, p.n, p.k, h.y_box, p, p.y_batch, h.y_batch);
+  std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
+    using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
     const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
     launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
-  }, constant(type == kBFloat16), constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4), constant(twice));
+  }, constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4), constant(twice));
+}
+"""
+
+_CUDA_LAUNCH_FLOAT16 = """
+void launch_float16(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+  launch_half<__half>(p, gpu, workspace, stream);
+}
+"""
+_CUDA_LAUNCH_BFLOAT16 = """
+void launch_bfloat16(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+  launch_half<__nv_bfloat16>(p, gpu, workspace, stream);
 }
 """
 
@@ -3588,6 +3593,16 @@ static void launch_pairs(const Workspace& at, int count, const Gpu& gpu, cudaStr
 
 // ---- Launching: what the binding calls.
 
+int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
+  if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
+  // The mma kernel reads operands that are not aligned by elements, which in small products takes less than a copy
+  const bool by_elements = kernel == kMmaKernel && p.k <= (type == kFloat32 || type == kFloat64 ? 1024 : 64);
+  const int unit = by_elements ? 1 : type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
+  const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
+  const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
+  return (x ? 0 : 1) | (y ? 0 : 2);
+}
+
 // Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200. Those take as long as what all SMs multiply,
 // or as one does for .23 of the longest tile, and the Hopper kernel .45 times that of what it multiplies, and that of 4e8 terms more.
 // chunks: operands can be copied by 16 bytes; else the tf32 kernel takes half as long again.
@@ -3636,11 +3651,18 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
   return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients, nullptr).bytes : 0;
 }
 
+// Of other parts of the source: see _CUDA_PARTS.
+void launch_exact(const Product& p, ElementType type, cudaStream_t stream);
+void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream);
+void launch_float16(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream);
+void launch_bfloat16(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream);
+void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream);
+
 void launch_product(const Product& p, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, cudaStream_t stream) {
   switch (kernel) {
     case kExactKernel: launch_exact(p, type, stream); break;
     case kTf32Kernel: launch_tf32(p, gpu, stream); break;
-    case kHalfKernel: launch_half(p, type, gpu, workspace, stream); break;
+    case kHalfKernel: (type == kFloat16 ? launch_float16 : launch_bfloat16)(p, gpu, workspace, stream); break;
     case kMmaKernel: launch_mma(p, type, gpu, stream); break;
     case kHopperKernel:
       Workspace at(p, gpu.sms / 2, 0, workspace);
@@ -3945,12 +3967,16 @@ _PATH = _PATHS[_wanted]
 
 # ---- Build: at import, for the GPUs present. -------------------------------------------------------------------------
 
-_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_PACKING, _CUDA_LAUNCH]
-_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON]
-_CUDA_SOURCES += [_CUDA_HALF, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]
+_CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
+_CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
+# Behind what is templates alone: parts, each with kernels that it alone launches. nvcc compiles them at once.
+_CUDA_PARTS = [[_CUDA_PACKING, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]]
+_CUDA_PARTS += [[_CUDA_TILE_LAUNCH], [_CUDA_LAUNCH_FLOAT16], [_CUDA_LAUNCH_BFLOAT16]]
+for _part, _sources in enumerate(_CUDA_PARTS):
+    _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
 _NVCC_FLAGS += ["-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]  # torch takes them away
-_BUILD_SECONDS = 40  # measured on 16 cores; what the first import tells the user to expect
+_BUILD_SECONDS = 20  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
@@ -4055,14 +4081,22 @@ def _compile(root, name, flags, targets):
             return module
         room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
         os.chmod(room, 0o755)
-        pips = {}
+        parts, pips = range(len(_CUDA_PARTS)), {}
         if toolkit is not None:
             stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
             cpp_extension.CUDA_HOME, headers, library = toolkit
             # The linker is told -lcudart, and pip's library has no name without a version: where it runs, a script has that name.
             with open(os.path.join(room, "libcudart.so"), "w") as script:
                 script.write(f'INPUT("{library}")\n')
-            pips = {"extra_include_paths": headers, "extra_ldflags": ["-L."]}
+            pips = {"extra_include_paths": headers}
+        # load_inline has one CUDA source compiled, by what PYTORCH_NVCC names: by nvcc for each of its parts, in a folder of its own.
+        nvcc, names = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc"), " ".join(map(str, parts))
+        with open(os.path.join(room, "nvcc.sh"), "w") as script:
+            each = f"mkdir -p {{}} && cd {{}} && exec {nvcc} -DPART={{}} -diag-suppress=177"  # unused: what other parts use
+            script.write(f"""printf '%s\\n' {names} | xargs -P0 -I{{}} sh -c '{each} "$@"' sh "$@" && mv 0/*.o .\n""")
+        restored = {"PYTORCH_NVCC": nvcc} if "PYTORCH_NVCC" in os.environ else {}
+        stack.callback(os.environ.update, restored), stack.callback(os.environ.pop, "PYTORCH_NVCC")
+        os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
         architectures = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
         _say(f"building the CUDA kernels for {architectures}, once, about {_BUILD_SECONDS} s")
         stack.push(functools.partial(_say_how_it_went, time.perf_counter()))
@@ -4073,6 +4107,7 @@ def _compile(root, name, flags, targets):
             extra_cflags=["-O2"],
             extra_cuda_cflags=flags,
             no_implicit_headers=True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
+            extra_ldflags=["-L.", *(f"{part}/*.o" for part in parts[1:])],
             build_directory=room,
             **pips,
         )

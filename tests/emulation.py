@@ -13,9 +13,8 @@ from helpers import SOURCE
 
 
 def device(section):
-    """A section of the source without its launchers, which stand at its end."""
-    kernels, _ = re.split(r"^// ---- .*: launching\.\n", section, maxsplit=1, flags=re.MULTILINE)
-    return kernels
+    """A section of the source without what launches it, which stands at its end, if it does."""
+    return re.split(r"^// ---- .*: launching\.\n", section, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 PRELUDE = r"""

@@ -46,7 +46,8 @@ def import_in(folders, toolkit, answer, environment, said):
         cpp_extension.CUDA_HOME = toolkit
         if not hasattr(patch, "real"):
             patch.real = cpp_extension.load_inline
-            replaced = {"cpp_sources": [SMALL], "cuda_sources": [], "extra_cuda_cflags": [], "extra_cflags": [f"-DANSWER={answer}"]}
+            replaced = {"cpp_sources": [SMALL], "extra_cflags": [f"-DANSWER={answer}"]}
+            replaced |= dict.fromkeys(("cuda_sources", "extra_cuda_cflags", "extra_ldflags"), [])
             cpp_extension.load_inline = lambda **load: patch.real(**{**load, **replaced})
 
     line = "    from torch.utils import cpp_extension\n"

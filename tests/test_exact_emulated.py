@@ -35,7 +35,7 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 def run(model, tmp_path_factory):
     """run(dtype, contraction, structure, sizes, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    kernel = cut(model._CUDA_EXACT, "// A CTA a tile, and the zeros opposite.", "void launch_exact(")
+    kernel = cut(model._CUDA_EXACT, "// A CTA a tile, and the zeros opposite.", "// ---- Exact path: inverses.")
     assert kernel.count(MEMORY) == 1
     kernel = KERNEL + kernel.replace(MEMORY, "auto& memory = *reinterpret_cast<ExactMemory*>(current->block->memory);")
     parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), kernel, emulation.PRODUCT, MAIN]
@@ -164,7 +164,8 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run_inverse(model, tmp_path_factory):
     """run(N, batches, by rows, unitriangular, kind: 0 ill-conditioned, 1 with Inf, 2 singular; dtype)."""
-    kernel, shared = cut(model._CUDA_EXACT, "// Rows of C = X^-1", "void launch_inverse("), "__shared__ alignas(32) T x[kBlock][kBlock];"
+    kernel = model._CUDA_EXACT[model._CUDA_EXACT.index("// Rows of C = X^-1") :]
+    shared = "__shared__ alignas(32) T x[kBlock][kBlock];"
     assert kernel.count(shared) == 1
     kernel = KERNEL + kernel.replace(shared, "auto& x = *reinterpret_cast<T(*)[kBlock][kBlock]>(current->block->memory);")
     kernel = kernel.replace("#pragma unroll 8", "")

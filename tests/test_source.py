@@ -225,13 +225,14 @@ def test_the_build_is_handed_pips_toolkit(model, no_toolkit, monkeypatch, tmp_pa
 
     def load_inline(**load):
         script = Path(load["build_directory"], "libcudart.so").read_text()
-        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], load["extra_ldflags"], script))
+        assert "-L." in load["extra_ldflags"]
+        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], script))
         raise RuntimeError("nvcc's words")
 
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     with pytest.raises(RuntimeError, match="nvcc's words"):
         model._build()
-    assert seen == [(home, [f"{home}/include", f"{home}/include/cccl"], ["-L."], f'INPUT("{home}/lib/libcudart.so.13")\n')]
+    assert seen == [(home, [f"{home}/include", f"{home}/include/cccl"], f'INPUT("{home}/lib/libcudart.so.13")\n')]
     assert before == no_toolkit.CUDA_HOME
 
 
@@ -249,12 +250,66 @@ def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path, nv
     seen = []
 
     def load_inline(**load):
-        seen.append((no_toolkit.CUDA_HOME, load.get("extra_ldflags")))
+        seen.append((no_toolkit.CUDA_HOME, "extra_include_paths" in load))
         return types.SimpleNamespace(__file__=f"{load['build_directory']}/x.so")
 
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     assert os.path.dirname(os.path.dirname(model._build().__file__)) == str(tmp_path / "builds")
-    assert seen == [(str(tmp_path / "toolkit"), None)]
+    assert seen == [(str(tmp_path / "toolkit"), False)]
+
+
+# A C++ compiler in nvcc's place; it writes down which part it was called for.
+NVCC_OF_CXX = """#!/bin/sh
+for each; do
+  case "$before" in -c) source=$each ;; -o) object=$each ;; esac
+  case "$each" in -DPART=*) part=$each; echo "$each" >> {called} ;; esac
+  before=$each
+done
+exec {compiler} -fPIC -x c++ $part -c "$source" -o "$object"
+"""
+EACH_PART = "#if !defined(PART) || PART == {0}\nint part_{0}() {{ return {1}; }}\n#endif\n"
+SUM_OF_PARTS = r"""
+#include <Python.h>
+#define INIT_(name) PyInit_##name
+#define INIT(name) INIT_(name)
+static PyObject* sum(PyObject*, PyObject*) { return PyLong_FromLong(SUM); }
+static PyMethodDef methods[] = {{"sum", sum, METH_NOARGS, nullptr}, {}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "parts", nullptr, 0, methods};
+PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
+"""
+
+
+@pytest.mark.skipif(COMPILER is None or shutil.which("ninja") is None, reason="a C++ compiler or ninja is not installed")
+@pytest.mark.parametrize("nvcc", ["in the toolkit", "named by PYTORCH_NVCC"])
+def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monkeypatch, tmp_path, nvcc):
+    parts, home, called = range(len(model._CUDA_PARTS)), tmp_path / "toolkit", tmp_path / "called"
+    assert len(parts) > 1
+    (home / "bin").mkdir(parents=True)
+    compiler = home / "bin" / ("nvcc" if nvcc == "in the toolkit" else "another")
+    compiler.write_text(NVCC_OF_CXX.format(called=called, compiler=COMPILER))
+    compiler.chmod(0o755)
+    if nvcc != "in the toolkit":
+        monkeypatch.setenv("PYTORCH_NVCC", f"env {compiler}")
+    monkeypatch.setattr(no_toolkit, "CUDA_HOME", str(home))
+    for library in ("c10_cuda", "torch_cuda", "cudart"):  # which the linker is told, and which need not be there
+        (tmp_path / f"lib{library}.a").write_text("!<arch>\n")
+    monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
+    cuda = [EACH_PART.format(part, 10**part) for part in parts]
+    binding = SUM_OF_PARTS.replace("SUM", " + ".join(f"part_{part}()" for part in parts))
+    binding = "".join(f"int part_{part}();\n" for part in parts) + binding
+    for name, value in {"_CUDA_SOURCES": cuda, "_CPP_BINDING": binding, "_CUDA_TYPES": "", "_CUDA_LAUNCHERS": ""}.items():
+        monkeypatch.setattr(model, name, value)
+    before = os.environ.get("PYTORCH_NVCC")
+    for part in parts:  # one that does not compile
+        monkeypatch.setattr(model, "_CUDA_SOURCES", [*cuda, f"#if PART == {part}\n#error part {part}\n#endif"])
+        with pytest.raises(RuntimeError, match=f"error part {part}"):
+            model._build()
+        assert os.environ.get("PYTORCH_NVCC") == before
+    called.unlink()
+    monkeypatch.setattr(model, "_CUDA_SOURCES", cuda)
+    assert model._build().sum() == sum(10**part for part in parts)
+    assert sorted(called.read_text().split()) == [f"-DPART={part}" for part in parts]
+    assert os.environ.get("PYTORCH_NVCC") == before
 
 
 def test_pips_compiler_builds(model, no_toolkit, monkeypatch, tmp_path):

@@ -126,7 +126,7 @@ def device(*architectures):
     """Every kernel, compiled to PTX by the NVRTC that pip brought."""
     nvrtc = ctypes.CDLL(packages("cuda_nvrtc/lib/libnvrtc.so.12")[0])
     parts = strings()
-    order = re.findall(r"_CUDA_\w+", " ".join(re.findall(r"^_CUDA_SOURCES \+?= (\[.*\])$", SOURCE.read_text(), re.M)))
+    order = re.findall(r"_CUDA_\w+", " ".join(re.findall(r"^_CUDA_(?:SOURCES|PARTS) \+?= (\[.*\])$", SOURCE.read_text(), re.M)))
     order = [name for name in order if "LAUNCH" not in name or "__global__" in parts[name]]
     source = (RUNTIME + "\n".join(device_part(parts[name], "LAUNCH" in name) for name in order)).encode()
     include = [f"-I{path}".encode() for path in packages("cuda_runtime/include", "cuda_cccl/include")]
