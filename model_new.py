@@ -4093,7 +4093,7 @@ def _compile(root, name, flags, targets):
         nvcc, names = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc"), " ".join(map(str, parts))
         with open(os.path.join(room, "nvcc.sh"), "w") as script:
             each = f"mkdir -p {{}} && cd {{}} && exec {nvcc} -DPART={{}} -diag-suppress=177"  # unused: what other parts use
-            script.write(f"""printf '%s\\n' {names} | xargs -P0 -I{{}} sh -c '{each} "$@"' sh "$@" && mv 0/*.o .\n""")
+            script.write(f"""printf '%s\\n' {names} | xargs -P${{MAX_JOBS:-0}} -I{{}} sh -c '{each} "$@"' sh "$@" && mv 0/*.o .\n""")
         restored = {"PYTORCH_NVCC": nvcc} if "PYTORCH_NVCC" in os.environ else {}
         stack.callback(os.environ.update, restored), stack.callback(os.environ.pop, "PYTORCH_NVCC")
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"

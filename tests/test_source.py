@@ -289,7 +289,7 @@ def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monk
     compiler.write_text(NVCC_OF_CXX.format(called=called, compiler=COMPILER))
     compiler.chmod(0o755)
     if nvcc != "in the toolkit":
-        monkeypatch.setenv("PYTORCH_NVCC", f"env {compiler}")
+        monkeypatch.setenv("PYTORCH_NVCC", f"env {compiler}"), monkeypatch.setenv("MAX_JOBS", "1")
     monkeypatch.setattr(no_toolkit, "CUDA_HOME", str(home))
     for library in ("c10_cuda", "torch_cuda", "cudart"):  # which the linker is told, and which need not be there
         (tmp_path / f"lib{library}.a").write_text("!<arch>\n")
