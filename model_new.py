@@ -48,6 +48,7 @@ import importlib.util
 import itertools
 import math
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -3992,7 +3993,7 @@ def _say_how_it_went(start, kind, error, traceback):
     seconds = f"{time.perf_counter() - start:.0f} s"
     advice = (
         f"; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a"
-        " C++ compiler (the newest torch wants C++20) and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
+        " C++ compiler (the newest torch wants C++20), xargs and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
     )
     _say(f"built in {seconds}" if error is None else f"the build failed after {seconds}{advice}")
 
@@ -4091,9 +4092,9 @@ def _compile(root, name, flags, targets):
             pips = {"extra_include_paths": headers}
         # load_inline has one CUDA source compiled, by what PYTORCH_NVCC names: by nvcc for each of its parts, in a folder of its own.
         nvcc, names = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc"), " ".join(map(str, parts))
+        each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
         with open(os.path.join(room, "nvcc.sh"), "w") as script:
-            each = f"mkdir -p {{}} && cd {{}} && exec {nvcc} -DPART={{}} -diag-suppress=177"  # unused: what other parts use
-            script.write(f"""printf '%s\\n' {names} | xargs -P${{MAX_JOBS:-0}} -I{{}} sh -c '{each} "$@"' sh "$@" && mv 0/*.o .\n""")
+            script.write(f"printf '%s\\n' {names} | xargs -P${{MAX_JOBS:-0}} -I%PART% sh -c {shlex.quote(each)} sh \"$@\" && mv 0/*.o .\n")
         restored = {"PYTORCH_NVCC": nvcc} if "PYTORCH_NVCC" in os.environ else {}
         stack.callback(os.environ.update, restored), stack.callback(os.environ.pop, "PYTORCH_NVCC")
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"

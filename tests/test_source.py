@@ -285,12 +285,15 @@ def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monk
     parts, home, called = range(len(model._CUDA_PARTS)), tmp_path / "toolkit", tmp_path / "called"
     assert len(parts) > 1
     (home / "bin").mkdir(parents=True)
-    compiler = home / "bin" / ("nvcc" if nvcc == "in the toolkit" else "another")
+    compiler = home / "bin" / ("nvcc" if nvcc == "in the toolkit" else "another one")
     compiler.write_text(NVCC_OF_CXX.format(called=called, compiler=COMPILER))
     compiler.chmod(0o755)
     if nvcc != "in the toolkit":
-        monkeypatch.setenv("PYTORCH_NVCC", f"env {compiler}"), monkeypatch.setenv("MAX_JOBS", "1")
+        monkeypatch.setenv("PYTORCH_NVCC", f"NAME=value '{compiler}'")  # as a shell has it
+        monkeypatch.setenv("CDPATH", str(home)), monkeypatch.setenv("MAX_JOBS", "1")
+        (home / "1").mkdir()
     monkeypatch.setattr(no_toolkit, "CUDA_HOME", str(home))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "{}"))
     for library in ("c10_cuda", "torch_cuda", "cudart"):  # which the linker is told, and which need not be there
         (tmp_path / f"lib{library}.a").write_text("!<arch>\n")
     monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
