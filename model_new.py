@@ -4137,10 +4137,8 @@ _func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad 
 _OneLevel = _private("autograd.function._SingleLevelFunction")  # an autograd.Function of the innermost of them
 _allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
-_forward_mode_is_on = _private("_C._is_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
-_keys_below_autograd = _private("_C._after_autograd_keyset")
-_HAS_LEVELS = all((_OneLevel, _allow_one_level, _set_forward_mode, _forward_mode_is_on, _below_autograd, _keys_below_autograd))
+_HAS_LEVELS = all((_OneLevel, _allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
 _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # what it returns is no view
@@ -4463,18 +4461,16 @@ def _define(rules, name, schema, compute, fake):
         return definition
 
     # What torch.library registers is refused by torch.func and loses forward mode's tangents. This is, like torch's own operators, of the
-    # innermost of nested derivatives; `forward` hands the operands on to the next one, in whose modes the caller was.
+    # innermost of nested derivatives; the next ones compute its output, in the modes in which the caller was.
     overload = getattr(torch.ops.tril_matmul, name).default
 
     def forward(ctx, *inputs):
-        *inputs, keys, reverse_mode, forward_mode = inputs
-        with torch.set_grad_enabled(reverse_mode), _set_forward_mode(forward_mode), _below_autograd():
-            output = overload.redispatch(keys & _keys_below_autograd, *inputs)
+        *inputs, (output,) = inputs
         rules.setup_context(ctx, inputs, output)
         return output
 
     def backward(ctx, G):
-        return *rules.backward(ctx, G), None, None, None
+        return *rules.backward(ctx, G), None
 
     def jvp(ctx, *tangents):
         with _set_forward_mode(True):
@@ -4483,13 +4479,15 @@ def _define(rules, name, schema, compute, fake):
     level = type(rules.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
     level._compiled_autograd_key = staticmethod(lambda ctx: (ctx._autograd_function_id,))  # as autograd.Function has it
 
-    def derive(keys, *inputs):
+    def derive(*inputs):
+        with _below_autograd():
+            computed = [overload(*inputs)]  # no argument that is a tensor, which forward could not return
         with _allow_one_level():
-            return level.apply(*inputs, keys, torch.is_grad_enabled(), _forward_mode_is_on())
+            return level.apply(*inputs, computed)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it replaces
-        definition._lib.impl(name, derive, "Autograd", with_keyset=True, allow_override=True)
+        definition._lib.impl(name, derive, "Autograd", allow_override=True)
     return definition
 
 
