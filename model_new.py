@@ -4350,12 +4350,6 @@ _GRADIENTS = {
 }
 
 
-def _save_operands(ctx, inputs):
-    """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
-    X, Y, ctx.contraction, ctx.structure = inputs
-    ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None)
-
-
 def _map(operator, info, in_dims, *inputs):
     """vmap: the mapped dimension becomes one more leading dimension."""
     inputs = list(inputs)
@@ -4389,12 +4383,20 @@ class _Product:
     """C of X and Y: functions, as autograd has them."""
 
     def setup_context(ctx, inputs, output):
-        _save_operands(ctx, inputs)
-        ctx.save_for_forward(*inputs[:2])
+        """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
+        X, Y, ctx.contraction, ctx.structure = inputs
+        ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None)
+        ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
         """None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
-        (x, y, c), needed = _masks(ctx.structure), list(ctx.needs_input_grad[:2])
+        (x, y, c), needed, workspace = _masks(ctx.structure), list(ctx.needs_input_grad[:2]), getattr(ctx, "workspace", None)
+        if workspace is not None and not torch.compiler.is_compiling():  # what follows cannot be traced
+            if not _backward_keeps_graph():
+                ctx.workspace = None  # freed with the graph
+            # Else somebody wants a gradient of the gradients
+            if not torch.is_grad_enabled() and (found := _EXTENSION.gradients(G, *ctx.saved_tensors, workspace, ctx.structure, *needed)):
+                return *found, None, None
         symmetric = c == _SYMMETRIC
         if symmetric:
             G, c, needed[1] = G + G.mT, _FULL, False
@@ -4465,7 +4467,7 @@ def _define(rules, name, schema, compute, fake):
     overload = getattr(torch.ops.tril_matmul, name).default
 
     def forward(ctx, *inputs):
-        *inputs, (output,) = inputs
+        *inputs, (output, ctx.workspace) = inputs
         rules.setup_context(ctx, inputs, output)
         return output
 
@@ -4478,12 +4480,13 @@ def _define(rules, name, schema, compute, fake):
 
     level = type(rules.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
     level._compiled_autograd_key = staticmethod(lambda ctx: (ctx._autograd_function_id,))  # as autograd.Function has it
+    rules.record = level.apply
 
     def derive(*inputs):
         with _below_autograd():
-            computed = [overload(*inputs)]  # no argument that is a tensor, which forward could not return
+            output = overload(*inputs)
         with _allow_one_level():
-            return level.apply(*inputs, computed)
+            return rules.record(*inputs, (output, None))  # a tensor among the arguments could not be returned
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it replaces
@@ -4499,34 +4502,6 @@ _definitions = [  # torch forgets those to which nothing refers; and with those 
 torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
 torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
 
-
-class _PlainProduct(torch.autograd.Function):
-    """_Product where nothing but autograd looks on; without setup_context, which would double the host's time."""
-
-    @staticmethod
-    def forward(ctx, X, Y, contraction, structure):
-        # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
-        # (save_on_cpu) or not at all (checkpoint), to spare memory.
-        keep = all(ctx.needs_input_grad[:2]) and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
-        if keep and None not in (_saved_tensors_hooks, _backward_keeps_graph) and _saved_tensors_hooks(True) is None:
-            C, _, ctx.workspace = _built().product(X, Y, contraction, structure, _PATH, True)
-        else:
-            C, ctx.workspace = _product(X, Y, contraction, structure), None
-        _save_operands(ctx, (X, Y, contraction, structure))
-        return C
-
-    @staticmethod
-    def backward(ctx, G):
-        workspace, found = ctx.workspace, None
-        if workspace is not None and not torch.compiler.is_compiling():  # what follows cannot be traced
-            if not _backward_keeps_graph():
-                ctx.workspace = None  # freed with the graph
-            if not torch.is_grad_enabled():  # else somebody wants a gradient of the gradients
-                X, Y = ctx.saved_tensors
-                found = _EXTENSION.gradients(G, X, Y, workspace, ctx.structure, *ctx.needs_input_grad[:2])
-        return (*found, None, None) if found else _Product.backward(ctx, G)
-
-
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
 # Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
@@ -4535,6 +4510,20 @@ _CPU_KEYS = set()  # of a tensor that is nothing but a CPU tensor
 for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes, _func_levels) and not _dispatch_modes() else ():
     with torch.inference_mode(_inference):
         _CPU_KEYS.add(_dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
+
+
+def _recorded(X, Y, contraction, structure):
+    """_product where nothing but autograd looks on, which is to have its gradients."""
+    # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
+    # (save_on_cpu) or not at all (checkpoint), to spare memory.
+    keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
+    keep = keep and None not in (_saved_tensors_hooks, _backward_keeps_graph) and _saved_tensors_hooks(True) is None
+    with _below_autograd():
+        if keep:
+            C, _, workspace = _built().product(X, Y, contraction, structure, _PATH, True)
+        else:
+            C, workspace = _product(X, Y, contraction, structure), None
+    return _Product.record(X, Y, contraction, structure, (C, workspace))
 
 
 def _plain_way(X, Y, contraction, structure):
@@ -4551,7 +4540,7 @@ def _plain_way(X, Y, contraction, structure):
     if not plain:
         return None
     recorded = (X.requires_grad or Y.requires_grad) and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    return _PlainProduct.apply if recorded else _product
+    return (_recorded if _HAS_LEVELS else None) if recorded else _product
 
 
 def _shortest_way(*product):
