@@ -4134,11 +4134,10 @@ def _private(path):
 _dispatch_keys = _private("_C._dispatch_keys")
 _dispatch_modes = _private("_C._len_torch_dispatch_stack")
 _func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad and jvp, around a call
-_OneLevel = _private("autograd.function._SingleLevelFunction")  # an autograd.Function of the innermost of them
-_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")
+_allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")  # to the innermost of them
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
-_HAS_LEVELS = all((_OneLevel, _allow_one_level, _set_forward_mode, _below_autograd))
+_HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
 _backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
 _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # what it returns is no view
@@ -4478,9 +4477,8 @@ def _define(rules, name, schema, compute, fake):
         with _set_forward_mode(True):
             return rules.jvp(ctx, *tangents)
 
-    level = type(rules.__name__, (_OneLevel,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
-    level._compiled_autograd_key = staticmethod(lambda ctx: (ctx._autograd_function_id,))  # as autograd.Function has it
-    rules.record = level.apply
+    level = type(rules.__name__, (torch.autograd.Function,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
+    rules.record = super(torch.autograd.Function, level).apply  # below what asks all of them for their rules
 
     def derive(*inputs):
         with _below_autograd():
