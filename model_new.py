@@ -4082,14 +4082,13 @@ def _compile(root, name, flags, targets):
             return module
         room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
         os.chmod(room, 0o755)
-        parts, pips = range(len(_CUDA_PARTS)), {}
+        parts, headers = range(len(_CUDA_PARTS)), []
         if toolkit is not None:
             stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
             cpp_extension.CUDA_HOME, headers, library = toolkit
             # The linker is told -lcudart, and pip's library has no name without a version: where it runs, a script has that name.
             with open(os.path.join(room, "libcudart.so"), "w") as script:
                 script.write(f'INPUT("{library}")\n')
-            pips = {"extra_include_paths": headers}
         # load_inline has one CUDA source compiled, by what PYTORCH_NVCC names: by nvcc for each of its parts, in a folder of its own.
         nvcc, names = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc"), " ".join(map(str, parts))
         each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
@@ -4108,9 +4107,9 @@ def _compile(root, name, flags, targets):
             extra_cflags=["-O2"],
             extra_cuda_cflags=flags,
             no_implicit_headers=True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
+            extra_include_paths=headers,
             extra_ldflags=["-L.", *(f"{part}/*.o" for part in parts[1:])],
             build_directory=room,
-            **pips,
         )
         with contextlib.suppress(OSError):  # a process that did not wait was faster
             os.rename(room, folder)
@@ -4548,8 +4547,7 @@ def _shortest_way(*product):
 
 def _call(function, A, B, contraction, structure, names=("A", "B")):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
-    on_gpu = isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor) and _has_kernels(A)
-    if on_gpu and (way := _plain_way(A, B, contraction, structure)):  # which checks them, too
+    if getattr(A, "is_cuda", False) and (way := _plain_way(A, B, contraction, structure)):  # which checks them, too
         return way(A, B, contraction, structure)
     return _shortest_way(*_prepared(function, A, B, contraction, structure, names), contraction, structure)
 

@@ -250,12 +250,12 @@ def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path, nv
     seen = []
 
     def load_inline(**load):
-        seen.append((no_toolkit.CUDA_HOME, "extra_include_paths" in load))
+        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"]))
         return types.SimpleNamespace(__file__=f"{load['build_directory']}/x.so")
 
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     assert os.path.dirname(os.path.dirname(model._build().__file__)) == str(tmp_path / "builds")
-    assert seen == [(str(tmp_path / "toolkit"), False)]
+    assert seen == [(str(tmp_path / "toolkit"), [])]
 
 
 # A C++ compiler in nvcc's place; it writes down which part it was called for.
