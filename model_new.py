@@ -3728,26 +3728,22 @@ namespace {
 
 using at::Tensor;
 
-// The device of a call, current until the call ends. A thread that has not used CUDA yet has no context, which the driver's functions want,
-// and the guard makes none where the device is current already. The runtime makes one for whoever asks it for something that a context
-// knows, but, unlike cudaSetDevice, leaves one that is there: a green context, say.
+// The device of a call, current until the call ends, and what the launchers want to know of it, which the runtime has at hand. A thread
+// that has not used CUDA yet has no context, which the driver's functions want, and the guard makes none where the device is current
+// already. The runtime makes one for whoever asks it for something that a context knows, but, unlike cudaSetDevice, leaves one that is
+// there: a green context, say.
 struct OnDevice {
   c10::cuda::CUDAGuard guard;
+  Gpu gpu;
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
-    int least, most;
+    int least, most, major, minor;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
+    check(cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, x.get_device()));
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device()));
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, x.get_device()));
+    gpu.capability = 10 * major + minor;
   }
 };
-
-// What the launchers want to know of a GPU. The runtime has these at hand.
-Gpu gpu_of(const Tensor& x) {
-  const int device = x.get_device();
-  int sms, major, minor;
-  check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  return {sms, 10 * major + minor};
-}
 
 // ---- Binding: tensors described as a Product.
 
@@ -3796,7 +3792,7 @@ struct Structure {
 };
 
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
-// that have too many of those are copied, if they are not contiguous. A symmetric c whose halves take as long as all of it is dense.
+// that have too many of those are copied, if they are not contiguous.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (x.dim() - 2 > kMaxBatchDims) x = x.contiguous(), y = y.contiguous();   // as c is: all of them are merged, since there are elements
@@ -3821,7 +3817,6 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
     std::swap(p.x_row, p.y_col), std::swap(p.x_col, p.y_row);
     std::swap(p.m, p.n), std::swap(p.c_row, p.c_col);
   }
-  if (p.symmetric && is_computed_whole(p, element_type(x), gpu_of(x))) p.c_lower = p.symmetric = 0;
   return p;
 }
 
@@ -3883,15 +3878,15 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
   TORCH_CHECK(is_memory(x) && is_memory(y),
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
-  const OnDevice guard(x);
+  const OnDevice on(x);
   c10::SmallVector<int64_t, 8> shape(x.sizes().begin(), x.sizes().end());
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has a term
-  const Gpu gpu = gpu_of(x);
   const ElementType type = element_type(x);
   Product p = describe(x, y, c, contraction, structure);
-  const Kernel kernel = kernel_for(p, type, gpu, static_cast<Path>(path));
+  if (p.symmetric && is_computed_whole(p, type, on.gpu)) structure &= 15, p.c_lower = p.symmetric = 0;   // all of it takes no longer
+  const Kernel kernel = kernel_for(p, type, on.gpu, static_cast<Path>(path));
   if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see describe
     const bool transposed = Structure(structure, contraction).c == kUpper;
     const bool of_x = copies & (transposed ? 2 : 1), same = of_x && y.is_same(x);
@@ -3900,9 +3895,9 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
     p = describe(x, y, c, contraction, structure);
   }
   Maybe workspace;   // freed at the end, it goes to later work of this stream alone
-  if (const int64_t bytes = workspace_bytes_for(p, kernel, gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
+  if (const int64_t bytes = workspace_bytes_for(p, kernel, on.gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
   void* const memory = workspace ? workspace->mutable_data_ptr() : nullptr;
-  launch_product(p, type, kernel, gpu, memory, keep, c10::cuda::getCurrentCUDAStream());
+  launch_product(p, type, kernel, on.gpu, memory, keep, c10::cuda::getCurrentCUDAStream());
   if (!keep || kernel != kHopperKernel) workspace.reset();
   return {c, kKernelNames[kernel], workspace};
 }
@@ -3911,17 +3906,16 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
 // both where something else looks on, or has changed what the workspace holds.
 std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure, bool for_x, bool for_y) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};
-  const OnDevice guard(x);
+  const OnDevice on(x);
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   if (!for_x) to_x.c = nullptr;
   if (!for_y) to_y.c = nullptr;
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
-  const Gpu gpu = gpu_of(x);
-  if (kept.numel() != workspace_bytes_for(product, kHopperKernel, gpu, 0)) return {};   // of a batch's one matrix a hook has made several
-  const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, gpu, for_x + for_y)}, x.options().dtype(at::kByte));
-  launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), gpu, c10::cuda::getCurrentCUDAStream());
+  if (kept.numel() != workspace_bytes_for(product, kHopperKernel, on.gpu, 0)) return {};   // of one matrix a hook has made several
+  const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, on.gpu, for_x + for_y)}, x.options().dtype(at::kByte));
+  launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), on.gpu, c10::cuda::getCurrentCUDAStream());
   return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
 }
 
@@ -3930,7 +3924,7 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
 Tensor inverse(Tensor x, bool unit, int path) {
   constexpr int kLowerAll = kLower | kLower << 2 | kLower << 4;
   TORCH_CHECK(fit(x, x, kNN, kLowerAll) && element_type(x) <= kFloat64, "tril_matmul: this tensor cannot be inverted");
-  const OnDevice guard(x);
+  const OnDevice on(x);
   const Tensor c = at::empty(x.sizes(), x.options());
   if (c.numel() == 0) return c;
   Tensor y = x, before;
