@@ -4167,9 +4167,9 @@ def _check_flags(function, **flags):
             raise TypeError(f"{function}: {name} must be True or False, but is {flag!r}")
 
 
-def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast=True, broadcast=True):
-    """The operands in the dtype that autocast wants, if asked for, and their leading dimensions broadcast, likewise. Whatever is wrong with
-    them is said here: which argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
+def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast=True):
+    """The operands in the dtype that autocast wants, if asked for, and their leading dimensions broadcast. Whatever is wrong with them is
+    said here: which argument, what it is and what is accepted, by a TypeError, a ValueError or a RuntimeError."""
     for name, T, mask in zip(names, (A, B), _masks(structure)[:2], strict=True):
         if not isinstance(T, torch.Tensor):
             raise TypeError(f"{function}: {name} must be a torch.Tensor, but is {type(T).__name__}")
@@ -4202,7 +4202,7 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast
     if cast:
         one, A = A is B, A.to(torch.get_autocast_dtype(device))
         B = A if one else B.to(A.dtype)
-    if broadcast and a[:-2] != b[:-2]:
+    if a[:-2] != b[:-2]:
         batch = torch.broadcast_shapes(a[:-2], b[:-2])
         A, B = A.expand(*batch, *a[-2:]), B.expand(*batch, *b[-2:])
     return A, B
@@ -4625,11 +4625,10 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     """
     _check_flags("triangular_matmul", upper=upper, left=left, unitriangular=unitriangular)
     mask = _TRIU if upper else _TRIL
+    if unitriangular:
+        A = _with_ones(_prepared("triangular_matmul", A, A, _NN, _LOWER, ("A", "A"))[0])
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
-    if unitriangular:
-        operands, at = list(_prepared("triangular_matmul", *operands, _NN, structure, names, broadcast=False)), 0 if left else 1
-        operands[at] = _with_ones(operands[at])  # a matrix for a batch is copied once
     return _call_folded("triangular_matmul", *operands, _NN, structure, names, left)
 
 
