@@ -4381,7 +4381,7 @@ class _Product:
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
-        """None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient is the first one's."""
+        """None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient may be the first one's."""
         (x, y, c), needed, workspace = _masks(ctx.structure), list(ctx.needs_input_grad[:2]), getattr(ctx, "workspace", None)
         if workspace is not None and not torch.compiler.is_compiling():  # what follows cannot be traced
             if not _backward_keeps_graph():
@@ -4389,9 +4389,10 @@ class _Product:
             # Else somebody wants a gradient of the gradients
             if not torch.is_grad_enabled() and (found := _EXTENSION.gradients(G, *ctx.saved_tensors, workspace, ctx.structure, *needed)):
                 return *found, None, None
-        symmetric = c == _SYMMETRIC
-        if symmetric:
-            G, c, needed[1] = G + G.mT, _FULL, False
+        symmetric = c == _SYMMETRIC and _has_kernels(G)
+        if symmetric:  # torch sums what is left of a large sum and equal small terms one after the other, and would lose those
+            G, needed[1] = G + G.mT, False
+        c = _FULL if c == _SYMMETRIC else c
         both = zip(_GRADIENTS[ctx.contraction](*ctx.saved_tensors, G, x, y, c), needed, strict=True)
         dX, dY = (_shortest_way(*one) if wanted else None for one, wanted in both)
         if symmetric and torch.compiler.is_dynamo_compiling():
