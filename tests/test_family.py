@@ -553,6 +553,18 @@ def test_autocast_casts_an_operand_once(model, device):
 
 
 @every_device
+@pytest.mark.parametrize("N", (32, 128, 300))
+def test_small_terms_beside_a_large_one_reach_the_gradient_of_gram(model, N, device):
+    """Each term of G X's second row is lost in a sum that has the first of G^T X's: at N = 128 5.5e-6 of it, in (G + G^T) X."""
+    X = torch.ones(N, N, device=device, requires_grad=True)
+    scales = torch.full((N, 1), 1e-8, device=device)
+    scales[:2] = torch.tensor([[9e7], [3.9]])  # half a last bit of the first is 4
+    (dX,) = torch.autograd.grad(model.gram(X), X, scales.expand(N, N))
+    exact = (scales.double() + scales.double().mT).sum(-1, keepdim=True).expand(N, N)
+    assert ((dX.double() - exact).abs() / exact)[1].max() <= 1.5e-6
+
+
+@every_device
 @every_call
 def test_gradients_of_expanded_leaves(model, call, device):
     """Each matrix has its own gradient, though all are one in memory; and what is broadcast besides, the sum."""
