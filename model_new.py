@@ -2279,7 +2279,7 @@ struct TileQueue {
 //   kAskedAhead       behind which k-block of a tile, from its end, the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
 //   operands_of       what its producer keeps of a tile, for load
-//   prepare, has_work, is_left_out, load, compute, finish, own_role, result
+//   tiles_of, prepare, has_work, is_left_out, load, compute, finish, own_role, result
 template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory own;
@@ -2324,7 +2324,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
   do number = given + h.queue.take(h.tiles.count - given + h.clusters);
   while (number < h.tiles.count && Policy::is_left_out(h, number));
   ClusterTile tile = {-1};
-  if (number < h.tiles.count) tile = h.tiles.at(number);
+  if (number < h.tiles.count) tile = Policy::tiles_of(h).at(number);
   if (Policy::kCtas == 1) {   // st.async is an illegal instruction where a kernel has no clusters
     shared.next[round % kQueued] = tile;
     barrier_arrive_at(shared_address(full));
@@ -2353,11 +2353,11 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
-    const KRange range = h.tiles.k_range(tile, rank);
+    const KRange range = Policy::tiles_of(h).k_range(tile, rank);
     const int count = range.end - range.begin;
     const auto operands = Policy::operands_of(h, shared, tile);
     const int ask_at = has_queue<Policy>(h) ? max(0, count - Policy::kAskedAhead) : -1;
-    int k = h.tiles.k_block(range, 0);
+    int k = Policy::tiles_of(h).k_block(range, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
       Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
       if (i == ask_at) ask_for_tile<Policy>(h, shared, round, rank);
@@ -2447,7 +2447,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   __syncwarp();
   cluster_arrive_relaxed();
   ClusterTile first = {};
-  if (!Policy::kTakesFirst) first = products.of[0].tiles.at(number);
+  if (!Policy::kTakesFirst) first = Policy::tiles_of(products.of[0]).at(number);
   cluster_wait();
   if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
     take_part<Policy>(products.of[0], shared, first, number);
@@ -2639,6 +2639,11 @@ struct Half {
     barrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
     UNROLL for (int u = 0; u < 2; ++u) shared.own.unfinished[u] = false;
   }
+  static __device__ Tiles tiles_of(const HalfProduct& h) {   // known to the compiler: a sixth of the instructions of what is stored twice
+    Tiles tiles = h.tiles;
+    if (kTwice) tiles.x = tiles.y = kEverywhere, tiles.c_lower = 1;
+    return tiles;
+  }
   static __device__ bool has_work(const HalfProduct&) { return true; }
   static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
@@ -2741,7 +2746,7 @@ struct Half {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     uint32_t base = shared_address(&shared);
     keep(base);   // or it would be found anew for each k-block
-    const KRange range = h.tiles.k_range(tile, rank);
+    const KRange range = tiles_of(h).k_range(tile, rank);
     const int x_place = kOnDiagonal ? (tile.corner == 1 ? kBlocksM : 0) : kHasCorners && tile.corner ? tile.corner - 1 : group;
     const int y_place = kOnDiagonal ? x_place : on_diagonal_of_c(h, tile) ? 0 : kBlocksM;
     constexpr int kBoxes = kOnDiagonal ? 3 : kCols;
@@ -3218,6 +3223,7 @@ struct Pairs {
     return {};
   }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
+  static __device__ const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
   static __device__ void prepare(const PairsProduct&, Shared&) {}
   static __device__ void finish(const PairsProduct&, Shared&) {}
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
