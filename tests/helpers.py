@@ -341,6 +341,17 @@ def constant(section, name, **known):
 
 COMPILER = next((found for name in ("g++", "c++", "clang++") if (found := shutil.which(name))), None)
 
+# An extension module in a few lines of C++, which takes little time to compile: answer() is ANSWER.
+SMALL_EXTENSION = r"""
+#include <Python.h>
+#define INIT_(name) PyInit_##name
+#define INIT(name) INIT_(name)
+static PyObject* answer(PyObject*, PyObject*) { return PyLong_FromLong(ANSWER); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, nullptr}, {}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "small", nullptr, 0, methods};
+PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
+"""
+
 
 # _FORTIFY_SOURCE as some distributions' compilers set it by themselves: what it aborts then shows on every machine. It needs optimisation.
 # Kernels read memory by other types than it was written by, which device code may. A program runs where it was compiled; fma is what the

@@ -11,22 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import COMPILER, ROOT, SOURCE, forked_processes, forks
+from helpers import COMPILER, ROOT, SMALL_EXTENSION, SOURCE, forked_processes, forks
 
 pytestmark = [
     forks,
     pytest.mark.skipif(COMPILER is None or shutil.which("ninja") is None, reason="a C++ compiler or ninja is not installed"),
 ]
-
-SMALL = r"""
-#include <Python.h>
-#define INIT_(name) PyInit_##name
-#define INIT(name) INIT_(name)
-static PyObject* answer(PyObject*, PyObject*) { return PyLong_FromLong(ANSWER); }
-static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, nullptr}, {}};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "small", nullptr, 0, methods};
-PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
-"""
 
 
 def import_in(folders, toolkit, answer, environment, said):
@@ -46,7 +36,7 @@ def import_in(folders, toolkit, answer, environment, said):
         cpp_extension.CUDA_HOME = toolkit
         if not hasattr(patch, "real"):
             patch.real = cpp_extension.load_inline
-            replaced = {"cpp_sources": [SMALL], "extra_cflags": [f"-DANSWER={answer}"]}
+            replaced = {"cpp_sources": [SMALL_EXTENSION], "extra_cflags": [f"-DANSWER={answer}"]}
             replaced |= dict.fromkeys(("cuda_sources", "extra_cuda_cflags", "extra_ldflags"), [])
             cpp_extension.load_inline = lambda **load: patch.real(**{**load, **replaced})
 

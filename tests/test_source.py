@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import sanitize
 import torch
-from helpers import COMPILER, HAS_CUDA, ROOT, SOURCE, execute, module
+from helpers import COMPILER, HAS_CUDA, ROOT, SMALL_EXTENSION, SOURCE, execute, module
 from torch.utils.flop_counter import FlopCounterMode
 
 benchmark = module("benchmark")  # it finds the compiler, and reads what ptxas says
@@ -163,6 +163,7 @@ def test_numbers_that_python_hands_on_are_those_of_the_cuda_source(model):
 PIP_FILES = ["bin/nvcc", "include/crt/host_config.h", "nvvm/bin/cicc", "include/cccl/cuda/ptx", "include/cuda_runtime.h"]
 PIP_FILES += ["lib/libcudart.so.13"]
 CUDA = torch.version.cuda or "13.0"
+LINKED = ["-L.", "1/*.o", "2/*.o", "3/*.o"]  # besides the first part, which is load_inline's own
 
 
 def tree(site_packages, files=PIP_FILES):
@@ -225,14 +226,13 @@ def test_the_build_is_handed_pips_toolkit(model, no_toolkit, monkeypatch, tmp_pa
 
     def load_inline(**load):
         script = Path(load["build_directory"], "libcudart.so").read_text()
-        assert "-L." in load["extra_ldflags"]
-        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], script))
+        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], load["extra_ldflags"], script))
         raise RuntimeError("nvcc's words")
 
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     with pytest.raises(RuntimeError, match="nvcc's words"):
         model._build()
-    assert seen == [(home, [f"{home}/include", f"{home}/include/cccl"], f'INPUT("{home}/lib/libcudart.so.13")\n')]
+    assert seen == [(home, [f"{home}/include", f"{home}/include/cccl"], LINKED, f'INPUT("{home}/lib/libcudart.so.13")\n')]
     assert before == no_toolkit.CUDA_HOME
 
 
@@ -250,12 +250,12 @@ def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path, nv
     seen = []
 
     def load_inline(**load):
-        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"]))
+        seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], load["extra_ldflags"]))
         return types.SimpleNamespace(__file__=f"{load['build_directory']}/x.so")
 
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     assert os.path.dirname(os.path.dirname(model._build().__file__)) == str(tmp_path / "builds")
-    assert seen == [(str(tmp_path / "toolkit"), [])]
+    assert seen == [(str(tmp_path / "toolkit"), [], LINKED)]
 
 
 # A C++ compiler in nvcc's place; it writes down which part it was called for.
@@ -268,15 +268,6 @@ done
 exec {compiler} -fPIC -x c++ $part -c "$source" -o "$object"
 """
 EACH_PART = "#if !defined(PART) || PART == {0}\nint part_{0}() {{ return {1}; }}\n#endif\n"
-SUM_OF_PARTS = r"""
-#include <Python.h>
-#define INIT_(name) PyInit_##name
-#define INIT(name) INIT_(name)
-static PyObject* sum(PyObject*, PyObject*) { return PyLong_FromLong(SUM); }
-static PyMethodDef methods[] = {{"sum", sum, METH_NOARGS, nullptr}, {}};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "parts", nullptr, 0, methods};
-PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
-"""
 
 
 @pytest.mark.skipif(COMPILER is None or shutil.which("ninja") is None, reason="a C++ compiler or ninja is not installed")
@@ -298,8 +289,8 @@ def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monk
         (tmp_path / f"lib{library}.a").write_text("!<arch>\n")
     monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
     cuda = [EACH_PART.format(part, 10**part) for part in parts]
-    binding = SUM_OF_PARTS.replace("SUM", " + ".join(f"part_{part}()" for part in parts))
-    binding = "".join(f"int part_{part}();\n" for part in parts) + binding
+    binding = "".join(f"int part_{part}();\n" for part in parts)
+    binding += f"#define ANSWER {' + '.join(f'part_{part}()' for part in parts)}\n{SMALL_EXTENSION}"
     for name, value in {"_CUDA_SOURCES": cuda, "_CPP_BINDING": binding, "_CUDA_TYPES": "", "_CUDA_LAUNCHERS": ""}.items():
         monkeypatch.setattr(model, name, value)
     before = os.environ.get("PYTORCH_NVCC")
@@ -310,7 +301,7 @@ def test_every_part_of_the_source_is_compiled_and_linked(model, no_toolkit, monk
         assert os.environ.get("PYTORCH_NVCC") == before
     called.unlink()
     monkeypatch.setattr(model, "_CUDA_SOURCES", cuda)
-    assert model._build().sum() == sum(10**part for part in parts)
+    assert model._build().answer() == sum(10**part for part in parts)
     assert sorted(called.read_text().split()) == [f"-DPART={part}" for part in parts]
     assert os.environ.get("PYTORCH_NVCC") == before
 
