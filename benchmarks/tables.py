@@ -6,7 +6,8 @@
 A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and all between them is replaced. NAME is one of
 TABLES, which says what record each is made of and by which columns, or of SENTENCES: what the text says in numbers is made from the
 records, and from model_new.py's headings, as well. (history.json and wanted.json are kept by hand.) A marker whose record is missing, cut
-short or has rows that could not be measured is an error: no table without a record.
+short or has rows that could not be measured is an error: no table without a record. FOLDER/NAME is a table of another GPU's records, which
+lie in that folder.
 """
 
 import argparse
@@ -147,19 +148,22 @@ def sanitizers(rows):
 # ---- Sentences -------------------------------------------------------------------------------------------------------
 
 
-def factor(rows, several, forced):
-    """Where the factor comes from, at 4096 or the largest N there is; what two GPUs make of one; and the mma kernel there, forced."""
+def factor(rows, several, forced, h100):
+    """Where the factor comes from, at 4096 or the largest N there is; what two GPUs make of one; the mma kernel there, forced; an H100."""
     rows = [row for row in rows if row["dtype"] == "float32"]
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
     several = "; ".join(f"{row.ratio} {row['what'].replace(' x ', '×')}" for row in several if row["mode"] == "forward")
-    forced = ", ".join(f"{row['dtype']} {row.ratio}" for row in forced if (row["group"], row["N"]) == ("sizes", 4096))
+    forced, h100 = (
+        ", ".join(f"{row['dtype']} {row.ratio}" for row in rows if row["N"] == 4096 and row["inputs"] == "uniform" and not row.get("tf32"))
+        for rows in ([row for row in forced if row["group"] == "sizes"], h100)
+    )
     return (
         f"At N = {row['N']} ours is {row.ratio} faster than `tril(matmul)`: {ratio(dense / useful)} by the triangle, {useful / 1e9:.3g}"
         f" GFLOP for {dense / 1e9:.4g}, and {ratio(row['ratio'] * useful / dense)} by tensor cores, three float16 products for each float32"
         f" one: {row.rate} TFLOP/s, where cuBLAS has {dense / row['reference']['median_us'] / 1e6:.3g} from CUDA cores.\n"
         f"Two GPUs against one ([example](examples/distributed.py)): {several}."
-        f" The mma kernel, which is that of other GPUs, forced at 4096: {forced}."
+        f" An H100 at 4096: {h100} ([more](docs/results.md#an-h100)); the mma kernel, which is that of other GPUs, forced: {forced}."
     )
 
 
@@ -251,7 +255,7 @@ OWN |= dict.fromkeys(("mma", "batch", "backward", "problems", "cpu"), PRODUCTS)
 TABLES |= {name: (name, made) for name, made in OWN.items()}  # of all rows of the record that has the table's name
 VERSIONS = {"torch": "torch", "cuda": "CUDA", "driver": "driver", "triton": "Triton", "nvcc": "nvcc"}  # as tables call them
 SENTENCES = {  # name -> records, renderer of their rows
-    "factor": (("peers", "devices", "mma"), factor),
+    "factor": (("peers", "devices", "mma", "h100/forward"), factor),
     "proof": (("check",), proof),
     "parts": ((), parts),
     "wanted": (("wanted", "forward", "backward", "batch", "problems", "family", "cpu", "mma"), wanted),
@@ -260,8 +264,9 @@ SENTENCES = {  # name -> records, renderer of their rows
 
 
 def read_record(results, suite):
-    """A record that a table may be made from. Raises TableError."""
-    path, remedy = results / f"{suite}.json", f"run: python benchmarks/benchmark.py --suite {suite}"
+    """A record that a table may be made from; the suite, or FOLDER/suite. Raises TableError."""
+    path, (folder, _, name) = results / f"{suite}.json", suite.rpartition("/")
+    remedy = f"run: python benchmarks/benchmark.py --suite {name}" + f" --out benchmarks/results/{folder}" * bool(folder)
     try:
         record = json.loads(path.read_text(encoding="utf-8"), object_hook=Row)
     except (FileNotFoundError, json.JSONDecodeError) as wrong:
@@ -276,9 +281,10 @@ def read_record(results, suite):
 
 def table(name, results):
     """The text between two markers. Raises TableError."""
-    if name not in TABLES and name not in SENTENCES:
+    folder, _, kind = name.rpartition("/")
+    if kind not in TABLES and name not in SENTENCES:
         raise TableError(f"there is no table '{name}'; accepted: {', '.join([*TABLES, *SENTENCES])}")
-    suites, render, *group = SENTENCES[name] if name in SENTENCES else ((TABLES[name][0],), *TABLES[name][1:])
+    suites, render, *group = SENTENCES[name] if name in SENTENCES else ((f"{folder}/{TABLES[kind][0]}".strip("/"),), *TABLES[kind][1:])
     records = [read_record(results, suite) for suite in suites]
     rows = [record["rows"] for record in records]
     rendered = all(rows) and (render(*rows) if callable(render) else columns(*rows, render, *group))

@@ -175,12 +175,15 @@ def test_every_suite_and_every_table(suites, tables, stand_in, quick, tmp_path):
         kept = json.loads((tables.ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
         (results / f"{name}.json").write_text(json.dumps({**kept, "commit": "abc123"}))
     assert {path.stem for path in results.iterdir()} == {*suites.SUITES, "history", "wanted", "sanitizers", "soak"}
+    (results / "h100").mkdir()  # another GPU's
+    (results / "h100" / "forward.json").write_bytes((results / "forward.json").read_bytes())
+    made = {**{name: suite for name, (suite, *_) in tables.TABLES.items()}, "h100/forward": "h100/forward"}
     page = tmp_path / "page.md"
-    page.write_text("".join(f"<!-- begin: {name} -->\n<!-- end: {name} -->\n" for name in [*tables.TABLES, *tables.SENTENCES]))
+    page.write_text("".join(f"<!-- begin: {name} -->\n<!-- end: {name} -->\n" for name in [*made, *tables.SENTENCES]))
     arguments = ["--results", str(results), "--files", str(page)]
     assert tables.main(arguments) == 0
     text = page.read_text()
-    for name, (suite, *_) in tables.TABLES.items():
+    for name, suite in made.items():
         body = text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0].strip().splitlines()
         columns = body[0].count("|")
         assert len(body) >= 5, f"table {name} is empty"
@@ -532,8 +535,11 @@ def test_a_table_without_a_record_is_an_error(tables, page, capsys):
     for extra in ([], ["--check"]):
         assert tables.main([*arguments, *extra]) == 1
         message = capsys.readouterr().err
-        assert "cpu.json is missing; run: python benchmarks/benchmark.py --suite cpu" in message
+        assert "cpu.json is missing; run: python benchmarks/benchmark.py --suite cpu\n" in message
     assert "old" in path.read_text()
+    path.write_text("<!-- begin: a100/cpu -->\n<!-- end: a100/cpu -->\n")
+    assert tables.main(arguments) == 1
+    assert "run: python benchmarks/benchmark.py --suite cpu --out benchmarks/results/a100\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
