@@ -9,6 +9,7 @@ pages and on dark ones. A figure carries a digest of this file and of its record
 matplotlib draws the same figure in other bytes.
 """
 
+import functools
 import hashlib
 import json
 import sys
@@ -92,8 +93,7 @@ def draw_where(axes, profile, limits):
     axes.set_yticks(range(len(bars)), bars)
     axes.invert_yaxis()
     axes.set_xlim(0, longest * 1.2)
-    title = f"Where the time of a product goes: N = {row['N']}, float32, µs. "
-    axes.set_title(title + "Blue multiplies, green moves memory, orange the rest")
+    axes.set_title(f"Where the time of a product goes: N = {row['N']}, float32, µs. Blue multiplies, green moves memory, orange the rest")
 
 
 FIGURES = {  # name -> records, how they are drawn, inches
@@ -137,9 +137,7 @@ def redrawn(path, results):
     return None if current else lambda: draw(path.stem, results, path)
 
 
-def main(arguments=None):
-    return tables.bring_up_to_date(__doc__, "figures.py", [FOLDER / f"{name}.svg" for name in FIGURES], redrawn, arguments)
-
+main = functools.partial(tables.bring_up_to_date, __doc__, "figures.py", [FOLDER / f"{name}.svg" for name in FIGURES], redrawn)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,14 +6,14 @@
 A table stands between two marker lines, `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and all between them is replaced. NAME is one of
 TABLES, which says what record each is made of and by which columns, or of SENTENCES: what the text says in numbers is made from the
 records, and from model_new.py's headings, as well. (history.json and wanted.json are kept by hand.) A marker whose record is missing, cut
-short or has rows that could not be measured is an error: no table without a record. FOLDER/NAME is a table of another GPU's records, which
-lie in that folder.
+short or has rows that could not be measured is an error: no table without a record. FOLDER/NAME is of another GPU's records, in a folder.
 """
 
 import argparse
 import json
 import re
 import sys
+from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -154,10 +154,8 @@ def factor(rows, several, forced, h100):
     row = next((row for row in rows if row["N"] == 4096), rows[-1])
     dense, useful = 2 * row["N"] ** 3, row["useful_flop"]
     several = "; ".join(f"{row.ratio} {row['what'].replace(' x ', '×')}" for row in several if row["mode"] == "forward")
-    forced, h100 = (
-        ", ".join(f"{row['dtype']} {row.ratio}" for row in rows if row["N"] == 4096 and row["inputs"] == "uniform" and not row.get("tf32"))
-        for rows in ([row for row in forced if row["group"] == "sizes"], h100)
-    )
+    dtypes = [[row for row in rows if row["N"] == 4096 and row.label == row.size_and_dtype] for rows in (forced, h100)]
+    forced, h100 = (", ".join(f"{row['dtype']} {row.ratio}" for row in rows) for rows in dtypes)
     return (
         f"At N = {row['N']} ours is {row.ratio} faster than `tril(matmul)`: {ratio(dense / useful)} by the triangle, {useful / 1e9:.3g}"
         f" GFLOP for {dense / 1e9:.4g}, and {ratio(row['ratio'] * useful / dense)} by tensor cores, three float16 products for each float32"
@@ -321,7 +319,7 @@ def refilled(path, results):
     return None if filled == text else lambda: path.write_text(filled, encoding="utf-8")
 
 
-def bring_up_to_date(document, script, files, made, arguments):
+def bring_up_to_date(document, script, files, made, arguments=None):
     """The command line of this script and of figures.py. `made` gives what writes a file, or None. Returns 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=document.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a file is not up to date")
@@ -342,9 +340,7 @@ def bring_up_to_date(document, script, files, made, arguments):
     return wrong
 
 
-def main(arguments=None):
-    return bring_up_to_date(__doc__, "tables.py", DOCUMENTS, refilled, arguments)
-
+main = partial(bring_up_to_date, __doc__, "tables.py", DOCUMENTS, refilled)
 
 if __name__ == "__main__":
     sys.exit(main())
