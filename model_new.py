@@ -786,7 +786,10 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
   return any;
 }
 
-__device__ inline int load_relaxed(const int* p) { return *static_cast<const volatile int*>(p); }
+template <typename T>
+__device__ inline T load_relaxed(const T* p) {
+  return *static_cast<const volatile T*>(p);
+}
 
 template <int kRegisters>
 __device__ inline void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
@@ -1133,30 +1136,37 @@ __device__ inline int list_outliers(const Quads& quad, float scale, float (&bloc
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, in a word that begins as zero: packing sets the first two if any product has outliers or needs the fallback,
-// the product kernel the third.
-enum Progress : int { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
+// What has become of a launch, beside its number in a word that may begin as anything: packing sets the first two if any product has
+// outliers or needs the fallback, the product kernel the third.
+enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
 struct Packing {
-  Product product;          // whose operands these are
+  Product product;                // whose operands these are
   Packed x, y;
-  int x_blocks, y_blocks;   // how many of each there are to pack
-  Control* controls;        // of each product
-  int* progress;            // see Progress
-  const Control* kept;      // of operands that were packed before; or null
-  int most_outliers;        // with more than these a product is left to the fallback
-  bool low;                 // whether lo is stored; TF32 multiplies hi alone
+  int x_blocks, y_blocks;         // how many of each there are to pack
+  Control* controls;              // of each product
+  int words;                      // from the controls on, which the first CTA resets; then it writes the launch's number
+  unsigned long long* progress;   // see Progress
+  uint64_t launch;                // the number
+  const Control* kept;            // of operands that were packed before; or null
+  int most_outliers;              // with more than these a product is left to the fallback
+  bool low;                       // whether lo is stored; TF32 multiplies hi alone
 };
+
+// Of a launch, while it packs; not Progress if the first CTA, which begins before all others, has yet to reset what packing counts in: an
+// earlier launch, of the same graph, has left kPackingEnded beside the number.
+__device__ inline uint64_t progress_of(const Packing& p) { return load_relaxed(p.progress) - p.launch; }
 
 // A product has so many outliers more, or needs the fallback.
 __device__ inline void report(const Packing& p, int product, int outliers, bool fallback) {
   Control& control = p.controls[product];
   if (outliers && atomicAdd(&control.outliers, outliers) + outliers > p.most_outliers) fallback = true;
   if (fallback) atomicExch(&control.fallback, 1);
-  atomicOr(p.progress, (outliers ? kOutliers : 0) | (fallback ? kFallback : 0));
+  atomicOr(p.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
 
-// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing.
+// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. What counts is reset by the
+// way: by a kernel before this one, the whole call took 1 us more, and 4 of the host.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ struct { uint32_t largest[kPackers / 32], least[kPackers / 32]; } scratch;   // by warp
@@ -1165,10 +1175,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const Packed& operand = of_x ? p.x : p.y;
   const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
-  // The first blocks are loaded while the counters are reset. The others ask beforehand whether they are needed
-  if (blockIdx.x >= kFirstBlocks) cudaGridDependencySynchronize();
   auto of_one = [&] { return operand.matrices == p.product.batches; };   // else all products have the matrix: packed if one falls back
-  if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(load_relaxed(&p.controls[matrix].fallback))) return;
+  const uint64_t progress = blockIdx.x >= kFirstBlocks ? progress_of(p) : kPackingEnded;   // the first ones begin at once, and do not ask
+  const bool is_reset = progress < kPackingEnded;
+  auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&p.controls[matrix].fallback); };
+  if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(falls_back())) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - int(block_index(operand, r, 0));
@@ -1181,6 +1192,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int64_t far_stride = along_rows ? operand.row_stride : operand.col_stride;
   const bool vectorized = near_stride == 1 && far_stride % 4 == 0 && (along_rows ? cols : rows) >= kBlock &&
                           reinterpret_cast<uintptr_t>(source) % 16 == 0;   // four neighbours in memory are read at once
+  cudaGridDependencySynchronize();
   // Start the loads. Nothing waits here: where an element does not exist another one is read, and a zero put for it later
   const Quads quad(along_rows, t);
   const float* at = source + quad.row * operand.row_stride + quad.col * operand.col_stride;
@@ -1210,8 +1222,14 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       at = next_address(at, step);
     }
   }
-  cudaGridDependencySynchronize();             // for what reset the counters
-  cudaTriggerProgrammaticLaunchCompletion();   // and not before: the product counts on it
+  if (blockIdx.x == 0) {
+    for (int i = t; i < p.words; i += kPackers) reinterpret_cast<int*>(p.controls)[i] = 0;
+    __threadfence();
+    __syncthreads();
+    if (t == 0) *p.progress = p.launch;
+    __syncthreads();
+  }
+  cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
   if (blockIdx.x == 0 && p.kept)
     for (int u = t; u < p.product.batches; u += kPackers)
       if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
@@ -1259,6 +1277,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), residual, outliers, 0};
+    while ((wide || non_finite) && !is_reset && progress_of(p) >= kPackingEnded) {}
     for (int u = 0; u < 2 * wide; ++u) {   // outliers make a block wide, too
       uint32_t* const words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
@@ -1278,6 +1297,7 @@ _CUDA_LAUNCH = r"""
 
 #include <atomic>
 #include <numeric>
+#include <random>
 #include <variant>
 
 // How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: before the one ahead ends.
@@ -1291,6 +1311,13 @@ struct Launch {
   }
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
+
+// A number that is in no workspace unless a kernel of this launch has put it there: random bits, counted on by 2^33, since TileQueue adds
+// to them. The upper half, NonFinite's, is odd, and so never zero; the last three are Progress's.
+static uint64_t launch_number() {
+  static std::atomic<uint64_t> number = (uint64_t(std::random_device()()) << 32 | (std::random_device()() & ~7u)) | 1ull << 32;
+  return number += 2ull << 32;
+}
 
 // What `ask` says of a kernel on the current device: asked once on each, unless it is zero; once more is harmless. Templates of the host
 // are static: their own statics would else be shared with another build of this file in the same process.
@@ -2471,7 +2498,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # meet Inf in the tensor cores: so boxes of C with a sum that is not finite are summed again at the end, on the exact path, by whichever
 # CTAs are done.
 _CUDA_HALF = r"""
-#include <random>
 
 // ---- Half precision: sizes, and teams of threads.
 
@@ -2895,11 +2921,8 @@ static void launch_half(const Product& p, const Gpu& gpu, void* workspace, cudaS
   if (plan.apart) launch_half<T>(last_on_diagonal(p, plan.apart), gpu, workspace, stream);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
-  // A number that is in no workspace unless a kernel of this launch has put it there: 64 random bits, counted on by 2^33, since TileQueue
-  // adds to them. The upper half, NonFinite's, is odd, and so never zero
-  static std::atomic<uint64_t> number = (uint64_t(std::random_device()()) << 32 | std::random_device()()) | 1ull << 32;
   auto* const words = static_cast<unsigned long long*>(workspace);
-  h.queue = {words, number += 2ull << 32};
+  h.queue = {words, launch_number()};
   h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), words + 2, uint32_t(h.queue.launch >> 32), uint32_t(non_finite_words(p))};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   const bool twice = is_stored_twice(p);
@@ -2940,17 +2963,18 @@ _CUDA_PAIRS_TYPES = r"""
 
 struct PairsProduct {
   Product p;
-  Packed x, y;               // X and Y, or what is transposed: see k_is_row
+  Packed x, y;                    // X and Y, or what is transposed: see k_is_row
   SplitTiles tiles;
   TileQueue queue;
   int clusters;
-  int64_t c_batch;           // from the C of one product to the next one's
-  const Control* controls;   // of each product
-  int* progress;             // see Progress
-  int* splits_done;          // for each 64 x 256 of each C: how many of its splits have left their sums
-  int* next_behind;          // of product_behind's queue
-  float* partial_sums;       // of all splits but each tile's last
-  float* chain_sums;         // of each CTA: of its tile's chains so far; null: those are in C
+  int64_t c_batch;                // from the C of one product to the next one's
+  const Control* controls;        // of each product
+  unsigned long long* progress;   // see Progress
+  uint64_t launch;                // its number
+  int* splits_done;               // for each 64 x 256 of each C: how many of its splits have left their sums
+  int* next_behind;               // of product_behind's queue
+  float* partial_sums;            // of all splits but each tile's last
+  float* chain_sums;              // of each CTA: of its tile's chains so far; null: those are in C
 };
 
 // So many k-blocks are a chain: see "Element types: long sums". Those of a tile are added in memory.
@@ -3383,9 +3407,9 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   cudaTriggerProgrammaticLaunchCompletion();   // which may be another like this
   // CTAs with nothing to do make room for the next kernel. The first stay, so that this kernel ends after the product.
-  if (blockIdx.x >= plan.cluster_size && load_relaxed(h.progress) == kPackingEnded) return;
+  if (blockIdx.x >= plan.cluster_size && load_relaxed(h.progress) == (h.launch | kPackingEnded)) return;
   cudaGridDependencySynchronize();
-  const int progress = *h.progress;
+  const uint64_t progress = *h.progress;
   extern __shared__ __align__(256) unsigned char fallback_memory[];
   static_assert(sizeof(Corrections) <= sizeof(MmaMemory<float>), "a tile's corrections must fit the fallback's memory");
   // Correct the tiles that meet outliers: each thread looks at one of its CTA's tiles, most of which meet none. The fallback leaves nothing
@@ -3481,7 +3505,7 @@ void launch_mirror(const Product& p, ElementType type, cudaStream_t stream) {
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
 #
-# A Hopper product is reset_counters, pack_blocks, tile_product, product_behind. Each starts before the one ahead ends, and waits inside.
+# A Hopper product is pack_blocks, tile_product, product_behind. Each starts before the one ahead ends, and waits inside.
 _CUDA_HOPPER_LAUNCH = r"""
 // ---- Hopper kernel, launching: what is to be packed.
 
@@ -3500,11 +3524,11 @@ static Packed to_pack(const Product& p, Operand operand) {
 
 // ---- Hopper kernel, launching: the workspace.
 
-// What Hopper products need besides their operands, in one allocation: first words that are reset, the Controls before all others.
+// What Hopper products need besides their operands, in one allocation: first their progress, then words that packing resets, of which the
+// Controls are the first.
 struct Workspace {
   Packing packing;           // of gradients only of x, the gradient of the result
   PairsProduct of[2] = {};   // the product, or each gradient
-  int words;                 // how many of its words are reset
   int64_t bytes = 0;         // so many have been given out
 
   // Of a product; or of its gradients, described by the first: they share the packed gradient of the result. base: null for the size.
@@ -3524,14 +3548,14 @@ struct Workspace {
       take(packed.wide_by_row, int64_t(packed.matrices) * blocks_in(packed.rows) * mask_words(packed.block_cols));
       take(packed.wide_by_col, int64_t(packed.matrices) * packed.block_cols * mask_words(blocks_in(packed.rows)));
     };
-    take(packing.controls, p.batches), take(packing.progress, 1);   // what is reset
+    take(packing.progress, 1), take(packing.controls, p.batches);   // what is reset
     take_masks(x);
     if (packs_y) take_masks(y);
     for (int u = 0; u < products; ++u) {
       take(of[u].queue.word, 1), take(of[u].next_behind, 1);
       take(of[u].splits_done, kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches);
     }
-    words = int(bytes / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
+    packing.words = int(bytes / sizeof(int)) - 2, bytes = (bytes + 127) / 128 * 128;   // and what is not
     // Of more blocks, where operands are expanded, no GPU has room for the packed ones
     auto blocks_of = [](const Packed& packed) { return int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize)); };
     packing.x_blocks = blocks_of(x), packing.y_blocks = packs_y ? blocks_of(y) : 0;
@@ -3564,15 +3588,6 @@ struct Workspace {
 
 // ---- Hopper kernel, launching: one kernel each.
 
-// Sets the words of a workspace to zero. It waits first: packing counts on it that everything before this kernel has ended.
-__global__ void reset_counters(int* words, int count) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) words[i] = 0;
-#endif
-}
-
 template <typename First, typename Second = First>
 static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t stream) {
   constexpr int kCount = kProductsOf<First, Second>;
@@ -3585,10 +3600,10 @@ static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t s
 }
 
 // All kernels of a product, or of two.
-static void launch_pairs(const Workspace& at, int count, const Gpu& gpu, cudaStream_t stream) {
-  const Packing& packing = at.packing;
-  const auto& of = at.of;
-  launch_kernel<reset_counters>({1 + at.words / 4096, 512, 0, 1, true, stream}, reinterpret_cast<int*>(packing.controls), at.words);
+static void launch_pairs(Workspace& at, int count, const Gpu& gpu, cudaStream_t stream) {
+  Packing& packing = at.packing;
+  auto& of = at.of;
+  packing.launch = of[0].launch = of[1].launch = launch_number();
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
   std::visit([&](auto tf32, auto major_x, auto major_y) {
@@ -4710,8 +4725,8 @@ def explain(A, B, problem="lower"):
     path, controls = "torch" if A.is_cuda else A.device.type, []
     if _has_kernels(A):
         C, path, workspace = _built().product(A, B, contraction, structure, _PATH, True)
-        if workspace is not None:  # in front, for each of the batch: whether it fell back, and how many outliers it has
-            controls = workspace[: 8 * C.shape[:-2].numel()].view(torch.int32).view(-1, 2).tolist()
+        if workspace is not None:  # behind a first word, for each of the batch: whether it fell back, and how many outliers it has
+            controls = workspace[8 : 8 * (1 + C.shape[:-2].numel())].view(torch.int32).view(-1, 2).tolist()
     fallback_at = [number for number, (fallback, _) in enumerate(controls) if fallback]
     if fallback_at:
         path = "fallback" if len(fallback_at) == len(controls) else "hopper, fallback"

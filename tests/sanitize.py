@@ -20,8 +20,9 @@ all, as the Hopper kernel and the half-precision one do, it reports a race that 
 is reported too, and is clean with an arrival of every lane.) In its copy every lane arrives.
 
 initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy the workspace of half
-precision begins as zeros: the kernels look there for the number of their launch, which says whether anybody has written. So does the
-padding of operands that are copied to rows of whole 16 bytes: of a row's last 16 cp.async is told how many to read, and the tool sees all.
+precision begins as zeros, and so does the first word of the Hopper kernel's: the kernels look there for the number of their launch, which
+says whether anybody has written. So does the padding of operands that are copied to rows of whole 16 bytes: of a row's last 16 cp.async is
+told how many to read, and the tool sees all.
 
 Every tensor is an allocation of its own here (torch's caching allocator is off), so that a read beyond one, or before it was written,
 shows.
@@ -101,8 +102,10 @@ COPIED = {  # for a tool: what becomes of what, besides
     "initcheck": (
         (
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));",
-            "workspace = at::empty({bytes}, x.options().dtype(at::kByte)), kernel == kHalfKernel ? workspace->zero_() : *workspace;",
+            "workspace = at::empty({bytes}, x.options().dtype(at::kByte));\n"
+            "  if (workspace) workspace->narrow(0, 0, kernel == kHopperKernel ? 8 : bytes).zero_();",
         ),
+        ("  launch_gradients(product,", "  workspace.narrow(0, 0, 8).zero_();\n  launch_gradients(product,"),
         ("to = at::empty(shape, from.options()).narrow(-1", "to = at::empty(shape, from.options()).zero_().narrow(-1"),
     ),
 }
@@ -139,7 +142,6 @@ NAMED = (
     "mma",
     "behind",
     "pack",
-    "reset",
     "mirror",
     "invert",
 )  # what the names of our kernels hold; torch's are not looked at

@@ -500,7 +500,7 @@ def test_each_line_of_the_file_is_in_one_part(tables):
 @pytest.mark.parametrize(
     ("mangled", "name"),
     [
-        ("_Z14reset_countersPji", "reset_counters"),
+        ("_Z6mirrorPji", "mirror"),
         ("_Z11mma_productIdLi64ELb1ELb1EEv7Producti", "mma_product"),
         ("_Z11pack_blocks7Packing", "pack_blocks"),
     ],

@@ -33,14 +33,13 @@ pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was f
 
 BULK = r"""
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
-inline int atomicOr(int* at, int bits) { return std::exchange(*at, *at | bits); }
 // What packing reports while tiles are taken: here whoever has just taken number 1 sees it, and nobody else.
-const int* late_report = nullptr;
-const unsigned long long* taken = nullptr;
-inline int load_relaxed(const int* at) {
+const unsigned long long *late_report = nullptr, *taken = nullptr;
+template <typename T>
+T load_relaxed(const T* at) {
   static int times = 0;
   if (++times > 3000000) fail("a split waits for one that nobody computes");
-  return at == late_report && *taken != 2 ? 0 : *at;
+  return static_cast<const void*>(at) == late_report && *taken != 2 ? 0 : *at;
 }
 inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
 inline float2 make_float2(float x, float y) { return {x, y}; }
@@ -79,7 +78,7 @@ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint
 }
 """
 
-# A workspace that holds anything, but for the words that reset_counters clears; and operands as pack_blocks leaves them, packed here. What
+# A workspace that holds anything, but for the words that packing resets; and operands as pack_blocks leaves them, packed here. What
 # the kernel may not read is NaN. For TF32 the operands are rounded to 11 bits beforehand, so that the same bounds hold.
 #
 # Arguments behind run_product's: clusters, tf32, whether some blocks are wide, how many scales blocks have, whether another product is
@@ -130,7 +129,7 @@ struct Launched {
   PairsProduct& product = at.of[0];
   Launched(const Product& p, const Packer& packer, int clusters, int of_its_own)
       : memory(Workspace(p, clusters, 0, nullptr).bytes + 1024, 0xFF), at(p, clusters, 0, aligned()) {
-    std::memset(aligned(), 0, at.words * sizeof(int));
+    std::memset(aligned(), 0, sizeof(uint64_t) + at.packing.words * sizeof(int));
     packer.pack(kX, at.packing.x), packer.pack(kY, at.packing.y);
     product.clusters = of_its_own;
   }
@@ -217,7 +216,7 @@ def run(model, tmp_path_factory):
         model._CUDA_ELEMENTS,
         model._CUDA_PACKED,
         cut(packing, "__device__ inline float power_of_two(int exponent)", "// Outliers go into the metadata"),
-        cut(packing, "// What has become of a launch, in a word", "// A product has so many outliers more"),
+        cut(packing, "// What has become of a launch, beside its number", "// Waits until the first CTA"),
         CUDA,
         BULK,
         skeleton(model),

@@ -591,8 +591,10 @@ def test_graph_capture_and_replay_with_changed_inputs(model, function, N):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         C = call(A, B)
-    inputs = [cuda_operands(N, seed=11), tuple(torch.exp(3 * T) for T in cuda_operands(N, seed=12)), cuda_operands(N, seed=13)]
-    for new_A, new_B in inputs:  # the second one takes the other path, where there are two
+    inputs = [cuda_operands(N, seed=seed) for seed in (11, 12, 13, 14)]
+    inputs[1] = tuple(torch.exp(3 * T) for T in inputs[1])  # takes the other path, where there are two
+    inputs[2][0][-1, 0] = 1e-9  # an outlier
+    for new_A, new_B in inputs:
         A.copy_(new_A)
         B.copy_(new_B)
         for _ in range(2):
@@ -828,7 +830,7 @@ def test_a_batch_of_which_some_fall_back(automatic, function):
 )
 def test_what_explain_makes_of_the_controls_of_a_batch(model, monkeypatch, controls, told):
     on_gpu = types.SimpleNamespace(is_cuda=True)
-    workspace = torch.tensor([*controls, [7, 7]], dtype=torch.int32).view(torch.uint8).flatten()  # something else behind them
+    workspace = torch.tensor([[5, 5], *controls, [7, 7]], dtype=torch.int32).view(torch.uint8).flatten()  # between something else
     extension = types.SimpleNamespace(product=lambda *_: (torch.empty(len(controls), 1, 1), "hopper", workspace))
     monkeypatch.setattr(model, "_prepared", lambda *_: (on_gpu, on_gpu))
     monkeypatch.setattr(model, "_EXTENSION", extension)

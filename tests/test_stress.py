@@ -52,6 +52,7 @@ def delayed_ptx(section):
     return WRAPPER.sub(delay, section).replace(namespace, namespace + DELAY), late
 
 
+RESET = "if (blockIdx.x == 0) {"  # what packing's other CTAs report to
 HELD = "on_this_device<kKernel>(clusters_at_once)"  # clusters that the GPU holds at once
 
 
@@ -62,7 +63,8 @@ def source_of(text, delays):
     text = text.replace(HELD, "gpu.sms * kCtasPerSm / int(SplitPlan::kMostSplits)")
     text = text.replace("auto clusters_at_once", "[[maybe_unused]] auto clusters_at_once")
     if delays:
-        text = text.replace(section, delayed_ptx(section)[0])
+        assert text.count(RESET) == 1
+        text = text.replace(section, delayed_ptx(section)[0]).replace(RESET, RESET + " __nanosleep(100000);")
     assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
     ends = [node.end_lineno for node in assigned if ast.unparse(node.targets[0]) == "_EXTENSION"]
     assert len(ends) == 1, f"{SOURCE.name} assigns _EXTENSION {len(ends)} times"
