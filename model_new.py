@@ -2938,19 +2938,10 @@ static void launch_half(const Product& p, const Gpu& gpu, void* workspace, cudaS
 }
 """
 
-_CUDA_LAUNCH_FLOAT16 = """
-// ---- Half precision, launching: float16.
+_CUDA_LAUNCH_HALF = """
+// ---- Half precision, launching: {0}.
 
-void launch_float16(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream) {
-  launch_half<__half>(p, gpu, workspace, stream);
-}
-"""
-_CUDA_LAUNCH_BFLOAT16 = """
-// ---- Half precision, launching: bfloat16.
-
-void launch_bfloat16(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream) {
-  launch_half<__nv_bfloat16>(p, gpu, workspace, stream);
-}
+void launch_{0}(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream) {{ launch_half<{1}>(p, gpu, workspace, stream); }}
 """
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
@@ -3991,7 +3982,8 @@ _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
 # Behind what is templates alone: parts, each with kernels that it alone launches. nvcc compiles them at once.
 _CUDA_PARTS = [[_CUDA_PACKING, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]]
-_CUDA_PARTS += [[_CUDA_TILE_LAUNCH], [_CUDA_LAUNCH_FLOAT16], [_CUDA_LAUNCH_BFLOAT16]]
+_CUDA_PARTS += [[_CUDA_TILE_LAUNCH], [_CUDA_LAUNCH_HALF.format("float16", "__half")]]
+_CUDA_PARTS += [[_CUDA_LAUNCH_HALF.format("bfloat16", "__nv_bfloat16")]]
 for _part, _sources in enumerate(_CUDA_PARTS):
     _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
