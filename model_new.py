@@ -682,9 +682,6 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
 __device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ inline void barrier_wait_in_cluster(uint64_t* barrier, uint32_t parity) {
-  while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, barrier, parity)) {}
-}
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
 // Where in a pipeline of shared memory a role is.
@@ -746,15 +743,6 @@ __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t 
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
-// A box of 64 x 64 elements by a tensor map, its bytes counted on the barrier as those of bulk copies are.
-__device__ inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
-  const int at[] = {at0, at1, at2};
-  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
-}
-__device__ inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
-  const int at[] = {at0, at1, at2};
-  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier, 3);
-}
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // Whether this is its warp's elected thread. Of a copy that any other condition gives to one thread the compiler makes a loop over threads,
@@ -764,10 +752,6 @@ __device__ inline bool elect_one() {
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
   return is != 0;
 }
-
-// Order this thread's accesses to global, or to shared, memory with the copy engine's.
-__device__ inline void fence_proxy_async_global() { ptx::fence_proxy_async(ptx::space_global); }
-__device__ inline void fence_proxy_async_shared() { ptx::fence_proxy_async(ptx::space_shared); }
 
 // ---- PTX: warps, memory order, registers.
 
@@ -1977,7 +1961,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
       __syncthreads();   // the k-block is there, and the one before it has been multiplied
       splitter.split(stage);
       tf32_read_x<kXAlongK>(x_at + stage, large, small);
-      fence_proxy_async_shared();
+      ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();   // it has been read, and Y is there split
     }
     // Start the copies of a later stage
@@ -2417,7 +2401,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile<Policy>(h, shared, 0, rank);
   __syncwarp();
   cudaGridDependencySynchronize();   // the kernel before may still read what is C now, or write what is an operand
-  fence_proxy_async_global();
+  ptx::fence_proxy_async(ptx::space_global);
   const bool has_work = Policy::has_work(h);
   if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
   if (!has_work) first.row = -1;
@@ -2718,15 +2702,19 @@ struct Half {
         !kTwice && (uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols));
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
-    auto fetch = [&](auto* copy, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
+    auto fetch = [&](bool for_both, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
       const int depth = (kTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.depth) * kBlock;
-      copy(stage[place], map, lines_first ? line.at : depth, lines_first ? depth : line.at, batch, barrier);
+      const int from[] = {lines_first ? line.at : depth, lines_first ? depth : line.at, batch};
+      if (for_both)   // as copy_bulk_multicast
+        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[place], &map, from, barrier, 3);
+      else
+        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[place], &map, from, barrier);
     };
     barrier_wait(&shared.empty[at.stage], at.parity);
     barrier_arrive_expect_tx(barrier, of.bytes);
-    UNROLL for (int u = 0; u < (kMerged ? 1 : kBlocksM); ++u) fetch(tma_load, u, h.x, kMajorX, of.x[u], of.x_batch);
+    UNROLL for (int u = 0; u < (kMerged ? 1 : kBlocksM); ++u) fetch(false, u, h.x, kMajorX, of.x[u], of.x_batch);
     UNROLL for (int u = 0; u < kBlocksY; ++u)
-      if (u < of.y_boxes) fetch(kWide ? tma_load_multicast : tma_load, of.place + u, h.y, kMajorY, of.y[u], of.y_batch);
+      if (u < of.y_boxes) fetch(kWide, of.place + u, h.y, kMajorY, of.y[u], of.y_batch);
     at.advance();
   }
 
@@ -2748,7 +2736,7 @@ struct Half {
         auto& stage = shared.own.stage[at.stage];
         if (on_diagonal(h.p.x_side, 0, kBlocksM, x)) mask_row(stage[x], (h.p.x_side == kUpToLine) != kMajorX, row);
         if (on_diagonal(h.p.y_side, 0, tile.cols, y)) mask_row(stage[kBlocksM + y], (h.p.y_side == kUpToLine) != kMajorY, row);
-        fence_proxy_async_shared();   // the tensor cores read what was written here
+        ptx::fence_proxy_async(ptx::space_shared);   // the tensor cores read what was written here
         named_barrier_sync<kBlock>(kMaskTeam);
         if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
       }
@@ -2822,7 +2810,7 @@ struct Half {
       __syncwarp();
       const uint32_t written = shared_address(&shared.own.sums_written);
       if (lane < h.tiles.splits) barrier_arrive_in_cluster(address_in_peer(written, lane));
-      barrier_wait_in_cluster(&shared.own.sums_written, 0);
+      while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, &shared.own.sums_written, 0)) {}
       NO_UNROLL for (int box = 2 * rank + group; box < kBlocksM * kCols; box += 2 * h.tiles.splits) {
         float total[32] = {};
         NO_UNROLL for (int from = 0; from < h.tiles.splits; ++from) {

@@ -303,7 +303,6 @@ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // for the end 
 }
 inline void barrier_arrive_in_cluster(uint32_t barrier) { barrier_arrive_at(barrier); }
 inline void barrier_wait_at(uint32_t barrier, uint32_t parity) { barrier_wait(reinterpret_cast<uint64_t*>(at_address(barrier)), parity); }
-inline void barrier_wait_in_cluster(uint64_t* barrier, uint32_t parity) { barrier_wait(barrier, parity); }
 inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
   if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");
@@ -319,8 +318,14 @@ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, u
   std::memcpy(at_address(at), words, 16);
   note_written();
 }
-inline void fence_proxy_async_shared() { current->block->written -= std::exchange(current->written, false); }
-inline void fence_proxy_async_global() {}
+namespace ptx {   // of cuda::ptx, what is called by its own name
+enum Space { space_global, space_shared, space_cluster };
+enum { sem_acquire, scope_cluster };
+inline void fence_proxy_async(Space space) {
+  if (space == space_shared) current->block->written -= std::exchange(current->written, false);
+}
+inline bool mbarrier_try_wait_parity(int, int, uint64_t* barrier, uint32_t parity) { return barrier_wait(barrier, parity), true; }
+}  // namespace ptx
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
   if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))

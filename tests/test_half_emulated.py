@@ -84,14 +84,17 @@ inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int 
   else
     now();
 }
-inline void tma_load(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
-  load_box(shared_address(to), map, at0, at1, at2, shared_address(barrier));
+namespace ptx {
+inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&at)[3], uint64_t* barrier) {
+  load_box(shared_address(to), *map, at[0], at[1], at[2], shared_address(barrier));
 }
-inline void tma_load_multicast(void* to, const CUtensorMap& map, int at0, int at1, int at2, uint64_t* barrier) {
+inline void cp_async_bulk_tensor(Space, Space, void* to, const CUtensorMap* map, const int (&at)[3], uint64_t* barrier, uint16_t ctas) {
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
-  for (int rank = 0; rank < 2; ++rank)
-    load_box(address_in_peer(shared_address(to), rank), map, at0, at1, at2, address_in_peer(shared_address(barrier), rank));
+  for (int rank = 0; ctas >> rank; ++rank)
+    if (ctas >> rank & 1)
+      load_box(address_in_peer(shared_address(to), rank), *map, at[0], at[1], at[2], address_in_peer(shared_address(barrier), rank));
 }
+}  // namespace ptx
 
 template <bool kTransposed>
 void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
