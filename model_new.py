@@ -1089,33 +1089,27 @@ __device__ inline int scale_exponent(uint32_t largest) {
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
-// Outliers go into the metadata, in the order of warps, elements and threads, and become zero. Returns how many there are; if too many for
-// the metadata, they stay.
+// Outliers go into the metadata, in the order of their places, and become zero. Returns how many there are, which may be too many.
 __device__ inline int list_outliers(const Quads& quad, float scale, float (&block)[kQuads][4], BlockMetadata& metadata) {
-  __shared__ int of_warp[kPackers / 32];
+  __shared__ int count;
+  __shared__ Outlier found[kMaxOutliers];   // in any order
   const int t = fresh_thread_index();
-  uint32_t mine = 0;
-  UNROLL for (int e = 0; e < 4 * kQuads; ++e)
-    if (is_outlier(block[e / 4][e % 4], scale)) mine |= 1u << e;
-  const int found = __reduce_add_sync(0xFFFFFFFFu, __popc(mine));
-  if (t % 32 == 0) of_warp[t / 32] = found;
+  if (t == 0) count = 0;
   __syncthreads();
-  int total = 0, at = 0;
-  NO_UNROLL for (int w = 0; w < kPackers / 32; ++w) {
-    if (w < t / 32) at += of_warp[w];
-    total += of_warp[w];
-  }
-  if (total > kMaxOutliers) return total;
-  UNROLL for (int e = 0; e < 4 * kQuads; ++e) {
-    const uint32_t in_warp = __ballot_sync(0xFFFFFFFFu, mine >> e & 1);
-    if (mine >> e & 1) {
-      const Outlier outlier = {uint16_t(quad.row + e / 4 * quad.row_step), uint16_t(quad.col + e % 4), block[e / 4][e % 4]};
-      metadata.outlier[at + __popc(in_warp & ((1u << t % 32) - 1))] = outlier;
-      block[e / 4][e % 4] = 0.0f;
+  UNROLL for (int e = 0; e < 4 * kQuads; ++e)
+    if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
+      const Outlier outlier = {uint16_t(quad.row + e / 4 * quad.row_step), uint16_t(quad.col + e % 4), v};
+      if (const int at = atomicAdd(&count, 1); at < kMaxOutliers) found[at] = outlier;
+      v = 0.0f;
     }
-    at += __popc(in_warp);
+  __syncthreads();
+  auto place = [](const Outlier& outlier) { return outlier.row * kBlock + outlier.col; };
+  if (t < min(count, kMaxOutliers)) {
+    int before = 0;
+    for (int u = 0; u < min(count, kMaxOutliers); ++u) before += place(found[u]) < place(found[t]);
+    metadata.outlier[before] = found[t];
   }
-  return total;
+  return count;
 }
 
 // ---- Packing: the kernel.

@@ -24,7 +24,6 @@ template <typename T>
 T __ldcs(const T* from) {
   return *from;
 }
-inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 template <typename T, typename Bits>
 T atomicOr(T* at, Bits bits) {
   return std::exchange(*at, *at | bits);
@@ -45,8 +44,6 @@ uint32_t of_the_warp(uint32_t value, const F& f) {
 }
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return max(a, b); }); }
 inline uint32_t __reduce_min_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return min(a, b); }); }
-inline uint32_t __reduce_add_sync(uint32_t, uint32_t value) { return of_the_warp(value, [](uint32_t a, uint32_t b) { return a + b; }); }
-inline uint32_t __ballot_sync(uint32_t, bool vote) { return __reduce_add_sync(0xFFFFFFFFu, uint32_t(vote) << current->x % 32); }
 """
 
 # Arguments: rows, columns, triangular, whether rows run along memory, padding, and the kind of elements.
