@@ -1043,15 +1043,6 @@ constexpr int kPackers = 256;                            // threads that pack on
 constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
 [[maybe_unused]] constexpr int kFirstBlocks = 512;       // about as many as a GPU of Hopper packs at once
 
-// How the threads share a block: 16 x 16 quads at a time where rows run along memory; else 4 x 4 neighbours each, read by columns.
-struct Quads {
-  int row, col, row_step;   // this thread's first quad, and from each to its next
-  __device__ Quads(bool along_rows, int t)
-      : row(along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4),
-        col(along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4),
-        row_step(along_rows ? 16 : 1) {}
-};
-
 // ---- Packing: float32 as pairs of float16.
 
 // x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
@@ -1080,7 +1071,7 @@ __device__ inline void split_two(float x, float y, float scale, float residual_s
   lo = *reinterpret_cast<const uint32_t*>(&low);
 }
 
-// ---- Packing: scaling, outliers.
+// ---- Packing: scaling.
 
 // The exponent of the power of two that brings a magnitude, given as bits, right below 65520, where float16 ends; at most 126, so that its
 // inverse is a normal number.
@@ -1088,29 +1079,6 @@ __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
-
-// Outliers go into the metadata, in the order of their places, and become zero. Returns how many there are, which may be too many.
-__device__ inline int list_outliers(const Quads& quad, float scale, float (&block)[kQuads][4], BlockMetadata& metadata) {
-  __shared__ int count;
-  __shared__ Outlier found[kMaxOutliers];   // in any order
-  const int t = fresh_thread_index();
-  if (t == 0) count = 0;
-  __syncthreads();
-  UNROLL for (int e = 0; e < 4 * kQuads; ++e)
-    if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
-      const Outlier outlier = {uint16_t(quad.row + e / 4 * quad.row_step), uint16_t(quad.col + e % 4), v};
-      if (const int at = atomicAdd(&count, 1); at < kMaxOutliers) found[at] = outlier;
-      v = 0.0f;
-    }
-  __syncthreads();
-  auto place = [](const Outlier& outlier) { return outlier.row * kBlock + outlier.col; };
-  if (t < min(count, kMaxOutliers)) {
-    int before = 0;
-    for (int u = 0; u < min(count, kMaxOutliers); ++u) before += place(found[u]) < place(found[t]);
-    metadata.outlier[before] = found[t];
-  }
-  return count;
-}
 
 // ---- Packing: the kernel.
 
@@ -1147,7 +1115,11 @@ __device__ inline void report(const Packing& p, int product, int outliers, bool 
 // way: by a kernel before this one, the whole call took 1 us more, and 4 of the host.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ struct { uint32_t largest[kPackers / 32], least[kPackers / 32]; } scratch;   // by warp
+  __shared__ struct {
+    uint32_t largest[kPackers / 32], least[kPackers / 32];   // by warp
+    int outliers;
+    Outlier outlier[kMaxOutliers];   // in any order
+  } scratch;
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < p.x_blocks;
   const Packed& operand = of_x ? p.x : p.y;
@@ -1172,26 +1144,28 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
                           reinterpret_cast<uintptr_t>(source) % 16 == 0;   // four neighbours in memory are read at once
   cudaGridDependencySynchronize();
   // Start the loads. Nothing waits here: where an element does not exist another one is read, and a zero put for it later
-  const Quads quad(along_rows, t);
-  const float* at = source + quad.row * operand.row_stride + quad.col * operand.col_stride;
-  const int64_t step = quad.row_step * operand.row_stride;
+  // The threads share a block by 16 x 16 quads at a time where rows run along memory; else by 4 x 4 neighbours each, read by columns
+  const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
+  const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
+  const float* at = source + first_row * operand.row_stride + col * operand.col_stride;
+  const int64_t step = row_step * operand.row_stride;
   float block[kQuads][4];
   if (vectorized && !along_rows) {
     static_assert(kQuads == 4, "a thread's quads are a square");
     UNROLL for (int e = 0; e < 4; ++e) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.col + e < cols ? at : source));
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(col + e < cols ? at : source));
       block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
       at = next_address(at, operand.col_stride);
     }
   } else if (vectorized) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(quad.row + i * quad.row_step < rows ? at : source));
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(first_row + i * row_step < rows ? at : source));
       block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
       at = next_address(at, step);
     }
   } else {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int here = quad.row + i * quad.row_step < rows ? cols - quad.col : 0;
+      const int here = first_row + i * row_step < rows ? cols - col : 0;
       const float* from = at;
       UNROLL for (int e = 0; e < 4; ++e) {
         block[i][e] = __ldcs(e < here ? from : source);
@@ -1215,8 +1189,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   // bits: magnitudes order as integers do, with NaN and Inf above all others
   if (rows < kBlock || cols < kBlock || diagonal) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int row = quad.row + i * quad.row_step;
-      const int in_row = row >= rows ? 0 : diagonal ? min(cols, row + 1) : cols, here = in_row - quad.col;   // elements that exist
+      const int row = first_row + i * row_step;
+      const int in_row = row >= rows ? 0 : diagonal ? min(cols, row + 1) : cols, here = in_row - col;   // elements that exist
       UNROLL for (int e = 0; e < 4; ++e)
         if (e >= here) block[i][e] = 0.0f;
     }
@@ -1241,15 +1215,31 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   if (!non_finite && largest != 0 && least_scaled < kMayLoseBits) {
     bool loses = false;
     UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
+    if (t == 0) scratch.outliers = 0;
     wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
-    if (least_scaled < kLeastNormal) outliers = list_outliers(quad, scale, block, metadata);
+    if (least_scaled < kLeastNormal) {   // outliers become zero, and go into the metadata, in the order of their places
+      UNROLL for (int e = 0; e < 4 * kQuads; ++e)
+        if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
+          const Outlier outlier = {uint16_t(first_row + e / 4 * row_step), uint16_t(col + e % 4), v};
+          if (const int at = atomicAdd(&scratch.outliers, 1); at < kMaxOutliers) scratch.outlier[at] = outlier;
+          v = 0.0f;
+        }
+      __syncthreads();
+      outliers = scratch.outliers;
+      auto place = [](const Outlier& outlier) { return outlier.row * kBlock + outlier.col; };
+      if (const int listed = min(outliers, kMaxOutliers); t < listed) {
+        int before = 0;
+        for (int u = 0; u < listed; ++u) before += place(scratch.outlier[u]) < place(scratch.outlier[t]);
+        metadata.outlier[before] = scratch.outlier[t];
+      }
+    }
   }
   const float residual = wide ? kWideResidual : 1.0f;
   UNROLL for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
     split_two(block[i][0], block[i][1], scale, wide ? 1 / kWideResidual : 1, hi.x, lo.x);
     split_two(block[i][2], block[i][3], scale, wide ? 1 / kWideResidual : 1, hi.y, lo.y);
-    uint8_t* to = operand.blocks + int64_t(number) * kBlockBytes + swizzled(quad.row + i * quad.row_step, quad.col);
+    uint8_t* to = operand.blocks + int64_t(number) * kBlockBytes + swizzled(first_row + i * row_step, col);
     *reinterpret_cast<uint2*>(to) = hi;
     if (p.low) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;
   }
