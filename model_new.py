@@ -1040,7 +1040,7 @@ _CUDA_PACKING = r"""
 // ---- Packing: one block.
 
 constexpr int kPackers = 256;                            // threads that pack one block together
-constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
+[[maybe_unused]] constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
 [[maybe_unused]] constexpr int kFirstBlocks = 512;       // about as many as a GPU of Hopper packs at once
 
 // ---- Packing: float32 as pairs of float16.
