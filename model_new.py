@@ -352,11 +352,10 @@ struct WorkTile {
 struct SplitPlan {
   static constexpr uint32_t kMostSplits = 4, kMostClusters = 256;
   TileOrder tile_order;
-  uint32_t tiles;                 // of one product, if any are shared
-  uint32_t by_all, by_half;       // tiles that so many CTAs share
-  uint32_t cluster_size;          // kMostSplits; or 1, where nothing is shared
-  uint8_t order[kMostClusters];   // which cluster comes when, of those with more than one CTA
-  int64_t clusters;               // of one product
+  uint32_t tiles;                  // of one product, if any are shared
+  uint32_t cluster_size;           // kMostSplits; or 1, where nothing is shared
+  uint16_t order[kMostClusters];   // of clusters of more than one CTA: 4 * first tile + log2 of splits
+  int64_t clusters;                // of one product
 
   // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
   // But each has a start and an end: so none is shorter than two k-blocks, and short tiles are not shared. Measured, on an H200, with room
@@ -374,19 +373,19 @@ struct SplitPlan {
       by_all += by_half % 2, by_half -= by_half % 2;
       const int64_t clusters = by_all + by_half / 2 + (tiles - by_all - by_half + kMostSplits - 1) / kMostSplits;
       if (clusters > kMostClusters || (clusters * p.batches > at_once && (tiles * p.batches <= room || 5 * longest < 8 * even))) continue;
-      SplitPlan plan = {tile_order, uint32_t(tiles), uint32_t(by_all), uint32_t(by_half), kMostSplits, {}, clusters};
-      int64_t loads[kMostClusters], tile = 0, end = 0;   // of each of its CTAs, in quarters of a k-block
+      SplitPlan plan = {tile_order, uint32_t(tiles), kMostSplits, {}, clusters};
+      int64_t loads[4 * kMostClusters], tile = 0, end = 0;   // by its first tile: of each CTA of a cluster, in quarters of a k-block
       for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
-        const int shares = cluster < by_all ? 1 : cluster < by_all + by_half / 2 ? 2 : 4;   // tiles of a cluster
+        const int log = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0, shares = 4 >> log;   // tiles of a cluster
         while (tile >= end) end += tile_order.tiles_of(++group);
-        plan.order[cluster] = uint8_t(cluster), loads[cluster] = length(group) * shares, tile += shares;
+        plan.order[cluster] = uint16_t(4 * tile + log), loads[tile] = length(group) * shares, tile += shares;
       }
       // Clusters that join the first on the SMs fall in what their CTAs have to do. So let the first ones rise, unless more are to come
-      std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a] > loads[b]; });
+      std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
       if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
       return plan;
     }
-    return {tile_order, 0, 0, 0, 1, {}, tiles};
+    return {tile_order, 0, 1, {}, tiles};
   }
 };
 
@@ -398,13 +397,8 @@ __device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, u
   if (p.batches > 1) batch = cluster % uint32_t(p.batches), cluster /= uint32_t(p.batches);
   uint32_t splits = 1, split = 0, tile = cluster;
   if (plan.cluster_size > 1) {
-    const uint32_t number = plan.order[cluster], by_half = plan.by_half / 2;   // clusters
-    if (number < plan.by_all)
-      tile = number, splits = SplitPlan::kMostSplits, split = rank;
-    else if (number < plan.by_all + by_half)
-      tile = 2 * number - plan.by_all + rank / 2, splits = SplitPlan::kMostSplits / 2, split = rank % 2;
-    else
-      tile = SplitPlan::kMostSplits * (number - plan.by_all - by_half) + plan.by_all + plan.by_half + rank;
+    const uint32_t first = plan.order[cluster], log = first % 4;
+    tile = first / 4 + (rank >> log), splits = 1 << log, split = rank & (splits - 1);
     if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
   return {p, int(batch), plan.tile_order.tile(plan.tile_order.at(tile)), int(splits), int(split), block_k};
