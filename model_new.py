@@ -3311,35 +3311,33 @@ using Corrections = double[kBlock][kBlock + 1];   // of a tile
 // Adds to a tile of C what the packed operands X' and Y' miss, their outliers R and S: (X' + R)(Y' + S) = X' Y' + R Y + X' S. Each term may
 // be less than half a last bit of what stands in C, and all of them together a lot. So they are summed apart, in float64, and added once.
 // Of one place always the same thread adds, in a fixed order.
-__device__ __noinline__ void correct_tile(const Product& p, int batch, const Tile& tile, const Packed& packed_x, const Packed& packed_y,
-                                          Corrections& corrections) {
+__device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, const Tile& tile, Corrections& corrections) {
+  const Product& p = h.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
-  const int x_matrix = matrix_of(packed_x, batch), first_row = tile.i * kBlock, first_col = tile.j * kBlock;
+  const int x_block = matrix_of(h.x, batch) * h.x.blocks_each, first_row = tile.i * kBlock, first_col = tile.j * kBlock;
   constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand whose outliers are met
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
   NO_UNROLL for (int u = 0; u < 2; ++u) {   // the outliers of X, and of Y; a thread has a line of the other operand
     const bool of_x = u == 0;
-    const Packed& packed = of_x ? packed_x : packed_y;
+    const Packed& packed = of_x ? h.x : h.y;
     const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
     const int line = other.first_line + thread, block_line = of_x ? tile.i : tile.j, matrix = matrix_of(packed, batch);
-    const bool transposed = k_is_row(of_x ? kX : kY, p), x_transposed = k_is_row(kX, p);
+    const bool transposed = k_is_row(of_x ? kX : kY, p);
     const uint32_t* const wide = wide_in_line(packed, matrix, transposed, block_line);
-    const int words = wide[0] == 0 ? 0 : mask_words(blocks_in(transposed ? packed.rows : packed.cols));
+    const int words = wide[0] == 0 ? 0 : mask_words(blocks_in(p.k));
     NO_UNROLL for (int word = 1; word < words; ++word)
       NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
-        const int k_block = word * 32 + __ffs(bits) - 33, row = transposed ? k_block : block_line, col = transposed ? block_line : k_block;
-        const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block_index(packed, row, col)];
+        const int k_block = word * 32 + __ffs(bits) - 33, block = block_of(h, of_x ? kX : kY, transposed, block_line, k_block);
+        const BlockMetadata& metadata = packed.metadata[matrix * packed.blocks_each + block];
         NO_UNROLL for (int e = 0; e < metadata.head.outliers; ++e) {
           const Outlier outlier = metadata.outlier[e];
           const int at = transposed ? outlier.col : outlier.row, k = k_block * kBlock + (transposed ? outlier.row : outlier.col);
           if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) continue;
           const float met = other.data[line * other.line_stride + k * other.k_stride];
-          if (!of_x) {   // those of X have met all of Y
-            const int64_t block = block_index(packed_x, x_transposed ? k_block : tile.i, x_transposed ? tile.i : k_block);
-            if (is_outlier(met, 1.0f / packed_x.metadata[x_matrix * packed_x.blocks_each + block].head.unscale)) continue;
-          }
+          const BlockHead& of_met = h.x.metadata[x_block + block_of(h, kX, k_is_row(kX, p), tile.i, k_block)].head;
+          if (!of_x && is_outlier(met, 1.0f / of_met.unscale)) continue;   // those of X have met all of Y
           const int m = of_x ? at : thread, n = of_x ? thread : at;   // in the tile
           if (!p.c_lower || first_col + n <= first_row + m) corrections[m][n] = fma(double(outlier.value), double(met), corrections[m][n]);
         }
@@ -3387,7 +3385,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
       }
       __syncthreads();
       NO_UNROLL for (int u = 0; u < count; ++u)
-        correct_tile(p, met[u] % batches, tile_of_number(met[u]), h.x, h.y, *reinterpret_cast<Corrections*>(fallback_memory));
+        correct_tile(h, met[u] % batches, tile_of_number(met[u]), *reinterpret_cast<Corrections*>(fallback_memory));
       __syncthreads();
     }
   }

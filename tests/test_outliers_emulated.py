@@ -97,14 +97,14 @@ int main(int, char** arguments) {
       }
       c.at(0, row, col) = static_cast<float>(sum);
     }
+  PairsProduct h = {p, operands[0].packed, operands[1].packed};
   struct Memory {
     Corrections corrections;
   };
   for (int i = 0; i < blocks; ++i)
     for (int j = 0; j <= i; ++j) {
       body = [&] {
-        correct_tile(p, 0, TileOrder::of(p, kBlock).tile({i, j}), operands[0].packed, operands[1].packed,
-                     reinterpret_cast<Memory*>(current->block->memory)->corrections);
+        correct_tile(h, 0, TileOrder::of(p, kBlock).tile({i, j}), reinterpret_cast<Memory*>(current->block->memory)->corrections);
       };
       run_cluster<Memory>(0, 1, kTileThreads);
     }
@@ -127,7 +127,8 @@ def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
     behind = cut(model._CUDA_BEHIND, "using Corrections", "// ---- Behind the Hopper kernel: the kernel.")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.device(model._CUDA_EXACT), model._CUDA_PACKED]
-    parts = [emulation.PRELUDE, CUDA, *source, model._CUDA_PACKING, behind, emulation.PRODUCT, OUTLIERS_MAIN]
+    types = ["struct TileQueue {};", model._CUDA_PAIRS_TYPES]  # a queue that nobody asks here
+    parts = [emulation.PRELUDE, CUDA, *source, model._CUDA_PACKING, *types, behind, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 
 
