@@ -103,7 +103,7 @@ COPIED = {  # for a tool: what becomes of what, besides
         (
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));",
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));\n"
-            "  if (workspace) workspace->narrow(0, 0, kernel == kHopperKernel ? 8 : bytes).zero_();",
+            "  if (workspace) workspace->narrow(0, 0, kernel == kHopperKernel ? 8 : workspace->numel()).zero_();",
         ),
         ("  launch_gradients(product,", "  workspace.narrow(0, 0, 8).zero_();\n  launch_gradients(product,"),
         ("to = at::empty(shape, from.options()).narrow(-1", "to = at::empty(shape, from.options()).zero_().narrow(-1"),
