@@ -21,8 +21,9 @@ is reported too, and is clean with an arrival of every lane.) In its copy every 
 
 initcheck has to watch every kernel, torch's too, or it holds what those write to be uninitialized. In its copy the workspace of half
 precision begins as zeros, and so does the first word of the Hopper kernel's: the kernels look there for the number of their launch, which
-says whether anybody has written. So does the padding of operands that are copied to rows of whole 16 bytes: of a row's last 16 cp.async is
-told how many to read, and the tool sees all.
+says whether anybody has written. Packing's CTAs have a fence behind that look: the tool's own notes, of words that the first CTA has reset
+meanwhile, else come from the L1, where those of the number have brought them. So does the padding of operands that are copied to rows of
+whole 16 bytes: of a row's last 16 cp.async is told how many to read, and the tool sees all.
 
 Every tensor is an allocation of its own here (torch's caching allocator is off), so that a read beyond one, or before it was written,
 shows.
@@ -104,6 +105,10 @@ COPIED = {  # for a tool: what becomes of what, besides
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));",
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));\n"
             "  if (workspace) workspace->narrow(0, 0, kernel == kHopperKernel ? 8 : workspace->numel()).zero_();",
+        ),
+        (
+            "progress_of(p) >= kPackingEnded) {}",
+            "progress_of(p) >= kPackingEnded) {}\n    if (wide || non_finite) __threadfence();",
         ),
         ("  launch_gradients(product,", "  workspace.narrow(0, 0, 8).zero_();\n  launch_gradients(product,"),
         ("to = at::empty(shape, from.options()).narrow(-1", "to = at::empty(shape, from.options()).zero_().narrow(-1"),
