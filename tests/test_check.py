@@ -239,7 +239,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
         monkeypatch.setattr(check, name, value)
     if "--trials" in options:
         options = ["--size", "160", "--forward-only", *options]
-    if verdict == "WRONG":
+    if "stand still" in (finding or ""):  # who is waited for in vain; of the others a busy machine may take seconds to stop one
         monkeypatch.setattr(check, "STOPPING", 3.0)
     if verdict == "WRONG" and "--dtype" not in options:  # those that are honest meet them all
         monkeypatch.setattr(check, "HARD", {name: check.HARD[name] for name in HARD_ENOUGH})
