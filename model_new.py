@@ -354,7 +354,7 @@ struct SplitPlan {
   TileOrder tile_order;
   uint32_t tiles;                  // of one product, if any are shared
   uint32_t cluster_size;           // kMostSplits; or 1, where nothing is shared
-  uint16_t order[kMostClusters];   // of clusters of more than one CTA: 4 * first tile + log2 of splits
+  uint16_t order[kMostClusters];   // of each cluster of more than one CTA, as they come: 4 * its first tile + log2 of splits
   int64_t clusters;                // of one product
 
   // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
@@ -376,9 +376,9 @@ struct SplitPlan {
       SplitPlan plan = {tile_order, uint32_t(tiles), kMostSplits, {}, clusters};
       int64_t loads[4 * kMostClusters], tile = 0, end = 0;   // by its first tile: of each CTA of a cluster, in quarters of a k-block
       for (int cluster = 0, group = -1; cluster < clusters; ++cluster) {
-        const int log = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0, shares = 4 >> log;   // tiles of a cluster
+        const int log_splits = cluster < by_all ? 2 : cluster < by_all + by_half / 2 ? 1 : 0, shares = 4 >> log_splits;   // of tiles
         while (tile >= end) end += tile_order.tiles_of(++group);
-        plan.order[cluster] = uint16_t(4 * tile + log), loads[tile] = length(group) * shares, tile += shares;
+        plan.order[cluster] = uint16_t(4 * tile + log_splits), loads[tile] = length(group) * shares, tile += shares;
       }
       // Clusters that join the first on the SMs fall in what their CTAs have to do. So let the first ones rise, unless more are to come
       std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
@@ -397,8 +397,8 @@ __device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, u
   if (p.batches > 1) batch = cluster % uint32_t(p.batches), cluster /= uint32_t(p.batches);
   uint32_t splits = 1, split = 0, tile = cluster;
   if (plan.cluster_size > 1) {
-    const uint32_t first = plan.order[cluster], log = first % 4;
-    tile = first / 4 + (rank >> log), splits = 1 << log, split = rank & (splits - 1);
+    const uint32_t entry = plan.order[cluster], log_splits = entry % 4;
+    tile = entry / 4 + (rank >> log_splits), splits = 1 << log_splits, split = rank % splits;
     if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
   return {p, int(batch), plan.tile_order.tile(plan.tile_order.at(tile)), int(splits), int(split), block_k};
@@ -1033,9 +1033,9 @@ __device__ inline void promote(const float (&sums)[64], float of_x, float of_fir
 _CUDA_PACKING = r"""
 // ---- Packing: one block.
 
-constexpr int kPackers = 256;                            // threads that pack one block together
+constexpr int kPackers = 256;                                             // threads that pack one block together
 [[maybe_unused]] constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
-[[maybe_unused]] constexpr int kFirstBlocks = 512;       // about as many as a GPU of Hopper packs at once
+[[maybe_unused]] constexpr int kFirstBlocks = 512;                        // about as many as a GPU of Hopper packs at once
 
 // ---- Packing: float32 as pairs of float16.
 
@@ -1093,8 +1093,8 @@ struct Packing {
   bool low;                       // whether lo is stored; TF32 multiplies hi alone
 };
 
-// Of a launch, while it packs; not Progress if the first CTA, which begins before all others, has yet to reset what packing counts in: an
-// earlier launch, of the same graph, has left kPackingEnded beside the number.
+// Of this launch, while it packs: below kPackingEnded once the first CTA, which begins before all others, has reset what packing counts in.
+// Until then another launch's number stands there, or, where a graph is launched again, its own with kPackingEnded.
 __device__ inline uint64_t progress_of(const Packing& p) { return load_relaxed(p.progress) - p.launch; }
 
 // A product has so many outliers more, or needs the fallback.
@@ -1136,11 +1136,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int64_t far_stride = along_rows ? operand.row_stride : operand.col_stride;
   const bool vectorized = near_stride == 1 && far_stride % 4 == 0 && (along_rows ? cols : rows) >= kBlock &&
                           reinterpret_cast<uintptr_t>(source) % 16 == 0;   // four neighbours in memory are read at once
-  cudaGridDependencySynchronize();
-  // Start the loads. Nothing waits here: where an element does not exist another one is read, and a zero put for it later
+  cudaGridDependencySynchronize();   // the kernel before may still write what is packed, or use what is the workspace now
   // The threads share a block by 16 x 16 quads at a time where rows run along memory; else by 4 x 4 neighbours each, read by columns
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
   const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
+  // Start the loads. Nothing waits here: where an element does not exist another one is read, and a zero put for it later
   const float* at = source + first_row * operand.row_stride + col * operand.col_stride;
   const int64_t step = row_step * operand.row_stride;
   float block[kQuads][4];
@@ -1168,7 +1168,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       at = next_address(at, step);
     }
   }
-  if (blockIdx.x == 0) {
+  if (blockIdx.x == 0) {   // meanwhile reset what is counted in, and only then say so
     for (int i = t; i < p.words; i += kPackers) reinterpret_cast<int*>(p.controls)[i] = 0;
     __threadfence();
     __syncthreads();
@@ -2460,7 +2460,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # meet Inf in the tensor cores: so boxes of C with a sum that is not finite are summed again at the end, on the exact path, by whichever
 # CTAs are done.
 _CUDA_HALF = r"""
-
 // ---- Half precision: sizes, and teams of threads.
 
 constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
@@ -2680,19 +2679,19 @@ struct Half {
         !kTwice && (uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols));
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
-    auto fetch = [&](bool for_both, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
+    auto tma_load = [&](bool multicast, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
       const int depth = (kTwice || uint32_t(k - line.begin) < uint32_t(line.length) ? k : h.tiles.depth) * kBlock;
       const int from[] = {lines_first ? line.at : depth, lines_first ? depth : line.at, batch};
-      if (for_both)   // as copy_bulk_multicast
+      if (multicast)   // as copy_bulk_multicast
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[place], &map, from, barrier, 3);
       else
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage[place], &map, from, barrier);
     };
     barrier_wait(&shared.empty[at.stage], at.parity);
     barrier_arrive_expect_tx(barrier, of.bytes);
-    UNROLL for (int u = 0; u < (kMerged ? 1 : kBlocksM); ++u) fetch(false, u, h.x, kMajorX, of.x[u], of.x_batch);
+    UNROLL for (int u = 0; u < (kMerged ? 1 : kBlocksM); ++u) tma_load(false, u, h.x, kMajorX, of.x[u], of.x_batch);
     UNROLL for (int u = 0; u < kBlocksY; ++u)
-      if (u < of.y_boxes) fetch(kWide, of.place + u, h.y, kMajorY, of.y[u], of.y_batch);
+      if (u < of.y_boxes) tma_load(kWide, of.place + u, h.y, kMajorY, of.y[u], of.y_batch);
     at.advance();
   }
 
@@ -3314,7 +3313,7 @@ using Corrections = double[kBlock][kBlock + 1];   // of a tile
 __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, const Tile& tile, Corrections& corrections) {
   const Product& p = h.p;
   const WorkTile<float> work(p, batch, tile, 1, 0, kBlock);
-  const int x_block = matrix_of(h.x, batch) * h.x.blocks_each, first_row = tile.i * kBlock, first_col = tile.j * kBlock;
+  const int first_of_x = matrix_of(h.x, batch) * h.x.blocks_each, first_row = tile.i * kBlock, first_col = tile.j * kBlock;
   constexpr int kSets = kTileThreads / kBlock;   // of threads, each for every kSets-th line of the operand whose outliers are met
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
@@ -3336,7 +3335,7 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
           const int at = transposed ? outlier.col : outlier.row, k = k_block * kBlock + (transposed ? outlier.row : outlier.col);
           if (at % kSets != set || line >= other.lines || !on_side(other.side, line, k)) continue;
           const float met = other.data[line * other.line_stride + k * other.k_stride];
-          const BlockHead& of_met = h.x.metadata[x_block + block_of(h, kX, k_is_row(kX, p), tile.i, k_block)].head;
+          const BlockHead& of_met = h.x.metadata[first_of_x + block_of(h, kX, k_is_row(kX, p), tile.i, k_block)].head;
           if (!of_x && is_outlier(met, 1.0f / of_met.unscale)) continue;   // those of X have met all of Y
           const int m = of_x ? at : thread, n = of_x ? thread : at;   // in the tile
           if (!p.c_lower || first_col + n <= first_row + m) corrections[m][n] = fma(double(outlier.value), double(met), corrections[m][n]);
@@ -3503,14 +3502,15 @@ struct Workspace {
       take(packed.wide_by_row, int64_t(packed.matrices) * blocks_in(packed.rows) * mask_words(packed.block_cols));
       take(packed.wide_by_col, int64_t(packed.matrices) * packed.block_cols * mask_words(blocks_in(packed.rows)));
     };
-    take(packing.progress, 1), take(packing.controls, p.batches);   // what is reset
+    take(packing.progress, 1);
+    take(packing.controls, p.batches);   // what is reset
     take_masks(x);
     if (packs_y) take_masks(y);
     for (int u = 0; u < products; ++u) {
       take(of[u].queue.word, 1), take(of[u].next_behind, 1);
       take(of[u].splits_done, kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches);
     }
-    packing.words = int(bytes / sizeof(int)) - 2, bytes = (bytes + 127) / 128 * 128;   // and what is not
+    packing.words = int((bytes - sizeof(*packing.progress)) / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
     // Of more blocks, where operands are expanded, no GPU has room for the packed ones
     auto blocks_of = [](const Packed& packed) { return int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize)); };
     packing.x_blocks = blocks_of(x), packing.y_blocks = packs_y ? blocks_of(y) : 0;
