@@ -7,10 +7,10 @@ Suites, for a CUDA GPU: `forward`, `problems`, `backward`, `batch` and `mma`, wh
 that every GPU from Ampere on has, in a process with TRIL_MATMUL_PATH=mma), `family`, `host`, `determinism`, `build`. The others run only if
 asked for, and of these `registers` needs no GPU; `cpu` is for the CPU, the default where there is no GPU. Each says at its head what it is.
 
-GPU time is measured by events around one call, after 256 MB were written so that the L2 holds none of the input; all sides take turns, so
-that they see the same clocks (torch.utils.benchmark and triton.testing time one function after the other). What others disturb is measured
-again, at most twice. Errors are against float64, on random rows and columns where all would be too many. A time whose result is not right
-is a failure. docs/results.md has the rest. The exit status is 0, or 1 if anything failed, or 2 for bad arguments.
+GPU time is measured by events around one call, after 256 MB were written so that the L2 holds none of the input, and as if the host took no
+time; all sides take turns, so that they see the same clocks (torch.utils.benchmark and triton.testing time one function after the other).
+What others disturb is measured again, at most twice. Errors are against float64, on random rows and columns where all would be too many. A
+time whose result is not right is a failure. docs/results.md has the rest. Exit status: 0, or 1 if anything failed, or 2 for bad arguments.
 """
 
 import argparse
@@ -60,6 +60,7 @@ DEVICE_RUNS = ((32768, 64, 2048), (16384, 256, 2048), (8192, 4096, 512))  # N of
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 HOST_CALLS = 100  # without waiting; few enough that the queue of launches never fills
 WARM_IMPORTS = 3
+positive = check.number(int, 1, 10**9)
 
 
 # ---- Errors, inputs and the clock -------------------------------------------------------------------------------------
@@ -138,24 +139,28 @@ class Bench:
         spreads by these names, and how many trials and attempts there were."""
         moment = functools.partial(torch.cuda.Event, enable_timing=True) if self.on_gpu else check.Moment
 
-        def rounds(number):
+        def rounds(number, ahead=0.0):
             marks = [(name, moment(), moment()) for _ in range(number) for name in calls]
+            if ahead and self.on_gpu:
+                torch.cuda._sleep(int(2e9 * ahead))  # cycles: a GPU that waits for a slow host would have the host's time in its own
+            asked = time.perf_counter()
             for name, start, end in marks:
                 self._flushed.fill_(1)  # so that the L2 holds none of the input
                 start.record()
                 calls[name]()
                 end.record()
+            asked = time.perf_counter() - asked
             self.synchronize()
-            return marks
+            return marks, asked
 
         rounds(1)  # loads kernels, chooses cuBLAS's algorithm, fills the allocator's cache; the first event of a process takes longer
         start = time.perf_counter()
-        rounds(1)
+        _, asked = rounds(1)
         trials = max(MIN_TRIALS, min(self.trials, int(ROW_SECONDS / (time.perf_counter() - start))))
         while self.on_gpu and time.perf_counter() < start + WARM_SECONDS:
             rounds(1)
         for attempt in itertools.count(1):
-            marks = rounds(trials)
+            marks, _ = rounds(trials, asked * trials)
             times = {name: check.spread([start.elapsed_time(end) * 1e3 for of, start, end in marks if of == name]) for name in calls}
             if attempt == MOST_ATTEMPTS or all(check.undisturbed(mine) == mine["median_us"] for mine in times.values()):
                 return times | {"trials": trials, "attempts": attempt}
@@ -164,8 +169,6 @@ class Bench:
 def load(path):
     """Import a file by its path, under its own name as `import` would."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None:
-        raise ValueError(f"{path} is no Python file")
     sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -616,9 +619,6 @@ def run_suite(name, bench, folder, commit=None):
     return record.content["failures"]
 
 
-positive = check.number(int, 1, 10**9)
-
-
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="Each suite says in this file what it measures.")
     add, has_gpu = parser.add_argument, torch.cuda.is_available()
@@ -638,8 +638,8 @@ def parse_arguments(arguments):
     forced = os.environ.get("TRIL_MATMUL_PATH", "auto")
     if forced != "auto" and [forced] != given.suite:
         parser.error(f"TRIL_MATMUL_PATH is {forced!r}, so other paths would not be measured; accepted: unset, or --suite {FORCED} alone")
-    if not given.solution.is_file():
-        parser.error(f"argument --solution: {given.solution} is no file; accepted: a Python file with model_new.py's functions")
+    if not (given.solution.is_file() and given.solution.suffix == ".py"):
+        parser.error(f"argument --solution: {given.solution} is no Python file; accepted: one with model_new.py's functions")
     return given
 
 

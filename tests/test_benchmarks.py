@@ -348,7 +348,8 @@ def test_rows_and_columns_are_sampled_at_large_sizes(suites, monkeypatch):
         (["--sizes", "0"], "--sizes: '0' is given; a whole number from 1 to 1000000000 is accepted"),
         (["--trials", "1.5"], "--trials: '1.5' is given; a whole number from 1 to 1000000000 is accepted"),
         (["--suite", "speed"], "argument --suite: invalid choice: 'speed'"),
-        (["--suite", "cpu", "--solution", "nowhere.py"], "--solution: nowhere.py is no file"),
+        (["--suite", "cpu", "--solution", "README.md"], "--solution: README.md is no Python file"),
+        (["--suite", "cpu", "--solution", "nowhere.py"], "--solution: nowhere.py is no Python file"),
         pytest.param(
             ["--suite", "cpu", "forward"],
             "--suite: forward need a CUDA GPU, and torch sees none; accepted without one: registers, cpu",
