@@ -960,8 +960,9 @@ def referee(options):
     if not os.path.exists("/proc/self/mem"):
         raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
     special = os.path.exists(options.json or "") and not os.path.isfile(options.json)  # /dev/null would be replaced, where root can do that
+    special |= (options.json or "").endswith(".py")  # so would the solution of who takes --json for a flag
     if options.json and (special or not os.access(os.path.dirname(options.json) or ".", os.W_OK)):
-        why = "it is a folder or a device, or in no folder that can be written to; the name of a file in an existing folder is accepted"
+        why = "it is a folder, a device or Python, or its folder cannot be written to; the name of a file in an existing folder is accepted"
         raise CannotRun(f"--json {options.json}: {why}")  # found out before the long work
     torch.get_device_module(options.device).set_device(options.device)
     texts = {}

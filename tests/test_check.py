@@ -467,6 +467,7 @@ def test_the_constructor_gets_the_arguments_of_get_init_inputs(quick, capsys, tm
         (["--json", "no/such/folder/record.json"], ["--json", "no/such/folder", "existing folder"]),
         (["--json", "."], ["--json", "is a folder"]),
         (["--json", "/dev/null"], ["--json", "a device"]),
+        (["--json", "theirs.py", "--size", "1", "--no-timing"], ["--json", "Python"]),
         (["--solution", "missing.py"], ["--solution", "missing.py", "No such file"]),
         (["--solution", "."], ["--solution", "cannot be read"]),
         (["--reference", "missing.py"], ["--reference", "missing.py", "No such file"]),
