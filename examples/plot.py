@@ -54,6 +54,8 @@ def main(argv=None):
     options, handed_on = parser.parse_known_args(argv)
     if not options.file.endswith((".png", ".svg", ".pdf")):
         parser.error(f"{options.file}: the name of a .png, .svg or .pdf file is accepted")
+    if not os.access(os.path.dirname(options.file) or ".", os.W_OK):  # before the judging, not after it
+        parser.error(f"{options.file}: the name of a file in an existing folder that can be written to is accepted")
     if "--no-timing" in handed_on or "--json" in handed_on:
         parser.error("--no-timing leaves nothing to draw, and --json is this script's own; any other option of check.py is accepted")
     if importlib.util.find_spec("matplotlib") is None:

@@ -205,7 +205,8 @@ def test_a_plot_of_a_convicted_file_is_not_drawn(plot, tmp_path, monkeypatch):
 
 def test_a_plot_says_beforehand_what_it_cannot_draw(plot, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
-    for name, says in (("time.txt", ".png, .svg or .pdf"), ("time.svg", "needs matplotlib, which is not installed")):
+    cases = {"time.txt": ".png, .svg or .pdf", "no/time.svg": "existing folder", "time.svg": "needs matplotlib, which is not installed"}
+    for name, says in cases.items():
         with pytest.raises(SystemExit):
             plot.main([str(tmp_path / name)])
         assert says in capsys.readouterr().err
