@@ -508,7 +508,7 @@ struct SplitTiles : Tiles {
       const int64_t of_group = tiles.tiles_of(group);
       numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += int(of_group) * (tiles.splits_of(group) - 1);
     }
-    static_cast<Tiles&>(tiles).count = int(std::min<int64_t>(numbers, kMaxSize));   // too many: launch_pairs_as says so
+    static_cast<Tiles&>(tiles).count = int(std::min<int64_t>(numbers, kMaxSize));   // too many: launch_pairs says so
     return tiles;
   }
 
@@ -3541,29 +3541,22 @@ struct Workspace {
   }
 };
 
-// ---- Hopper kernel, launching: one kernel each.
+// ---- Hopper kernel, launching: all kernels of a product, or of two.
 
-template <typename First, typename Second = First>
-static void launch_pairs_as(const PairsProduct* of, int clusters, cudaStream_t stream) {
-  constexpr int kCount = kProductsOf<First, Second>;
-  Products<PairsProduct, kCount> products;
-  for (int u = 0; u < kCount; ++u) {
-    products.of[u] = of[u];
-    if (of[u].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
-  }
-  launch_kernel<tile_product<First, Second>>({clusters * 2, kHopperThreads, sizeof(SharedMemory<First>), 2, true, stream}, products);
-}
-
-// All kernels of a product, or of two.
 static void launch_pairs(Workspace& at, int count, const Gpu& gpu, cudaStream_t stream) {
   Packing& packing = at.packing;
   auto& of = at.of;
   packing.launch = of[0].launch = of[1].launch = launch_number();
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
   const int clusters = gpu.sms / 2;
+  for (int u = 0; u < count; ++u)
+    if (of[u].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   std::visit([&](auto tf32, auto major_x, auto major_y) {
-    if (count == 2) return launch_pairs_as<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>(of, clusters, stream);   // dX, and dY
-    launch_pairs_as<Pairs<major_x, major_x || major_y, !tf32>>(of, clusters, stream);
+    using Policy = Pairs<major_x, major_x || major_y, !tf32>;
+    const Launch launch(clusters * 2, kHopperThreads, sizeof(SharedMemory<Policy>), 2, true, stream);
+    if (count == 1) return launch_kernel<tile_product<Policy>>(launch, Products<PairsProduct, 1>{{of[0]}});
+    constexpr auto kBoth = tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>;   // dX, and dY
+    launch_kernel<kBoth>(launch, Products<PairsProduct, 2>{{of[0], of[1]}});
   }, constant(of[0].p.tf32), constant(k_is_row(kX, of[0].p)), constant(k_is_row(kY, of[0].p)));
   for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
     std::visit([&](auto x_k_major, auto y_k_major) {

@@ -222,7 +222,7 @@ def run(model, tmp_path_factory):
         skeleton(model),
         model._CUDA_PAIRS_TYPES.replace(constant_chain, "int kTileChain;"),
         model._CUDA_PAIRS,
-        cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: one kernel each."),
+        cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),
         emulation.PRODUCT,
         MAIN,
     ]
