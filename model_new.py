@@ -2408,26 +2408,21 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
 }
 
 // One product, or two, by every other cluster each. Two of one size end together, and start and end once. Each may be a batch.
-template <typename Product, int kCount>
-struct Products {
-  Product of[kCount];
-};
-template <typename Policy, typename Second>
-constexpr int kProductsOf = std::is_same_v<Policy, Second> ? 1 : 2;
+struct Alone { struct Product {}; };   // in place of a second one's policy
 
-template <typename Policy, typename Second = Policy>
+template <typename Policy, typename Second = Alone>
 __global__ void __launch_bounds__(kHopperThreads, 1)
-    tile_product(const __grid_constant__ Products<typename Policy::Product, kProductsOf<Policy, Second>> products) {
+    tile_product(const __grid_constant__ typename Policy::Product h, const __grid_constant__ typename Second::Product second) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
   static_assert(sizeof(shared) <= 227 * 1024, "a CTA of Hopper has no more");
-  constexpr int kCount = kProductsOf<Policy, Second>;
+  constexpr int kCount = std::is_same_v<Second, Alone> ? 1 : 2;
   const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
   // Fill the barriers: one thread, since of what several threads have of them the compiler makes a loop over threads (see elect_one)
   if (threadIdx.x < 32 && elect_one()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
-    Policy::prepare(products.of[0], shared);
+    Policy::prepare(h, shared);
     UNROLL for (int u = 0; u < Policy::kStages; ++u)
       barrier_init(&shared.full[u], 1), barrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps);
     UNROLL for (int u = 0; u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);
@@ -2436,12 +2431,12 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   __syncwarp();
   cluster_arrive_relaxed();
   ClusterTile first = {};
-  if (!Policy::kTakesFirst) first = Policy::tiles_of(products.of[0]).at(number);
+  if (!Policy::kTakesFirst) first = Policy::tiles_of(h).at(number);
   cluster_wait();
   if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
-    take_part<Policy>(products.of[0], shared, first, number);
-  else
-    take_part<Second>(products.of[kCount - 1], *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
+    take_part<Policy>(h, shared, first, number);
+  else if constexpr (kCount == 2)
+    take_part<Second>(second, *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
   // No CTA may end while another still arrives there. Whoever reads another's sums has them by now
   __syncwarp();
   cluster_arrive_relaxed();
@@ -2898,7 +2893,7 @@ static void launch_half(const Product& p, const Gpu& gpu, void* workspace, cudaS
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
     const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
-    launch_kernel<tile_product<Policy>>(launch, Products<HalfProduct, 1>{{h}});
+    launch_kernel<tile_product<Policy>>(launch, h, Alone::Product());
   }, constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4), constant(twice));
 }
 """
@@ -3554,9 +3549,8 @@ static void launch_pairs(Workspace& at, int count, const Gpu& gpu, cudaStream_t 
   std::visit([&](auto tf32, auto major_x, auto major_y) {
     using Policy = Pairs<major_x, major_x || major_y, !tf32>;
     const Launch launch(clusters * 2, kHopperThreads, sizeof(SharedMemory<Policy>), 2, true, stream);
-    if (count == 1) return launch_kernel<tile_product<Policy>>(launch, Products<PairsProduct, 1>{{of[0]}});
-    constexpr auto kBoth = tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>;   // dX, and dY
-    launch_kernel<kBoth>(launch, Products<PairsProduct, 2>{{of[0], of[1]}});
+    if (count == 1) return launch_kernel<tile_product<Policy>>(launch, of[0], Alone::Product());
+    launch_kernel<tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>>(launch, of[0], of[1]);   // dX, and dY
   }, constant(of[0].p.tf32), constant(k_is_row(kX, of[0].p)), constant(k_is_row(kY, of[0].p)));
   for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
     std::visit([&](auto x_k_major, auto y_k_major) {

@@ -204,7 +204,7 @@ void run(const HalfProduct& h, int ctas) {
   using Policy = Half<T, kMajorX, kMajorY, kWide, kTwice && kMajorX == kMajorY>;
   if (!kTwice && is_stored_twice(h.p)) return run<T, kMajorX, kMajorY, kWide, true>(h, ctas);
   gridDim.x = h.clusters * ctas;
-  body = [&] { tile_product<Policy>({{h}}); };
+  body = [&] { tile_product<Policy>(h, {}); };
   for (int number = 0; number < h.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads, {}, 1024);
 }
 

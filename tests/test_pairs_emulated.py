@@ -136,9 +136,9 @@ struct Launched {
   uint8_t* aligned() { return memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024; }
 };
 
-template <typename First, typename Second = First>
-void run(const Products<PairsProduct, kProductsOf<First, Second>>& products, int clusters) {
-  body = [&] { tile_product<First, Second>(products); };
+template <typename First, typename Second = Alone>
+void run(int clusters, const PairsProduct& first, const typename Second::Product& second = {}) {
+  body = [&] { tile_product<First, Second>(first, second); };
   for (int number = 0; number < clusters; ++number) run_cluster<SharedMemory<First>>(number, 2, kHopperThreads, {}, 1024);
 }
 
@@ -151,11 +151,11 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   if (fallback == 2) late_report = one.at.packing.progress, taken = one.product.queue.word;
   if (two) {
     Launched other(tn, packer, clusters, clusters / 2);
-    run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>({{one.product, other.product}}, clusters);
+    run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>(clusters, one.product, other.product);
   } else if (k_is_row(kX, p)) {
-    run<Pairs<true, true, kLo>>({{one.product}}, clusters);
+    run<Pairs<true, true, kLo>>(clusters, one.product);
   } else {
-    k_is_row(kY, p) ? run<Pairs<false, true, kLo>>({{one.product}}, clusters) : run<Pairs<false, false, kLo>>({{one.product}}, clusters);
+    k_is_row(kY, p) ? run<Pairs<false, true, kLo>>(clusters, one.product) : run<Pairs<false, false, kLo>>(clusters, one.product);
   }
   if (!(*one.at.packing.progress & kPackingEnded)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
