@@ -1355,7 +1355,7 @@ static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDi
 # as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel on request.
 #
 # It takes its operands from the copier, which all kernels share that read tensors as they are, 64 x 64 of C at a time. Stages hold 64 lines
-# by 128 bytes of k of each operand. A kernel says by a Layout how they are permuted.
+# by 128 bytes of k of each operand. A kernel says by a function how they are permuted.
 _CUDA_EXACT = r"""
 // ---- Copier: k-blocks on their way to shared memory.
 
@@ -1364,7 +1364,7 @@ constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // o
 
 // Brings an operand's k-blocks to the stages, with zeros for what does not exist: chunks of 16 bytes where strides and addresses allow
 // that, else single elements. kUnit: one stride, that along k (kKMajor) or that along the lines, is known to be 1.
-template <typename T, bool kKMajor, typename Layout, bool kUnit = false, int kThreads = kTileThreads>
+template <typename T, bool kKMajor, int kPermuted(int), bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
   static constexpr bool kIsKMajor = kKMajor;
   static constexpr int kCopiers = kThreads;
@@ -1386,10 +1386,10 @@ struct BlockCopier {
     keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
   // Where in a stage, in bytes from its operand's begin, an element lies: in rows, of a line or of a k, of which row r has its bytes b at
-  // b ^ Layout::permuted(r), which moves chunks of 16 bytes.
+  // b ^ kPermuted(r), which moves chunks of 16 bytes.
   __device__ static constexpr int offset(int line, int k) {
     constexpr int kSize = sizeof(T);
-    return kKMajor ? line * kLineBytes + (k * kSize ^ Layout::permuted(line)) : k * kBlock * kSize + (line * kSize ^ Layout::permuted(k));
+    return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line)) : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
   // The thread's first chunk: its row of the k-block, line or k, and the element in that.
   __device__ static int far() { return fresh_thread_index() / kInRow; }
@@ -1400,7 +1400,7 @@ struct BlockCopier {
            reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
   }
   // Where chunk i of the thread goes, by where its first does.
-  __device__ static uint32_t after(uint32_t at, int i) { return (at ^ Layout::permuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
+  __device__ static uint32_t after(uint32_t at, int i) { return (at ^ kPermuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
 
   // Copies the next k-block, which begins at k0. stage: how far it is from the first, in bytes.
   __device__ void copy(const OperandView<T>& view, int k0, int stage) {
@@ -1544,9 +1544,7 @@ constexpr int kExactRows = 16;   // of a tile, which are summed at a time
 
 // What is read at once meets no bank conflict, be it 16 bytes of every fourth line or, MN-major, neighbours in memory.
 template <bool kKMajor>
-struct ExactLayout {
-  __device__ static constexpr int permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
-};
+__device__ constexpr int exact_permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
 struct ExactLanes {   // of four rows and four columns, which are read for 16 multiply-adds, a quarter of the k
   static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear, kGroups = kExactThreads * kCount / (kExactRows * kBlock);
   static constexpr int kGroupThreads = kExactThreads / kGroups;
@@ -1557,7 +1555,7 @@ struct ExactLanes {   // of four rows and four columns, which are read for 16 mu
 };
 static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one of the rows that a thread has sums of");
 template <typename T, bool kKMajor>
-using ExactCopier = BlockCopier<T, kKMajor, ExactLayout<kKMajor>, false, kExactThreads>;
+using ExactCopier = BlockCopier<T, kKMajor, exact_permuted<kKMajor>, false, kExactThreads>;
 
 // Sums and writes the rows of a tile of one product of the batch from `begin` on, kExactRows of them.
 template <typename T, bool kXKMajor, bool kYKMajor>
@@ -1825,11 +1823,9 @@ struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of 
 
 // Chunks are so permuted that a warp reads what it needs of X and of Y without a bank conflict.
 template <bool kAlongK>
-struct Tf32Layout {
-  __device__ static constexpr int permuted(int row) { return (row & 12) << (kAlongK ? 2 : 3) ^ (row & 1) << 6; }
-};
+__device__ constexpr int tf32_permuted(int row) { return (row & 12) << (kAlongK ? 2 : 3) ^ (row & 1) << 6; }
 template <bool kAlongK>
-using Tf32Copier = BlockCopier<float, kAlongK, Tf32Layout<kAlongK>, true>;
+using Tf32Copier = BlockCopier<float, kAlongK, tf32_permuted<kAlongK>, true>;
 
 // ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
 
@@ -2015,11 +2011,9 @@ struct alignas(256) MmaMemory {   // permutations go by bits of the address belo
 
 // What is read at once meets no bank conflict: eight rows of 16 bytes; of MN-major float32 and float64 eight lines at four k, by words.
 template <typename T, bool kKMajor>
-struct MmaLayout {
-  __device__ static constexpr int permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
-};
+__device__ constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
 template <typename T, bool kKMajor>
-using MmaCopier = BlockCopier<T, kKMajor, MmaLayout<T, kKMajor>>;
+using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>>;
 
 // Of an m16n8 instruction a thread has sums of two rows and two columns.
 struct MmaLanes : OneGroup {
