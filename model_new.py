@@ -289,43 +289,38 @@ struct TileOrder {
     return sum;
   }
 
-  struct Place {
+  __device__ Tile tile(int i, int j) const {
+    return {i, j, first_k(x, y, i * edge, j * edge), end_of_k(x, y, (i + 1) * edge, (j + 1) * edge, depth)};
+  }
+  __device__ Tile at(int place) const {
+    auto along = [&](int group) { return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group; };   // row, or column, of a group
     int i, j;
-  };
-  __device__ Place at(int place) const {
     if (c_lower && masked() == both_masked()) {
       const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // 32 bits take half as many instructions
       const int group = int(root), in = place - int(first);
-      return {x == kFromLine ? group : in + rows - 1 - group, y == kUpToLine ? rows - 1 - group : in};
-    }
-    if (c_lower || both_masked()) return other_at(place);
-    constexpr int kBand = 8;   // rows that dense tiles go through together
-    const uint32_t width = !masked() ? kBand * cols : by_rows() ? cols : rows;
-    const uint32_t group = uint32_t(place) / width, in = uint32_t(place) % width;
-    if (masked()) return by_rows() ? Place{along(int(group)), int(in)} : Place{int(in), along(int(group))};
-    const uint32_t first = group * kBand, height = min(kBand, rows - int(first));
-    return {int(first + in % height), int(in / height)};
-  }
-  __device__ Tile tile(const Place& at) const {
-    return {at.i, at.j, first_k(x, y, at.i * edge, at.j * edge), end_of_k(x, y, (at.i + 1) * edge, (at.j + 1) * edge, depth)};
-  }
-
- private:
-  __device__ int along(int group) const {   // the row or the column of a group, of one triangular operand
-    return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group;
-  }
-  __device__ Place other_at(int place) const {
-    if (c_lower) {   // one triangular operand; groups that fall are those that rise, from the end
+      i = x == kFromLine ? group : in + rows - 1 - group, j = y == kUpToLine ? rows - 1 - group : in;
+    } else if (c_lower) {   // one triangular operand; groups that fall are those that rise, from the end
       const int from = falls() ? int(count()) - 1 - place : place, root = triangle_root(from), in = from - int(triangle(root));
       const int line = along(falls() ? rows - 1 - root : root), at = falls() ? root - in : in;
-      return by_rows() ? Place{line, at} : Place{line + at, line};
+      i = by_rows() ? line : line + at, j = by_rows() ? at : line;
+    } else if (both_masked()) {   // first the corner, on the diagonal: of a symmetric product a tile and the one opposite are split alike
+      int group = triangle_root(place / 2);   // the square root, or one less
+      group += uint32_t(group + 1) * (group + 1) <= uint32_t(place);
+      const int at = place - group * group;
+      i = at <= group ? group : at - group - 1, j = at <= group ? group - at : group;
+      if (x == kUpToLine) i = rows - 1 - i, j = rows - 1 - j;
+    } else {
+      constexpr int kBand = 8;   // rows that dense tiles go through together
+      const uint32_t width = !masked() ? kBand * cols : by_rows() ? cols : rows;
+      const uint32_t group = uint32_t(place) / width, in = uint32_t(place) % width;
+      if (masked()) {
+        i = by_rows() ? along(group) : in, j = by_rows() ? in : along(group);
+      } else {
+        const uint32_t first = group * kBand, height = min(kBand, rows - int(first));
+        i = first + in % height, j = in / height;
+      }
     }
-    // First the corner, on the diagonal: of a symmetric product a tile and the one opposite are split alike
-    int group = triangle_root(place / 2);   // the square root, or one less
-    group += uint32_t(group + 1) * (group + 1) <= uint32_t(place);
-    const int at = place - group * group;
-    const int i = at <= group ? group : at - group - 1, j = at <= group ? group - at : group;
-    return x == kUpToLine ? Place{rows - 1 - i, rows - 1 - j} : Place{i, j};
+    return tile(i, j);
   }
 };
 
@@ -401,7 +396,7 @@ __device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, u
     tile = entry / 4 + (rank >> log_splits), splits = 1 << log_splits, split = rank % splits;
     if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
-  return {p, int(batch), plan.tile_order.tile(plan.tile_order.at(tile)), int(splits), int(split), block_k};
+  return {p, int(batch), plan.tile_order.at(tile), int(splits), int(split), block_k};
 }
 
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
@@ -449,7 +444,7 @@ struct Tiles : TileOrder {
       const int on_diagonal = left - beside, first = on_diagonal / 2 * 2 * edge;
       return {first + edge, first, edge, int(batch), 0, 0, 0, on_diagonal % 2 + 1};
     }
-    const Place place = left >= 0 ? Place{2 * left + 2, 2 * left + 1} : TileOrder::at(tile);
+    const Tile place = left >= 0 ? Tile{2 * left + 2, 2 * left + 1} : TileOrder::at(tile);
     return {place.i * edge, place.j * edge + (half && number % 2 ? edge / 2 : 0), half ? edge / 2 : edge, int(batch)};
   }
 
@@ -1592,8 +1587,7 @@ template <typename T>
 __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
   const int number = blockIdx.x, batches = int(p.batches), batch = number % batches;
-  const TileOrder order = TileOrder::of(p, kBlock);
-  const Tile tile = order.tile(order.at(number / batches));
+  const Tile tile = TileOrder::of(p, kBlock).at(number / batches);
   NO_UNROLL for (int begin = 0; begin < kBlock; begin += kExactRows) exact_rows<T, true, true>(p, tile, begin, batch, memory);
   if (has_zeros(p) && tile.i != tile.j)
     write_zeros<kBlock>(p, c_of<T>(p, batch), tile.j * kBlock, tile.i * kBlock, 0, kBlock, threadIdx.x, kExactThreads);
@@ -2828,7 +2822,7 @@ struct Half {
       const uint32_t rows = ceil_div(h.p.m, kBlock), cols = ceil_div(h.p.n, kBlock);
       const int row = box / cols % rows, batch = box / cols / rows, begin = own.part % NonFinite::kParts * kExactRows;
       if (batch >= h.tiles.batches) continue;   // in the last word, which happened to hold this launch's number
-      exact_rows<T, !kMajorX, !kMajorY>(h.p, TileOrder::of(h.p, kBlock).tile({row, int(box % cols)}), begin, batch, memory);
+      exact_rows<T, !kMajorX, !kMajorY>(h.p, TileOrder::of(h.p, kBlock).tile(row, int(box % cols)), begin, batch, memory);
     }
   }
 };
@@ -3359,7 +3353,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
   if (progress & kOutliers && !(progress & kFallback && p.batches == 1)) {
     __shared__ int count, met[kTileThreads];   // of the tiles that have been looked at
     const uint32_t batches = uint32_t(p.batches), numbers = uint32_t(plan.tile_order.count()) * batches, step = gridDim.x;
-    auto tile_of_number = [&](uint32_t number) { return plan.tile_order.tile(plan.tile_order.at(int(number / batches))); };
+    auto tile_of_number = [&](uint32_t number) { return plan.tile_order.at(int(number / batches)); };
     NO_UNROLL for (uint32_t first = blockIdx.x; first < numbers; first += step * kTileThreads) {
       if (threadIdx.x == 0) count = 0;
       __syncthreads();

@@ -104,7 +104,7 @@ int main(int, char** arguments) {
   for (int i = 0; i < blocks; ++i)
     for (int j = 0; j <= i; ++j) {
       body = [&] {
-        correct_tile(h, 0, TileOrder::of(p, kBlock).tile({i, j}), reinterpret_cast<Memory*>(current->block->memory)->corrections);
+        correct_tile(h, 0, TileOrder::of(p, kBlock).tile(i, j), reinterpret_cast<Memory*>(current->block->memory)->corrections);
       };
       run_cluster<Memory>(0, 1, kTileThreads);
     }

@@ -73,7 +73,7 @@ void check_tiles(Contraction contraction, int m, int n, int k, int masks, int ed
   std::vector<char> seen(static_cast<size_t>(rows) * cols, 0);
   int before = 0x7FFFFFFF;
   for (int64_t rank = 0; rank < count; ++rank) {
-    const Tile t = order.tile(order.at(int(rank)));
+    const Tile t = order.at(int(rank));
     CHECK(t.i >= 0 && t.i < rows && t.j >= 0 && t.j < cols && (!p.c_lower || t.j <= t.i),
           "rank %lld: tile %d, %d", (long long)rank, t.i, t.j);
     CHECK(!seen[static_cast<size_t>(t.i) * cols + t.j]++, "tile %d, %d comes twice", t.i, t.j);
@@ -89,7 +89,7 @@ void check_tiles(Contraction contraction, int m, int n, int k, int masks, int ed
   for (int group = 0; group < order.groups(); ++group)
     for (int64_t at = 0; at < order.tiles_of(group); ++at, ++rank) {
       CHECK(rank < count, "group %d has more tiles than there are", group);
-      const Tile t = order.tile(order.at(int(rank)));
+      const Tile t = order.at(int(rank));
       const int length = t.k_end - t.k_begin, of_group = order.length(group);
       CHECK(length <= of_group && of_group - length < edge, "tile %d, %d is %d long, and its group %d", t.i, t.j, length, of_group);
     }
@@ -110,7 +110,7 @@ void check_roots() {
     const TileOrder order = {46341, 46341, kFromLine, kFromLine, 0};
     for (const int at : {0, side, 2 * side})
       if (const int64_t place = int64_t(side) * side + at; place <= 2147483647) {
-        const TileOrder::Place found = order.at(int(place));
+        const Tile found = order.at(int(place));
         const int both = at <= side ? 2 * side - at : at - 1;
         CHECK(max(found.i, found.j) == side && found.i + found.j == both, "place %d of group %d", at, side);
       }
