@@ -929,7 +929,7 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 //
 // To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. Where the same is added
 // again and again, as of operands with a period, roundings do not cancel. So a chain of so many promotions ends; the chains are added.
-[[maybe_unused]] constexpr int kChain = 32;
+[[maybe_unused]] constexpr int kChain = 32;   // k-blocks of Pairs, which adds a tile's chains in memory
 
 template <int kCount>
 __device__ inline void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
@@ -2916,9 +2916,6 @@ struct PairsProduct {
   float* chain_sums;              // of each CTA: of its tile's chains so far; null: those are in C
 };
 
-// So many k-blocks are a chain: see "Element types: long sums". Those of a tile are added in memory.
-constexpr int kTileChain = 32;
-
 // What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
 // kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
 enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
@@ -3202,8 +3199,8 @@ struct Pairs {
     const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
     // Which blocks the CTA's k-block has, and what it ends. Of hi alone no tile has more than one chain.
     int flags = k_block.last ? kLast | kEnds : 0;
-    if (kLo && k_block.place % kTileChain == kTileChain - 1) flags |= kEnds;
-    if (kLo && k_block.place >= kTileChain) flags |= kAgain;
+    if (kLo && k_block.place % kChain == kChain - 1) flags |= kEnds;
+    if (kLo && k_block.place >= kChain) flags |= kAgain;
     UNROLL for (int u = 0; u < 2; ++u)
       if (has_block(h, kX, first_row + u, k)) flags |= kHasX << u;
     UNROLL for (int u = 0; u < 4; ++u)
@@ -3508,7 +3505,7 @@ struct Workspace {
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether the sums of some have no place in C: of a tile in splits they have none
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
-      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kTileChain && !(in_c && tiles.splits_of(group) == 1);
+      chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kChain && !(in_c && tiles.splits_of(group) == 1);
     if (chains) take(of[0].chain_sums, clusters * kTile);   // both gradients' clusters have places in it
     for (int u = 0; u < products; ++u) {
       of[u].tiles = tiles, of[u].clusters = (clusters + products - 1 - u) / products, of[u].chain_sums = of[0].chain_sums;

@@ -165,7 +165,7 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
 int main(int, char** arguments) {
   const int clusters = std::atoi(arguments[13]), tf32 = std::atoi(arguments[14]), wide = std::atoi(arguments[15]);
   const int scales = std::atoi(arguments[16]), two = std::atoi(arguments[17]), fallback = std::atoi(arguments[18]);
-  kTileChain = std::atoi(arguments[19]);
+  kChain = std::atoi(arguments[19]);
   return run_product<float>(arguments, [&](const Product& of) {
     Product p = of, q = of;
     p.tf32 = tf32;
@@ -201,26 +201,26 @@ int main(int, char** arguments) {
 """
 
 
-CHAIN = constant("_CUDA_PAIRS_TYPES", "kTileChain")
+CHAIN = constant("_CUDA_ELEMENTS", "kChain")
 
 
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the tiles."""
-    launch, packing, constant_chain = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING, f"constexpr int kTileChain = {CHAIN};"
-    assert constant_chain in model._CUDA_PAIRS_TYPES
+    launch, packing, constant_chain = model._CUDA_HOPPER_LAUNCH, model._CUDA_PACKING, f"[[maybe_unused]] constexpr int kChain = {CHAIN};"
+    assert constant_chain in model._CUDA_ELEMENTS
     parts = [
         emulation.PRELUDE,
         model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
-        model._CUDA_ELEMENTS,
+        model._CUDA_ELEMENTS.replace(constant_chain, "int kChain;"),
         model._CUDA_PACKED,
         cut(packing, "__device__ inline float power_of_two(int exponent)", "// ---- Packing: the kernel."),
         cut(packing, "// What has become of a launch, beside its number", "// Of this launch, while it packs"),
         CUDA,
         BULK,
         skeleton(model),
-        model._CUDA_PAIRS_TYPES.replace(constant_chain, "int kTileChain;"),
+        model._CUDA_PAIRS_TYPES,
         model._CUDA_PAIRS,
         cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),
         emulation.PRODUCT,
