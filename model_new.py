@@ -1678,26 +1678,6 @@ constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc>][32];   // all splits of the first unit, of the second
 
-// Writes neighbours in a row of C, as far as they exist. `vectorized`: at once. kWhole: so, and all exist. kTwice: C is symmetric, and has
-// what is not above the diagonal also where it stands opposite.
-template <int kNear, bool kWhole, bool kTwice, typename T, typename Acc>
-__device__ inline void write_neighbours(const Product& p, T* c, bool vectorized, int row, int col, const Acc* sum) {
-  if (!kWhole && row >= p.m) return;
-  const int cols = kTwice ? row + 1 : p.n;
-  AlignedArray<T, kNear> vector;
-  UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && col + e > row ? Acc(0) : sum[e];
-  T* const to = c + uint32_t(row) * p.c_row + uint32_t(col) * p.c_col;   // so the products take half as many instructions
-  if (kWhole || (vectorized && col + kNear <= cols)) {
-    *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
-  } else {
-    UNROLL for (int e = 0; e < kNear; ++e)
-      if (col + e < cols) to[e * p.c_col] = vector.v[e];
-  }
-  if (kTwice)
-    UNROLL for (int e = 0; e < kNear; ++e)
-      if (col + e < row) c[uint32_t(col + e) * p.c_row + uint32_t(row) * p.c_col] = vector.v[e];
-}
-
 // Writes a tile: from registers if `alone`, and all of it exists; else, or if C is symmetric and has all twice, what this CTA adds of its
 // splits, in their order. Instructions that nobody has read yet take as long as shared memory: so the mma kernel goes that way with one
 // split, too, if others of the cluster do. With more all threads of the cluster have arrived at its barrier, and `sums` may lie in their
@@ -1714,10 +1694,26 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[Lanes::sum_at(u * kSums + e)];
     return v;
   };
-  auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {   // unit u of warp w
-    UNROLL for (int e = 0; e < kSums; e += kNear)
-      write_neighbours<kNear, decltype(whole)::value, decltype(twice)::value>(
-          p, work.c, vectorized, row + Lanes::row(w, lane, u * kSums + e), col + Lanes::col(w, lane, u * kSums + e), v.v + e);
+  // Unit u of warp w: neighbours in a row of C, as far as they exist; at once, if `vectorized`. whole: so, and all exist. twice: C is
+  // symmetric, and has what is not above the diagonal also where it stands opposite.
+  auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
+    constexpr bool kWhole = decltype(whole)::value, kTwice = decltype(twice)::value;
+    UNROLL for (int at = 0; at < kSums; at += kNear) {
+      const int m = row + Lanes::row(w, lane, u * kSums + at), n = col + Lanes::col(w, lane, u * kSums + at), cols = kTwice ? m + 1 : p.n;
+      if (!kWhole && m >= p.m) continue;
+      AlignedArray<T, kNear> vector;
+      UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && n + e > m ? Acc(0) : v.v[at + e];
+      T *const c = work.c, *const to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;   // so the products take half the instructions
+      if (kWhole || (vectorized && n + kNear <= cols)) {
+        *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
+      } else {
+        UNROLL for (int e = 0; e < kNear; ++e)
+          if (n + e < cols) to[e * p.c_col] = vector.v[e];
+      }
+      if (kTwice)
+        UNROLL for (int e = 0; e < kNear; ++e)
+          if (n + e < m) c[uint32_t(n + e) * p.c_row + uint32_t(m) * p.c_col] = vector.v[e];
+    }
   };
   auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
     if (has_zeros(p) && work.tile.i != work.tile.j)
