@@ -760,9 +760,7 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
 }
 
 template <typename T>
-__device__ inline T load_relaxed(const T* p) {
-  return *static_cast<const volatile T*>(p);
-}
+__device__ inline T load_relaxed(const T* p) { return *static_cast<const volatile T*>(p); }
 
 template <int kRegisters>
 __device__ inline void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
@@ -1349,13 +1347,12 @@ static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDi
 # Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
 # as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel on request.
 #
-# It takes its operands from the copier, which all kernels share that read tensors as they are, 64 x 64 of C at a time. Stages hold 64 lines
-# by 128 bytes of k of each operand. A kernel says by a function how they are permuted.
+# It takes its operands from the copier, which all kernels share that read tensors as they are, 64 x 64 of C at a time.
 _CUDA_EXACT = r"""
 // ---- Copier: k-blocks on their way to shared memory.
 
 constexpr int kTileThreads = 128;
-constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand
+constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand's 64
 
 // Brings an operand's k-blocks to the stages, with zeros for what does not exist: chunks of 16 bytes where strides and addresses allow
 // that, else single elements. kUnit: one stride, that along k (kKMajor) or that along the lines, is known to be 1.
@@ -1794,9 +1791,8 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStre
 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
-# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. CTAs of a cluster share the k of
-# a tile; each then adds the sums of all for a part of it. Elements come to shared memory as they are and are split there into two tf32.
-# Every tile splits its operands anew, and tf32 takes twice the time of float16; but there is no packing.
+# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Elements come to shared memory
+# as they are. Every tile splits its operands anew, into two tf32, and those take twice the time of float16; but there is no packing.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
@@ -1959,8 +1955,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
 #
 # Enters: a Product whose operands have neighbours in memory along k or along their lines and multiples of 16 bytes for all other strides
-# (operands_to_copy tells which have not; those of small products are read by elements). Leaves: all of C. A CTA a tile, the longest first;
-# or, where tiles are few, CTAs of a cluster share the k of one (SplitPlan).
+# (operands_to_copy tells which have not; those of small products are read by elements). Leaves: all of C.
 #
 # cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
 # float64 operands take one product. A float32 is split in registers into two tf32, of which three products count: see "Element types".
@@ -2170,10 +2165,8 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
 }
 """
 
-# ---- Launching: the kernels of 64 x 64 tiles. ------------------------------------------------------------------------
+# ---- Launching: the exact path, the tf32 and the mma kernel. ---------------------------------------------------------
 _CUDA_TILE_LAUNCH = r"""
-// ---- Launching: the exact path, the tf32 and the mma kernel.
-
 void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
   const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, stream);
   std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(type));
@@ -2434,10 +2427,9 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 # Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
 # other strides (operands_to_copy tells which have not); C has neighbours along its rows or its columns. Leaves: all of C, in one launch.
 #
-# A tensor map's box of 64 x 64, or of 128 lines, with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing: the
-# producer brings boxes, two warps mask those on a diagonal, two consumer warpgroups multiply, round and write C. Zeros of masked blocks
-# meet Inf in the tensor cores: so boxes of C with a sum that is not finite are summed again at the end, on the exact path, by whichever
-# CTAs are done.
+# A tensor map's box of 64 x 64, or of 128 lines, with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing, but two
+# warps mask boxes on a diagonal. Their zeros meet Inf in the tensor cores: so boxes of C with a sum that is not finite are summed again at
+# the end, on the exact path, by whichever CTAs are done.
 _CUDA_HALF = r"""
 // ---- Half precision: sizes, and teams of threads.
 
