@@ -1817,7 +1817,6 @@ using Tf32Copier = BlockCopier<float, kAlongK, tf32_permuted<kAlongK>, true>;
 
 // A warp multiplies 16 lines of X, and a lane reads two: four neighbours at once where k is along memory, else both lines. It has the sums
 // of lines tf32_row(lane / 4, r), and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of r and c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
-using Tf32Sums = float[32];
 __device__ inline int tf32_row(bool along_k, int g, int r) { return along_k ? g + 8 * r : 2 * g + r; }
 template <bool kXAlongK>
 struct Tf32Lanes : OneGroup {   // e = 8 i + 4 r + c
@@ -1904,7 +1903,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   const auto view_x = view_of(kX, p, here), view_y = view_of(kY, p, here);
   Tf32Copier<kXAlongK> x(view_x, k_begin, shared_address(memory.stage[0][0]));
   Tf32Copier<kYAlongK> y(view_y, k_begin, shared_address(memory.stage[0][1]));
-  Tf32Sums sum = {}, total = {};   // total: of chains
+  float sum[32] = {}, total[32] = {};   // total: of chains
   const int x_line = threadIdx.x / 32 * 16 + tf32_row(kXAlongK, threadIdx.x % 32 / 4, 0);
   uint32_t x_at = shared_address(memory.stage[0][0]) + x.offset(x_line, threadIdx.x % 4 * 4);   // where a lane begins to read
   Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
@@ -1931,7 +1930,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
     // Multiply. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block
-    Tf32Sums part;
+    float part[32];
     warpgroup_arrive();
     UNROLL for (int step = 0; step < 4; ++step) {
       wgmma_tf32(part, small[step], advance_descriptor(y_large, step * 32), step > 0);
@@ -2088,9 +2087,9 @@ __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<
 
 // Sums a CTA's k-blocks, each while later ones are being copied, and writes what they are summed to.
 template <typename T, bool kXKMajor, bool kYKMajor>
-__device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, MmaMemory<T>& memory) {
+__device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {   // all others wait for this
-    memory.work = work_of<T>(p, plan, cluster, rank, kMmaBlockK<T>);
+    memory.work = work_of<T>(p, plan, cluster, block_rank_in_cluster(), kMmaBlockK<T>);
     NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
   }
   __syncthreads();
@@ -2160,8 +2159,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
     mma_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
   extern __shared__ __align__(256) unsigned char mma_memory[];
   const uint32_t cluster = plan.cluster_size > 1 ? blockIdx.x / SplitPlan::kMostSplits : blockIdx.x;
-  const uint32_t rank = plan.cluster_size > 1 ? blockIdx.x % SplitPlan::kMostSplits : 0;
-  mma_compute<T, kXKMajor, kYKMajor>(p, plan, cluster, rank, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
+  mma_compute<T, kXKMajor, kYKMajor>(p, plan, cluster, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
 }
 """
 
@@ -2483,9 +2481,6 @@ struct HalfProduct {
 
 // ---- Half precision: the epilogue, storing C.
 
-template <typename T>
-using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-
 // A warpgroup rounds its sums of a box, block (row, col) of C, and writes it by way of shared memory: in lines of 128 bytes, rows, or
 // columns if C is column-major. Calls take two places in turn: whoever writes to one has since been at a barrier that all threads reached
 // after they had read what was there before. kTwice: below the diagonal of C its transpose is written before. c: of this product of the
@@ -2500,10 +2495,11 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
       if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
   }
   uint32_t w[4][4];
-  Two<T> zero[2] = {};   // or NaN, where a number is one, or Inf
+  using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+  Two zero[2] = {};   // or NaN, where a number is one, or Inf
   UNROLL for (int u = 0; u < 16; ++u) {
-    const Two<T> two{sum[2 * u], sum[2 * u + 1]};   // rounded
-    zero[u % 2] = __hfma2(two, Two<T>(), zero[u % 2]);
+    const Two two{sum[2 * u], sum[2 * u + 1]};   // rounded
+    zero[u % 2] = __hfma2(two, Two(), zero[u % 2]);
     w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
   }
   zero[0] = __hadd2(zero[0], zero[1]);
@@ -3364,8 +3360,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     __syncthreads();
     if (number >= plan.clusters * p.batches) return;
     if (h.controls[number % int(p.batches)].fallback)
-      mma_compute<float, kXKMajor, kYKMajor>(p, plan, number, queued ? 0 : blockIdx.x % SplitPlan::kMostSplits,
-                                             *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
+      mma_compute<float, kXKMajor, kYKMajor>(p, plan, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
     __syncthreads();
   } while (queued);
 #endif

@@ -18,7 +18,7 @@ int run_type(char** arguments) {
     body = [&] {
       auto compute = x_k_major ? (y_k_major ? mma_compute<T, true, true> : mma_compute<T, true, false>)
                                : (y_k_major ? mma_compute<T, false, true> : mma_compute<T, false, false>);
-      compute(p, plan, cluster_of, current->block->rank, memory());
+      compute(p, plan, cluster_of, memory());
     };
     for (cluster_of = 0; cluster_of < plan.clusters * p.batches; ++cluster_of)
       run_cluster<MmaMemory<T>>(cluster_of, plan.cluster_size, kTileThreads, [](MmaMemory<T>& memory) {
