@@ -1609,7 +1609,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
   }
   before += int64_t(batch) * size * first + col;
   __syncthreads();
-  T rest = 0;   // NaN, if the column is not finite
+  const int begin = diagonal ? j : 0;   // the column's first row. Inf times the zeros above would be a NaN: they are no terms
   NO_UNROLL for (int i = 0; i < size; i += 4) {
     T sum[4] = {}, right[4];
     UNROLL for (int r = 0; r < 4; ++r) right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
@@ -1618,23 +1618,19 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
       UNROLL for (int e = 0; e < 4; ++e) column[e] = x[k + e][j];
       UNROLL for (int r = 0; r < 4; ++r) {
         const auto row = *reinterpret_cast<const AlignedArray<T, 4>*>(&x[i + r][k]);
-        UNROLL for (int e = 0; e < 4; ++e) sum[r] = fma(-row.v[e], column[e], sum[r]);
+        UNROLL for (int e = 0; e < 4; ++e)
+          if (k + e >= begin) sum[r] = fma(-row.v[e], column[e], sum[r]);
       }
     }
     UNROLL for (int r = 0; r < 4; ++r) {
       sum[r] += right[r];
-      UNROLL for (int e = 0; e < r; ++e) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
-      sum[r] /= x[i + r][i + r], rest = fma(sum[r], T(0), rest);
+      UNROLL for (int e = 0; e < r; ++e)
+        if (i + e >= begin) sum[r] = fma(-x[i + r][i + e], sum[e], sum[r]);
+      sum[r] /= x[i + r][i + r];
     }
     __syncthreads();   // the rows have been read
-    for (int r = 0; r < 4; ++r) x[i + r][j] = diagonal && i + r < j ? T(0) : sum[r];
+    for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < begin ? T(0) : sum[r];
     __syncthreads();
-  }
-  // Inf times the zeros above the diagonal is a NaN: here of the terms alone that the column has
-  NO_UNROLL for (int i = !diagonal || rest == 0 ? size : j; i < size; ++i) {
-    T sum = i == j;
-    NO_UNROLL for (int k = j; k < i; ++k) sum = fma(-from[i * p.x_row + k * p.x_col], x[k][j], sum);
-    x[i][j] = unit ? sum : sum / from[i * (p.x_row + p.x_col)];
   }
   T* const to = c_of<T>(p, batch) + first * p.c_row;
   for (int at = col; at < (diagonal ? p.n : first); at += diagonal ? kBlock : first)
