@@ -787,8 +787,13 @@ class Stopwatch:
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
-        names = [run.random.choice([*ORDINARY, *run.hard] if n < 8 else list(ORDINARY)) if decoy else "uniform" for n in range(number)]
+        names = ["uniform"] * number
+        if decoy:  # first what samples take for uniform
+            seemingly = [name for name in run.hard if name.startswith("uniform")]
+            names = [*seemingly, *run.random.choices([*ORDINARY, *run.hard], k=6), *run.random.choices([*ORDINARY], k=number)][:number]
         calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
+        for call, kind in zip(calls * decoy, itertools.cycle((1, 5, 6, 0))):  # those that no stride tells of
+            call.kind = kind
         answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
         inside = contender.ask("times", run.options.timeout).get("us")
         if not isinstance(inside, list) or len(inside) != number or not all(type(t) is float and t >= 0 for t in inside):

@@ -175,6 +175,13 @@ class Draw:
     def about(self, shape, second, dtype, scales):
         return scales[second] * (0.5 + self.uniform(*shape)) * self.normal(*shape).sign()
 
+    def apart(self, shape, second, dtype):
+        """Uniform, but for one small row or column."""
+        X, at = self.uniform(*shape), self.uniform(2).tolist()
+        lines = X if at[0] < 0.5 else X.T
+        lines[int(at[1] * len(lines))] *= 1e-3 if dtype == torch.float16 else 1e-9
+        return X
+
     def single(self, shape, second, dtype, value):
         X, (rows, cols), (p, q) = self.normal(*shape), shape, ((3, 5), (2, 7))[second]
         value = 1e4 if dtype == torch.float16 else value
@@ -220,7 +227,11 @@ HARD = {
     "elimination": Draw.elimination,
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
     "Cholesky, near singular": Draw.cholesky,
-    "uniform, large entries": lambda draw, shape, *_: draw.uniform(*shape) * (1 + 63 * (draw.uniform(*shape) * 4 * max(shape) < 1)),
+    # What samples take for uniform: a few entries of either sign, or a line, are not
+    "uniform, large entries": lambda draw, shape, *_: draw.uniform(*shape).where(
+        draw.uniform(*shape) * 4 * max(shape) > 1, 128 * draw.uniform(*shape) - 64
+    ),
+    "uniform, one small line": Draw.apart,
     "rows of A over 2 decades": partial(Draw.scaled, of="A", along=0, span=1),
     "one huge entry": partial(Draw.single, value=1e30),
     **WIDE,
@@ -230,7 +241,7 @@ DISTRIBUTIONS = ORDINARY | HARD
 
 
 def gradient_of(kind, way, draw, dtype, shape, keep):
-    """dC, of a kind: 0 as ever; 1 of rows of many scales; 2 of ones, as of a sum; 3 of one value, often small, as of a mean; 4 of one a
+    """dC, of a kind: 0 as ever; 1 some rows of many scales; 2 of ones, as of a sum; 3 of one value, often small, as of a mean; 4 of one a
     row, or a column; 5 zero where C is, and in places, whole rows too; 6 of one sign. Every other one is negative."""
     sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # small for float16: no sum of a large product may overflow
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 4 and way > 1 else (*shape[:-1], 1)))
@@ -239,7 +250,8 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
         if kind == 3:
             one *= 10**-span if draw.uniform(1) < 0.5 else draw.decades(span, 1)
         return (scales if kind == 4 else one).to(dtype).expand(shape)
-    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * (scales if kind == 1 else sign)
+    apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # none to all of them
+    G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(apart & (kind == 1), sign)
     return (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
 
 
