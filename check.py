@@ -501,7 +501,8 @@ class Run:
         if self.problem.inverse:
             self.dims = (max(1, min(4096, INVERSES[self.device.type] // options.size**2)), *self.dims)
         self.most = options.size * (2 if self.problem.square else 1)  # rows or columns that are judged
-        self.slab = self.new_slab()
+        # The reference has one of its own: what a thread has asked the kernel or a GPU for is still written while the thread stands
+        self.references_slab, self.slab = self.new_slab(), self.new_slab()
         unfit = [*WIDE, *EXTREME] if self.dtype == torch.float16 else EXTREME if self.dtype != torch.float32 or self.problem.inverse else ()
         self.hard = [name for name in HARD if name not in unfit]
         self.wait = torch.get_device_module(self.device).synchronize
@@ -577,8 +578,8 @@ class Run:
         inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
         how = {"mode": calls[0].mode, "timed": timed, "ways": [call.way for call in calls]}
         contender.ask("prepare", limit, shapes=shapes, inputs=inputs, **how)
-        views = [self.slab.view(self.dtype, *place) for place in places]
-        self.slab.bytes[: room(self.dtype, *(X.shape for X in operands)) + 512].fill_(255)  # NaN stands behind an input
+        views = [contender.slab.view(self.dtype, *place) for place in places]
+        contender.slab.bytes[: room(self.dtype, *(X.shape for X in operands)) + 512].fill_(255)  # NaN stands behind an input
         for X, view in zip(operands, views, strict=True):  # while the child stands still
             view.copy_(X)
         self.wait()
@@ -907,10 +908,11 @@ def parse(argv):
 def begin(run, stack, who, text, arguments=None, **others):
     """Has a contender load this text. Returns the constructor's arguments."""
     run.progress(f"loading the {who}")
-    contender = stack.enter_context(Contender(who, getattr(run.options, who), run.slab, **others))
+    slab = run.references_slab if who == "reference" else run.slab
+    contender = stack.enter_context(Contender(who, getattr(run.options, who), slab, **others))
     setattr(run, who, contender)
     classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
-    always = {"device": str(run.device), "size": run.slab.size, "place": run.slab.place, "dtype": run.options.dtype}
+    always = {"device": str(run.device), "size": slab.size, "place": slab.place, "dtype": run.options.dtype}
     guarded = dict(contender.ask("start", STARTING, names=run.problem.results, **always).get("guard") or {})
     if who == "solution":
         run.guard = guarded

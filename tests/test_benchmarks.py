@@ -12,7 +12,7 @@ import pytest
 import sanitize
 import torch
 from helpers import HAS_CUDA, ROOT, module, needs_cuda
-from test_check import forks, quick, small_slab  # noqa: F401
+from test_check import forks, quick, small_slab, solutions_slab  # noqa: F401
 
 import check
 

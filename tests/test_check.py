@@ -184,9 +184,14 @@ def small_slab():
     return check.Slab(torch.device("cpu"), 64 << 20)
 
 
+@pytest.fixture(scope="session")
+def solutions_slab():
+    return check.Slab(torch.device("cpu"), 64 << 20)
+
+
 @pytest.fixture
-def quick(forks, small_slab, monkeypatch):
-    """Children are forked; on a CPU all runs share one slab and one reference."""
+def quick(forks, small_slab, solutions_slab, monkeypatch):
+    """Children are forked; on a CPU all runs share two slabs and one reference."""
     forks.begin()
     real = check.Contender
 
@@ -196,8 +201,8 @@ def quick(forks, small_slab, monkeypatch):
 
     monkeypatch.setattr(check, "subprocess", types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
     monkeypatch.setattr(check, "INVERSES", {"cpu": 1 << 14, "cuda": 1 << 14})  # few of a headline's, beside batches of all kinds
-    real_slab = check.Run.new_slab
-    monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else small_slab)
+    real_slab, slabs = check.Run.new_slab, itertools.cycle([small_slab, solutions_slab])
+    monkeypatch.setattr(check.Run, "new_slab", lambda run: real_slab(run) if run.cuda else next(slabs))
     monkeypatch.setattr(check, "Contender", contender)
 
 
