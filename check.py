@@ -77,7 +77,6 @@ class GpuMemory:
 
     def __init__(self):
         self.driver, self.opened = ctypes.CDLL("libcuda.so.1"), {}
-        self.driver.cuIpcOpenMemHandle_v2.argtypes = [ctypes.c_void_p, self.Handle, ctypes.c_uint]
 
     def call(self, name, *arguments):
         if status := getattr(self.driver, name)(*arguments):
@@ -1045,9 +1044,8 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    while (lowest := os.open(os.devnull, os.O_RDWR)) < 3:  # what is closed would be a slab's number, which a child has for its own
+    while os.open(os.devnull, os.O_RDWR) < 3:  # what is closed would be a slab's number, which a child has for its own
         pass
-    os.close(lowest)
     if sys.stdout:  # None where it is closed
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(serve(**CHILD) if CHILD else main())

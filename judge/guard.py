@@ -125,9 +125,7 @@ def end_groups(folder):
     """Ends the process groups that standard input names, as soon as nobody can write there any more: who told of them has ended. And
     removes the folder that they have filled, deeper than Python's own would go, or closed."""
     LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: what it runs as could otherwise write code into it, where there is no Landlock
-    with open(0, "rb") as told:
-        groups = told.read().split()
-    for group in groups:
+    for group in sys.stdin.read().split():
         with contextlib.suppress(OSError):
             os.killpg(int(group), signal.SIGKILL)
     with contextlib.suppress(OSError):  # no process more, or who owned it has forbidden it: that costs no verdict
