@@ -160,7 +160,7 @@ class Child:
         torch.get_device_module(self.device).set_device(self.device)
         self.gpu = GpuMemory() if self.cuda else None
         self.slab = Slab(self.device, size, place)
-        self.at, self.answers = self.slab.bytes.data_ptr(), []
+        self.at = self.slab.bytes.data_ptr()
         # What stands where an older input did is the same tensor, as a weight that is changed in place
         kinds = (torch.as_tensor, torch.nn.Parameter)
         self.operand = functools.lru_cache(32)(lambda leaf, at, *shape: kinds[leaf](self.slab.view(self.dtype, shape, at).data))
@@ -313,8 +313,7 @@ class Contender(contextlib.ExitStack):
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
         # A group of its own, and no terminal.
-        files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": passed}
-        self.process = subprocess.Popen(command, **files, start_new_session=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed, start_new_session=True)
         self.callback(self.wait, LOADING)  # a driver may hold it
         self.callback(self.send, signal.SIGKILL)
         if warden:

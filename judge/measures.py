@@ -377,8 +377,8 @@ class Truth:
 
 def worst_of(errors):
     """The largest error and its coordinates."""
-    at = int(errors.argmax())
-    return float(errors.flatten()[at]), tuple(at // math.prod(errors.shape[d + 1 :]) % size for d, size in enumerate(errors.shape))
+    at = tuple(map(int, torch.unravel_index(errors.argmax(), errors.shape)))
+    return float(errors[at]), at
 
 
 def located(X, at):
