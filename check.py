@@ -362,13 +362,14 @@ class Contender(contextlib.ExitStack):
         return True
 
     def fault(self, what):
-        """To be raised. What goes wrong with the reference says nothing about the solution."""
+        """To be raised. What goes wrong with the reference, or before a file is loaded, says nothing about the solution."""
         told = f"the {self.who}{what}"
-        return Wrong("running", told) if self.who == "solution" else CannotRun(f"--reference {self.path}: {told}")
+        return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
 
     def ask(self, do, limit, **arguments):
         """The child's answer; Wrong if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
+        self.judged = self.who == "solution" and do != "start"
         self.send(signal.SIGCONT)
         try:
             self.channel.settimeout(limit)

@@ -626,6 +626,21 @@ def test_a_process_whose_threads_end_does_not_stand(monkeypatch):
     assert not stands
 
 
+def test_a_child_that_ends_before_the_solution_is_loaded_is_no_verdict(quick, capsys, monkeypatch):
+    """It is the first to go where memory runs out, and has not run a line of the solution's."""
+    real = check.Contender
+
+    def contender(who, *arguments, **others):
+        made = real(who, *arguments, **others)
+        if who == "solution":
+            os.kill(made.process.pid, signal.SIGKILL)
+        return made
+
+    monkeypatch.setattr(check, "Contender", contender)
+    status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--forward-only")
+    assert status == 2 and "killed by signal 9" in err and "WRONG" not in out, out + err
+
+
 def test_a_childs_memory_is_opened_as_soon_as_the_system_allows_it(small_slab, monkeypatch):
     """Whoever was not root had no verdict in some runs: "Permission denied: '/proc/PID/mem'"."""
 
