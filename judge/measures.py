@@ -313,11 +313,9 @@ def inverse_of(L, G):
 
 def may_underflow(X, Y):
     """Where X @ Y has a product under float32's smallest normal number, within a factor of 4: 1.0 (float64), else 0.0."""
-    hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
-    if X.numel() and math.prod(float(torch.where(Z != 0, Z.abs(), math.inf).min()) for Z in (X, Y)) >= 2.0**-124:
-        return hits  # the least of all: of most inputs no more has to be looked at, which takes five times as long
     # |x| < 2^e_x and |x| >= 2^(e_x - 1), so a product is at least 2^(e_x + e_y - 2); the smallest normal number is 2^-126.
-    x, y = (torch.where(Z != 0, torch.frexp(Z.double())[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
+    x, y = (torch.where(Z != 0, torch.frexp(Z)[1], 1 << 20) for Z in (X, Y))  # the exponents; a zero's is beyond all
+    hits = torch.zeros(*X.shape[:-1], Y.shape[-1], dtype=torch.float64, device=X.device)
     for e in torch.unique(x[x < -124 - y.min()]).tolist():
         hits[(x == e).float() @ (y < -124 - e).float() > 0.5] = 1.0
     return hits
