@@ -912,11 +912,9 @@ def begin(run, stack, who, text, arguments=None, **others):
     setattr(run, who, contender)
     classes = [prefix + {"reference": "Model", "solution": "ModelNew"}[who] for prefix in (run.problem.prefix, "")]
     always = {"device": str(run.device), "size": slab.size, "place": slab.place, "dtype": run.options.dtype}
-    guarded = dict(contender.ask("start", STARTING, names=run.problem.results, **always).get("guard") or {})
-    if who == "solution":
-        run.guard = guarded
-        for what in (what for what in LEFT_OPEN if not guarded.get(what)):
-            run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
+    run.guard = contender.ask("start", STARTING, names=run.problem.results, **always)["guard"]  # no file has been loaded, nobody lies
+    for what in (what for what in LEFT_OPEN if who == "solution" and not run.guard[what]):
+        run.check("guard", "note", f"without {what}, which this system has not, the solution's process could {LEFT_OPEN[what]}")
     file = {"path": os.path.abspath(contender.path), "text": text, "classes": classes, "arguments": arguments, "tf32": run.tf32}
     answer = contender.ask("load", LOADING * run.options.timeout, **file)
     if (found := answer.get("class", "nothing")) not in classes:
