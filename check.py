@@ -333,25 +333,19 @@ class Contender(contextlib.ExitStack):
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
 
-    def stop(self, whole=True):
-        """Waits until the child stands still, and, if `whole`, all its descendants, who get the same signal; none can undo it."""
+    def stop(self):
+        """Waits until the child and all its descendants, who get the same signal, stand still; none can undo it."""
         self.send(signal.SIGSTOP)
         end = time.process_time() + STOPPING  # while the whole machine stands, which nobody can obey, the judge works as little
-        rounds = itertools.takewhile(lambda _: time.process_time() < end, range(int(STOPPING / 1e-4)))  # of some 0.1 ms
-        stopped = any(self.has_stopped() or (n % 64 == 63 and self.stands()) or time.sleep(5e-5) for n in rounds)
-        if not stopped or (whole and not any(self.stands() for _ in iter(lambda: time.process_time() < end, False))):
+        rounds = itertools.takewhile(lambda _: time.process_time() < end, range(int(STOPPING / 5e-4)))  # of 0.5 to 1 ms
+        if not any(self.stands() or time.sleep(4e-4) for _ in rounds):
             raise self.fault("'s process does not stand still when it is stopped")
         self.relay()
-
-    def has_stopped(self):
-        with contextlib.suppress(ChildProcessError):  # it may end between these two
-            return self.process.poll() is not None or os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-        return True
 
     def stands(self):
         """Whether each thread of the process group stands, or sleeps in the kernel and will stand before it runs on: so does one that has
         called vfork, while the new process stands; a process with such a thread is never reported as stopped, and others of it run on."""
-        for number in filter(str.isdigit, os.listdir("/proc")):
+        for number in (str(self.process.pid), *filter(str.isdigit, os.listdir("/proc"))):  # the child first: it tells soonest
             runs = False
             with contextlib.suppress(OSError):  # where a thread ends meanwhile, it has run until now
                 if runs := os.getpgid(int(number)) == self.process.pid:
@@ -595,7 +589,7 @@ class Run:
             results[n] = self.take(contender, calls[n], said[n])
             self.wait()
         if not self.cuda:  # nor has a CPU's work an end before it stands still: while one thread sleeps in vfork others may be at work
-            contender.stop(whole=False)
+            contender.stop()
         took = time.perf_counter() - begun
         contender.stop()
         results |= {n: self.take(contender, calls[n], said[n]) for n in order[self.cuda :]}
