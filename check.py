@@ -361,7 +361,7 @@ class Contender(contextlib.ExitStack):
         return Wrong("running", told) if self.judged else CannotRun(f"--{self.who} {self.path}: {told}")
 
     def ask(self, do, limit, **arguments):
-        """The child's answer; Wrong if there is none within `limit` seconds. It runs in between, and after "calls" until stop()."""
+        """The child's answer; Wrong if there is none within `limit` seconds. It runs in between; a GPU's, after "calls", until stop()."""
         said, answer, deadline, doing = b"", None, time.perf_counter() + limit, DOING.get(do, "it prepares")
         self.judged = self.who == "solution" and do != "start"
         self.send(signal.SIGCONT)
@@ -389,7 +389,7 @@ class Contender(contextlib.ExitStack):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:
             self.send(signal.SIGSTOP)
-        if do != "calls":
+        if not self.gpu or do != "calls":  # a CPU's clock runs until then: of who answers in a vfork others may be at work
             self.stop()
         if "raises" in answer:
             raise self.fault(f" raises {printable(answer['raises'])}")
@@ -582,14 +582,12 @@ class Run:
         said = contender.ask("calls", limit).get("calls")
         if not isinstance(said, list) or len(said) != len(calls):
             raise contender.fault("'s process does not answer for each call")
-        # What is taken first cannot be known, so all has to be there when the child says that it is. A GPU may be at work even then: the
+        # What is taken first cannot be known, so all has to be there when the child says that it is. A GPU may be at work even then: its
         # clock runs until the first result is here.
         order, results = self.random.sample(range(len(calls)), len(calls)), {}
         for n in order[: self.cuda]:
             results[n] = self.take(contender, calls[n], said[n])
             self.wait()
-        if not self.cuda:  # nor has a CPU's work an end before it stands still: while one thread sleeps in vfork others may be at work
-            contender.stop()
         took = time.perf_counter() - begun
         contender.stop()
         results |= {n: self.take(contender, calls[n], said[n]) for n in order[self.cuda :]}
