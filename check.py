@@ -510,7 +510,7 @@ class Run:
         """Room for as many calls as a request can have, as far as memory allows, and at least for one of the largest with its gradient."""
         largest = [self.most + 1] * len(self.problem.headline(1))
         one, least = (room(self.dtype, *self.problem.shapes(dims)) for dims in (self.dims, largest))
-        most = int(0.2 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
+        most = int(0.1 * torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 2 << 30
         size = max(one, least, min(MOST_CALLS[self.device.type] * one, most), 64 << 20)
         return Slab(self.device, -(-size >> 21) << 21)  # of whole 2 MiB: of what a child opens torch's allocator gives the judge no rest
 
