@@ -107,11 +107,13 @@ struct Product {
   int tf32;                // 1: of float32 operands 11 bits are enough, which is what torch's settings call TF32
   int64_t batches;         // how many products: batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
+  ElementType type;        // of x, y and c
   int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims], c_batch[kMaxBatchDims];
 };
 
 struct Gpu {
-  int sms, capability;   // 90 for compute capability 9.0
+  int sms, capability;         // 90 for compute capability 9.0
+  struct CUstream_st* stream;  // a cudaStream_t: the current one of a call, which all its kernels go to
 };
 
 // How a product of the Hopper kernel went, in device memory.
@@ -121,8 +123,8 @@ struct Control {
 };
 
 // The kernels, and which is the fastest for a product. The exact one computes any.
-enum Kernel : int { kExactKernel, kTf32Kernel, kHopperKernel, kHalfKernel, kMmaKernel };
-[[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "hopper", "half", "mma"};
+enum Kernel : int { kExactKernel, kTf32Kernel, kHalfKernel, kMmaKernel, kHopperKernel };
+[[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
 """
 
 _CUDA_LAUNCHERS = r"""
@@ -130,10 +132,10 @@ _CUDA_LAUNCHERS = r"""
 
 #include <cuda_runtime_api.h>
 
-Kernel kernel_for(const Product& product, ElementType type, const Gpu& gpu, Path path);
+Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 
 // Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
-int operands_to_copy(const Product& product, ElementType type, Kernel kernel);
+int operands_to_copy(const Product& product, Kernel kernel);
 
 // Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product, or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
@@ -141,22 +143,21 @@ int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gp
 // Whether all of a symmetric product of 16-bit matrices is computed, and not a half that stands twice: this takes no longer where all its
 // tiles are at work at once, or few, or a launch of its own would mirror a small half; measured, on an H200. What stands opposite has the
 // same sums.
-bool is_computed_whole(const Product& product, ElementType type, const Gpu& gpu);
+bool is_computed_whole(const Product& product, const Gpu& gpu);
 
 // Raises an error of Python's, if this is one; the binding has it. Hidden: other libraries may have a function of this name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
-// Launches on `stream` of the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch may allow TF32
-// no longer. The Hopper kernel leaves each product's Control at its beginning.
-void launch_product(const Product& p, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, cudaStream_t stream);
+// Launches on the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch may allow TF32 no longer.
+// The Hopper kernel leaves each product's Control near its beginning.
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* workspace, bool keep);
 
 // The rows from 64 `row` on, 64 at most, of the inverse p.c of p.x, lower triangular float32 or float64; see invert_rows.
-void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream);
+void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those left in their workspace, `kept`. One with
 // c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes.
-void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
-                      cudaStream_t stream);
+void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
@@ -1768,7 +1769,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 
 // Launches a kernel by its plan. product_behind, given more, begins early; where its CTAs share nothing a GPU full of them takes all tiles.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
-static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStream_t stream, const Behind&... behind) {
+static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Behind&... behind) {
   auto clusters_at_once = [] {   // of SplitPlan's size, on the current device
     allow_shared_memory<kKernel>(sizeof(Memory));
     const Launch launch(SplitPlan::kMostSplits, kTileThreads, sizeof(Memory), SplitPlan::kMostSplits, false, nullptr);
@@ -1781,7 +1782,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, cudaStre
   constexpr bool kBehind = sizeof...(behind) > 0;
   const int64_t all = plan.clusters * p.batches * plan.cluster_size, room = gpu.sms * kCtasPerSm;
   const int64_t blocks = kBehind && plan.cluster_size == 1 ? std::min(all, room) : all;
-  launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), int(plan.cluster_size), kBehind, stream}, p, plan, behind...);
+  launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), int(plan.cluster_size), kBehind, gpu.stream}, p, plan, behind...);
 }
 """
 
@@ -2161,25 +2162,25 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
 
 # ---- Launching: the exact path, the tf32 and the mma kernel. ---------------------------------------------------------
 _CUDA_TILE_LAUNCH = r"""
-void launch_exact(const Product& p, ElementType type, cudaStream_t stream) {
-  const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, stream);
-  std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(type));
+void launch_exact(const Product& p, const Gpu& gpu, void*) {
+  const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, gpu.stream);
+  std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(p.type));
 }
 
-void launch_inverse(const Product& p, ElementType type, int row, const void* before, bool unit, cudaStream_t stream) {
-  const Launch launch((row + 1) * p.batches, kBlock, 0, 1, false, stream);
-  type == kFloat64 ? launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit)
-                   : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
+void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu) {
+  const Launch launch((row + 1) * p.batches, kBlock, 0, 1, false, gpu.stream);
+  p.type == kFloat64 ? launch_kernel<invert_rows<double>>(launch, p, row, static_cast<const double*>(before), unit)
+                     : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
 }
 
-void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream) {
+void launch_tf32(const Product& p, const Gpu& gpu, void*) {
   std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
-    launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu, stream);
+    launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu);
   }, constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kTfBlockK));
 }
 
-void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream) {
-  const int chunk = type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
+void launch_mma(const Product& p, const Gpu& gpu, void*) {
+  const int chunk = p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;
   OperandLayout x = layout_of_x(p, chunk), y = layout_of_y(p, chunk);
   // By elements what cannot be copied by 16 bytes, also the only line, or k, whose last 16 bytes may end beyond what is allocated
   if (!x.readable || (x.pitch == chunk && (x.lines_first ? p.m : p.k) % chunk)) x = layout_of_x(p, 1);
@@ -2188,8 +2189,8 @@ void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t
   (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
   std::visit([&](auto element, auto x_k_major, auto y_k_major) {
     using T = decltype(element);
-    launch_tiles<mma_product<T, x_k_major, y_k_major>, kMmaCtasPerSm<T>, MmaMemory<T>>(q, kMmaBlockK<T>, gpu, stream);
-  }, element_of(type), constant(!x.lines_first), constant(!y.lines_first));
+    launch_tiles<mma_product<T, x_k_major, y_k_major>, kMmaCtasPerSm<T>, MmaMemory<T>>(q, kMmaBlockK<T>, gpu);
+  }, element_of(p.type), constant(!x.lines_first), constant(!y.lines_first));
 }
 """
 
@@ -2843,10 +2844,10 @@ static int64_t non_finite_words(const Product& p) {
 }
 
 template <typename T>
-static void launch_half(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream) {
+static void launch_half(const Product& p, const Gpu& gpu, void* workspace) {
   const HalfPlan plan(p, gpu);
   if (plan.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  if (plan.apart) launch_half<T>(last_on_diagonal(p, plan.apart), gpu, workspace, stream);
+  if (plan.apart) launch_half<T>(last_on_diagonal(p, plan.apart), gpu, workspace);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
   auto* const words = static_cast<unsigned long long*>(workspace);
@@ -2860,7 +2861,7 @@ static void launch_half(const Product& p, const Gpu& gpu, void* workspace, cudaS
   h.y = encode_map<T>(p.y, y, p.n, p.k, h.y_box, p, p.y_batch, h.y_batch);
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
-    const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, stream);
+    const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, gpu.stream);
     launch_kernel<tile_product<Policy>>(launch, h, Alone::Product());
   }, constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4), constant(twice));
 }
@@ -2869,7 +2870,7 @@ static void launch_half(const Product& p, const Gpu& gpu, void* workspace, cudaS
 _CUDA_LAUNCH_HALF = """
 // ---- Half precision, launching: {0}.
 
-void launch_{0}(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream) {{ launch_half<{1}>(p, gpu, workspace, stream); }}
+void launch_{0}(const Product& p, const Gpu& gpu, void* workspace) {{ launch_half<{1}>(p, gpu, workspace); }}
 """
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
@@ -3402,17 +3403,17 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
     mirror_block<1>(p, c, row, col, block);
 }
 
-bool is_computed_whole(const Product& p, ElementType type, const Gpu& gpu) {
+bool is_computed_whole(const Product& p, const Gpu& gpu) {
   const int64_t small = ceil_div(p.m, 128), all = p.batches * small * small;
-  if (type != kFloat16 && type != kBFloat16) return false;
+  if (p.type != kFloat16 && p.type != kBFloat16) return false;
   if (p.m <= 256 || gpu.capability != 90) return p.m <= 256;
   if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else mirrored by a launch of its own
   return all <= gpu.sms / (p.k < 3072 ? 2 : 4);                        // of long k more CTAs can share each tile of a half
 }
 
-void launch_mirror(const Product& p, ElementType type, cudaStream_t stream) {
-  const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, stream);
-  type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
+void launch_mirror(const Product& p, const Gpu& gpu) {
+  const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
+  p.type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
 }
 """
 
@@ -3502,34 +3503,34 @@ struct Workspace {
 
 // ---- Hopper kernel, launching: all kernels of a product, or of two.
 
-static void launch_pairs(Workspace& at, int count, const Gpu& gpu, cudaStream_t stream) {
+static void launch_pairs(Workspace& at, int count, const Gpu& gpu) {
   Packing& packing = at.packing;
   auto& of = at.of;
   packing.launch = of[0].launch = of[1].launch = launch_number();
-  launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, stream}, packing);
+  launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, gpu.stream}, packing);
   const int clusters = gpu.sms / 2;
   for (int u = 0; u < count; ++u)
     if (of[u].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
   std::visit([&](auto tf32, auto major_x, auto major_y) {
     using Policy = Pairs<major_x, major_x || major_y, !tf32>;
-    const Launch launch(clusters * 2, kHopperThreads, sizeof(SharedMemory<Policy>), 2, true, stream);
+    const Launch launch(clusters * 2, kHopperThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
     if (count == 1) return launch_kernel<tile_product<Policy>>(launch, of[0], Alone::Product());
     launch_kernel<tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>>(launch, of[0], of[1]);   // dX, and dY
   }, constant(of[0].p.tf32), constant(k_is_row(kX, of[0].p)), constant(k_is_row(kY, of[0].p)));
   for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
     std::visit([&](auto x_k_major, auto y_k_major) {
       constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
-      launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, stream, of[u]);
+      launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, of[u]);
     }, constant(of[u].p.x_col == 1), constant(of[u].p.y_row == 1));
 }
 
 // ---- Launching: what the binding calls.
 
-int operands_to_copy(const Product& p, ElementType type, Kernel kernel) {
+int operands_to_copy(const Product& p, Kernel kernel) {
   if (kernel != kHalfKernel && kernel != kMmaKernel) return 0;   // those read any strides
   // The mma kernel reads operands that are not aligned by elements, which in small products takes less than a copy
-  const bool by_elements = kernel == kMmaKernel && p.k <= (type == kFloat32 || type == kFloat64 ? 1024 : 64);
-  const int unit = by_elements ? 1 : type == kFloat64 ? 2 : type == kFloat32 ? 4 : 8;
+  const bool by_elements = kernel == kMmaKernel && p.k <= (p.type == kFloat32 || p.type == kFloat64 ? 1024 : 64);
+  const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;
   const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
   const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
   return (x ? 0 : 1) | (y ? 0 : 2);
@@ -3562,12 +3563,12 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
 }
 
 // Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has a table, docs/limits.md the measurement behind each bound.
-Kernel kernel_for(const Product& p, ElementType type, const Gpu& gpu, Path path) {
+Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kExactPath) return kExactKernel;
   if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
-  if (type == kFloat16 || type == kBFloat16) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
-  if (type != kFloat32) return kMmaKernel;
-  const bool chunks = !operands_to_copy(p, kFloat32, kHalfKernel);
+  if (p.type == kFloat16 || p.type == kBFloat16) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
+  if (p.type != kFloat32) return kMmaKernel;
+  const bool chunks = !operands_to_copy(p, kHalfKernel);
   if (path == kHopperPath || hopper_serves(p, gpu, chunks)) return kHopperKernel;
   // Too few for the mma kernel, for which operands that are not aligned, as for half precision, are worse still; or many, or large ones
   const int64_t tiles = TileOrder::of(p, kBlock).count() * p.batches;
@@ -3584,37 +3585,31 @@ int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int
 }
 
 // Of other parts of the source: see _CUDA_PARTS.
-void launch_exact(const Product& p, ElementType type, cudaStream_t stream);
-void launch_tf32(const Product& p, const Gpu& gpu, cudaStream_t stream);
-void launch_float16(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream);
-void launch_bfloat16(const Product& p, const Gpu& gpu, void* workspace, cudaStream_t stream);
-void launch_mma(const Product& p, ElementType type, const Gpu& gpu, cudaStream_t stream);
+using Launcher = void(const Product& p, const Gpu& gpu, void* workspace);
+Launcher launch_exact, launch_tf32, launch_mma, launch_float16, launch_bfloat16;
 
-void launch_product(const Product& p, ElementType type, Kernel kernel, const Gpu& gpu, void* workspace, bool keep, cudaStream_t stream) {
-  switch (kernel) {
-    case kExactKernel: launch_exact(p, type, stream); break;
-    case kTf32Kernel: launch_tf32(p, gpu, stream); break;
-    case kHalfKernel: (type == kFloat16 ? launch_float16 : launch_bfloat16)(p, gpu, workspace, stream); break;
-    case kMmaKernel: launch_mma(p, type, gpu, stream); break;
-    case kHopperKernel:
-      Workspace at(p, gpu.sms / 2, 0, workspace);
-      at.packing.low |= keep;
-      launch_pairs(at, 1, gpu, stream);
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* workspace, bool keep) {
+  if (kernel == kHopperKernel) {
+    Workspace at(p, gpu.sms / 2, 0, workspace);
+    at.packing.low |= keep;
+    launch_pairs(at, 1, gpu);
+  } else {   // in the order of Kernel
+    Launcher* const launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};
+    launchers[kernel](p, gpu, workspace);
   }
   if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p))))
-    launch_mirror(p, type, stream);
+    launch_mirror(p, gpu);
 }
 
 // G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.
-void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu,
-                      cudaStream_t stream) {
+void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, 0, kept);
   Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace);
   at.packing.kept = before.packing.controls;
   int count = 0;
   if (dx.c) at.describe(count++, dx, at.packing.x, before.packing.y);
   if (dy.c) at.describe(count++, dy, before.packing.x, at.packing.x);
-  launch_pairs(at, count, gpu, stream);
+  launch_pairs(at, count, gpu);
 }
 """
 
@@ -3672,7 +3667,7 @@ struct OnDevice {
     check(cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, x.get_device()));
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device()));
     check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, x.get_device()));
-    gpu.capability = 10 * major + minor;
+    gpu.capability = 10 * major + minor, gpu.stream = c10::cuda::getCurrentCUDAStream();
   }
 };
 
@@ -3733,7 +3728,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
   p.m = int(m), p.n = int(n), p.k = int(k);
-  p.tf32 = x.scalar_type() == at::kFloat && is_tf32(&at::Context::float32Precision);
+  p.type = element_type(x), p.tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
   p.y = y.const_data_ptr(), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
   p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1);
@@ -3814,11 +3809,10 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
   shape[shape.size() - 2] = x.size(contraction == kTN ? -1 : -2), shape.back() = y.size(contraction == kNT ? -2 : -1);
   const Tensor c = at::empty(shape, x.options());
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has a term
-  const ElementType type = element_type(x);
   Product p = describe(x, y, c, contraction, structure);
-  if (p.symmetric && is_computed_whole(p, type, on.gpu)) structure &= 15, p.c_lower = p.symmetric = 0;   // c is kAll
-  const Kernel kernel = kernel_for(p, type, on.gpu, static_cast<Path>(path));
-  if (const int copies = operands_to_copy(p, type, kernel)) {   // of an upper C p.x is y, and p.y is x: see describe
+  if (p.symmetric && is_computed_whole(p, on.gpu)) structure &= 15, p.c_lower = p.symmetric = 0;   // c is kAll
+  const Kernel kernel = kernel_for(p, on.gpu, static_cast<Path>(path));
+  if (const int copies = operands_to_copy(p, kernel)) {   // of an upper C p.x is y, and p.y is x: see describe
     const bool transposed = Structure(structure, contraction).c == kUpper;
     const bool of_x = copies & (transposed ? 2 : 1), same = of_x && y.is_same(x);
     if (of_x) x = padded_copy(x);
@@ -3828,7 +3822,7 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
   Maybe workspace;   // freed at the end, it goes to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, on.gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
   void* const memory = workspace ? workspace->mutable_data_ptr() : nullptr;
-  launch_product(p, type, kernel, on.gpu, memory, keep, c10::cuda::getCurrentCUDAStream());
+  launch_product(p, kernel, on.gpu, memory, keep);
   if (!keep || kernel != kHopperKernel) workspace.reset();
   return {c, kKernelNames[kernel], workspace};
 }
@@ -3846,7 +3840,7 @@ std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, T
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
   if (kept.numel() != workspace_bytes_for(product, kHopperKernel, on.gpu, 0)) return {};   // of one matrix a hook has made several
   const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, on.gpu, for_x + for_y)}, x.options().dtype(at::kByte));
-  launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), on.gpu, c10::cuda::getCurrentCUDAStream());
+  launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), on.gpu);
   return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
 }
 
@@ -3864,7 +3858,7 @@ Tensor inverse(Tensor x, bool unit, int path) {
     const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
     if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));
     const void* const product = first ? before.const_data_ptr() : nullptr;
-    launch_inverse(p, element_type(x), int(first / 64), product, unit, c10::cuda::getCurrentCUDAStream());
+    launch_inverse(p, int(first / 64), product, unit, on.gpu);
   }
   return c;
 }

@@ -598,17 +598,19 @@ int main(int, char** arguments) {
   for (int i = 0; i < 10 && arguments[1 + i]; ++i) a[i] = std::atoi(arguments[1 + i]);
   Product p = product_of(static_cast<Contraction>(a[0]), a[1], a[1], a[2], a[3], a[4]);
   const Gpu gpu = {a[9], a[6]};
+  p.type = static_cast<ElementType>(a[7]);
   const int pitch = (a[1] + a[2]) / 8 * 8 + 8 + (a[5] ? 0 : 1);
   const bool k_first = a[0] != kTN, k_first_y = a[0] == kNT;
   p.x_row = k_first ? pitch : 1, p.x_col = k_first ? 1 : pitch, p.y_row = k_first_y ? 1 : pitch, p.y_col = k_first_y ? pitch : 1;
   p.c_row = pitch, p.c_col = 1;
   p.y = reinterpret_cast<const void*>(p.symmetric ? 0 : 16);   // another matrix than x
   if (arguments[8]) {
-    const Kernel kernel = kernel_for(p, static_cast<ElementType>(a[7]), gpu, static_cast<Path>(a[8]));
+    const Kernel kernel = kernel_for(p, gpu, static_cast<Path>(a[8]));
     return std::printf("%s, all holds", kKernelNames[kernel]), 0;
   }
-  const char* const float32 = hopper_serves(p, gpu, !operands_to_copy(p, kFloat32, kHalfKernel)) ? "hopper" : "small tiles";
-  if (p.symmetric && is_computed_whole(p, kFloat16, gpu)) p.c_lower = p.symmetric = 0;
+  const char* const float32 = hopper_serves(p, gpu, !operands_to_copy(p, kHalfKernel)) ? "hopper" : "small tiles";
+  p.type = kFloat16;
+  if (p.symmetric && is_computed_whole(p, gpu)) p.c_lower = p.symmetric = 0;
   const char* const c = !p.symmetric ? "whole" : is_stored_twice(p) ? "twice" : "mirror";
   std::printf("%s, %s, %s, all holds", mma_beats_half(p, gpu) ? "mma" : "half", c, float32);
 }
