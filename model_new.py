@@ -543,7 +543,6 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
 struct HalfPlan {
   Tiles tiles = {};
   int ctas, clusters;   // of a cluster; of the product
-  int64_t count;        // tiles.count, which has to be an int
   int apart = 0;        // large tiles besides, the last on the diagonal of C: see last_on_diagonal
 
   HalfPlan(const Product& p, const Gpu& gpu) {
@@ -576,9 +575,9 @@ struct HalfPlan {
     } else if (splits == 1 && 2 * left <= at_once) {   // what would leave half of the clusters idle at the end
       halved = std::min(left, wide ? large : small - cheap);   // not those on the diagonal of C, which are half as long and come last
     }
-    count = all + halved - apart;
-    clusters = int(std::min(at_once, count));
-    tiles.halved = int(halved), tiles.count = int(count);
+    const int64_t count = all + halved - apart;
+    clusters = int(std::min(at_once, count)), tiles.halved = int(halved);
+    tiles.count = int(std::min(count, kMaxSize + 1));   // too many: launch_half says so
   }
 };
 """
@@ -1279,10 +1278,9 @@ static uint64_t launch_number() {
 // are static: their own statics would else be shared with another build of this file in the same process.
 template <auto kKernel, typename F>
 static int on_this_device(const F& ask) {
-  static std::atomic<int> known[64] = {};
+  static std::atomic<int> known[128] = {};   // torch's number of a device is a signed byte
   int device = 0;
   check(cudaGetDevice(&device));
-  if (device >= 64) return ask();
   if (known[device] == 0) known[device] = ask();
   return known[device];
 }
@@ -1303,15 +1301,11 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 // ---- Launching: conditions and types as constants.
 
 // What std::visit calls a function with: a condition as a constant, or an element of the type.
-static std::variant<std::false_type, std::true_type> constant(bool condition) {
-  if (condition) return std::true_type();
-  return std::false_type();
-}
-static std::variant<float, double, __half, __nv_bfloat16> element_of(ElementType type) {
-  if (type == kFloat64) return double();
-  if (type == kFloat16) return __half();
-  if (type == kBFloat16) return __nv_bfloat16();
-  return float();
+using Condition = std::variant<std::false_type, std::true_type>;
+static Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
+static auto element_of(ElementType type) {
+  const std::variant<float, double, __half, __nv_bfloat16> elements[] = {0.0f, 0.0, __half(), __nv_bfloat16()};   // in its order
+  return elements[type];
 }
 
 // ---- Launching: layouts, of the operands that the copy engine, or copies of 16 bytes, can read as they are.
@@ -1333,11 +1327,11 @@ struct OperandLayout {
 static OperandLayout layout_of_x(const Product& p, int unit) { return {p.x, p.x_row, p.x_col, p.m, p.k, unit}; }
 static OperandLayout layout_of_y(const Product& p, int unit) { return {p.y, p.y_col, p.y_row, p.n, p.k, unit}; }
 
-// The greatest step of which all of an operand's batch strides are multiples. 0: there is only one.
+// The greatest step of which all of an operand's batch strides are multiples. 8, a multiple of 16 bytes, if all are zero.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
   int64_t unit = 0, last = 0;
   for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
-  return unit && last / unit > kMaxSize ? 1 : unit;   // a place in such steps is an int; 1 has the operand copied
+  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // a place in such steps is an int; 1 has the operand copied
 }
 """
 
@@ -2816,19 +2810,15 @@ static CUtensorMap encode_map(const void* data, const OperandLayout& layout, int
                               const Product& p, const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
     void* found = nullptr;
-    cudaDriverEntryPointQueryResult status;
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status));
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault));
     if (!found) check(cudaErrorNotSupported);
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   }();
   const int64_t unit = batch_unit(p, batch_strides);
   cuuint64_t batches = 1;
-  for (int d = 0; d < p.batch_dims; ++d) {
-    steps[d] = unit ? batch_strides[d] / unit : 0;
-    batches += (p.batch_size[d] - 1) * steps[d];
-  }
+  for (int d = 0; d < p.batch_dims; ++d) steps[d] = batch_strides[d] / unit, batches += (p.batch_size[d] - 1) * steps[d];
   const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
-  const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit ? unit : 8) * 2};
+  const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit) * 2};
   const cuuint32_t box[] = {kBlock, cuuint32_t(rows_of_box), 1}, every[] = {1, 1, 1};
   const auto element = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
@@ -2846,7 +2836,7 @@ static int64_t non_finite_words(const Product& p) {
 template <typename T>
 static void launch_half(const Product& p, const Gpu& gpu, void* workspace) {
   const HalfPlan plan(p, gpu);
-  if (plan.count > kMaxSize) check(cudaErrorInvalidConfiguration);
+  if (plan.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
   if (plan.apart) launch_half<T>(last_on_diagonal(p, plan.apart), gpu, workspace);
   HalfProduct h = {};
   h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;

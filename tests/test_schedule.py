@@ -309,7 +309,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
   if (plan.apart) check_apart(p, plan, sms);
   const int apart_from = ceil_div(m, kBlock) - plan.apart * tiles.edge;   // blocks from there on are of the tiles apart, on the diagonal
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
-  CHECK(plan.count == tiles.count && tiles.halved >= 0 && 2 * tiles.halved <= tiles.count, "%d numbers, %d tiles in halves", tiles.count,
+  CHECK(tiles.count <= kMaxSize && tiles.halved >= 0 && 2 * tiles.halved <= tiles.count, "%d numbers, %d tiles in halves", tiles.count,
         tiles.halved);
   CHECK(plan.clusters >= 1 && plan.clusters <= tiles.count && plan.clusters * plan.ctas <= sms, "%d clusters", plan.clusters);
   CHECK(splits == 1 || (plan.clusters == tiles.count && tiles.edge == 2), "CTAs that share k take %d tiles", tiles.count);
