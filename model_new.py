@@ -140,9 +140,8 @@ int operands_to_copy(const Product& product, Kernel kernel);
 // Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product, or for one or two gradients.
 int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
 
-// Whether all of a symmetric product of 16-bit matrices is computed, and not a half that stands twice: this takes no longer where all its
-// tiles are at work at once, or few, or a launch of its own would mirror a small half; measured, on an H200. What stands opposite has the
-// same sums.
+// Whether all of a symmetric product of 16-bit matrices is computed, whose opposite elements have the same sums, and not a half that stands
+// twice: where that takes no longer, for few tiles, or such as are all at work at once; measured, on an H200.
 bool is_computed_whole(const Product& product, const Gpu& gpu);
 
 // Raises an error of Python's, if this is one; the binding has it. Hidden: other libraries may have a function of this name.
@@ -155,8 +154,8 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* works
 // The rows from 64 `row` on, 64 at most, of the inverse p.c of p.x, lower triangular float32 or float64; see invert_rows.
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
-// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those left in their workspace, `kept`. One with
-// c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes.
+// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those packed and left in their workspace, `kept`; G
+// is packed once. One with c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes.
 void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu);
 """
 
@@ -3591,7 +3590,6 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* works
     launch_mirror(p, gpu);
 }
 
-// G is packed here, once for both gradients; X and Y are as their products (kNN, triangular) packed them.
 void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, 0, kept);
   Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace);
@@ -3813,8 +3811,7 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
   if (const int64_t bytes = workspace_bytes_for(p, kernel, on.gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
   void* const memory = workspace ? workspace->mutable_data_ptr() : nullptr;
   launch_product(p, kernel, on.gpu, memory, keep);
-  if (!keep || kernel != kHopperKernel) workspace.reset();
-  return {c, kKernelNames[kernel], workspace};
+  return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? workspace : Maybe()};
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
