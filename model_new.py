@@ -3954,14 +3954,14 @@ def _build():
     targets = sorted({(major, minor * (major < 10)) for major, minor in _capabilities() if (major, minor) >= _OLDEST})
     if not targets:
         return None
-    names = [f"{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # Hopper's tensor cores need the 'a' target
-    flags = _NVCC_FLAGS + [f"-gencode=arch=compute_{target},code=sm_{target}" for target in names]
+    names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # Hopper's tensor cores need the 'a' target
+    flags = _NVCC_FLAGS + [f"-gencode=arch={target.replace('sm', 'compute')},code={target}" for target in names]
     # The name holds a digest of all that decides the binary, so an edited file, a new GPU or another Python never meets an old build.
     decisive = [*_CUDA_SOURCES, _CPP_BINDING, *flags, torch.__version__, importlib.machinery.EXTENSION_SUFFIXES[0]]
     name = f"tril_matmul_{hashlib.sha256(chr(10).join(decisive).encode()).hexdigest()[:16]}"
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     root = os.path.abspath(os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(caches, "torch_extensions"))  # as torch has it
-    return _load_build(os.path.join(root, name), name) or _compile(root, name, flags, targets)
+    return _load_build(os.path.join(root, name), name) or _compile(root, name, flags, names)
 
 
 def _compile(root, name, flags, targets):
@@ -3993,9 +3993,7 @@ def _compile(root, name, flags, targets):
         if toolkit is not None:
             stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
             cpp_extension.CUDA_HOME, headers, library = toolkit
-            # The linker is told -lcudart, and pip's library has no name without a version: where it runs, a script has that name.
-            with open(os.path.join(room, "libcudart.so"), "w") as script:
-                script.write(f'INPUT("{library}")\n')
+            os.symlink(library, os.path.join(room, "libcudart.so"))  # the linker is told -lcudart; pip's library has a version in its name
         # load_inline has one CUDA source compiled, by what PYTORCH_NVCC names: by nvcc for each of its parts, in a folder of its own.
         nvcc, names = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc"), " ".join(map(str, parts))
         each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
@@ -4004,8 +4002,7 @@ def _compile(root, name, flags, targets):
         restored = {"PYTORCH_NVCC": nvcc} if "PYTORCH_NVCC" in os.environ else {}
         stack.callback(os.environ.update, restored), stack.callback(os.environ.pop, "PYTORCH_NVCC")
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
-        architectures = ", ".join(f"sm_{major}{minor}" for major, minor in targets)
-        _say(f"building the CUDA kernels for {architectures}, once, about {_BUILD_SECONDS} s")
+        _say(f"building the CUDA kernels for {', '.join(targets)}, once, about {_BUILD_SECONDS} s")
         stack.push(functools.partial(_say_how_it_went, time.perf_counter()))
         module = cpp_extension.load_inline(
             name=name,

@@ -205,10 +205,10 @@ def test_a_file_system_without_locks(model, monkeypatch, tmp_path):
     monkeypatch.setattr(cpp_extension, "load_inline", Built)
     other = tmp_path / "name.build.other"  # of a process that may still build
     other.mkdir()
-    assert model._compile(str(tmp_path), "name", [], [(9, 0)]).__file__ == str(tmp_path / "name" / "name.so")
+    assert model._compile(str(tmp_path), "name", [], ["sm_90a"]).__file__ == str(tmp_path / "name" / "name.so")
     assert (tmp_path / "name" / "name.so").exists() and other.exists()
     monkeypatch.setattr(model, "_load_build", lambda folder, name: None)  # as it was when the slower one looked
-    assert model._compile(str(tmp_path), "name", [], [(9, 0)]).__file__.startswith(str(tmp_path / "name.build."))
+    assert model._compile(str(tmp_path), "name", [], ["sm_90a"]).__file__.startswith(str(tmp_path / "name.build."))
 
 
 def test_a_finished_build_is_loaded_on_a_full_disk(model, monkeypatch, tmp_path):
@@ -222,6 +222,6 @@ def test_a_finished_build_is_loaded_on_a_full_disk(model, monkeypatch, tmp_path)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))  # an error of the system where a file grows, as a full disk is
     try:
-        assert model._compile(str(tmp_path), "name", [], [(9, 0)]) == "built"
+        assert model._compile(str(tmp_path), "name", [], ["sm_90a"]) == "built"
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
