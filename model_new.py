@@ -4252,20 +4252,20 @@ _GRADIENTS = {
 }
 
 
-def _map(operator, info, in_dims, *inputs):
+def _map(name, info, in_dims, *inputs):
     """vmap: the mapped dimension becomes one more leading dimension."""
     inputs = list(inputs)
     for at, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
         if isinstance(T, torch.Tensor):
             inputs[at] = T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0)
-    return operator(*inputs), 0
+    return _operator(name, *inputs), 0
 
 
-def _count_flops(X, Y, contraction, structure, *, out_shape, **_):
+def _count_flops(X, Y, contraction, structure, *, out_val, **_):
     """For FlopCounterMode, from shapes: two for each multiply-add. Each mask asks that one index is at most another one. Of two masks that
     have an end in common N (N + 1) (2 N + 1) / 6 multiply-adds are left, of two in a row, or three, N (N + 1) (N + 2) / 6."""
-    *batch, m, n = out_shape
-    k, (x, y, c) = X[-2 if contraction == _TN else -1], _masks(structure, contraction)
+    *batch, m, n = out_val.shape
+    k, (x, y, c) = X.shape[-2 if contraction == _TN else -1], _masks(structure, contraction)
     c = _TRIL if c == _SYMMETRIC else c or (x if x == y else _FULL)
     number, terms, side = 3 - (x, y, c).count(_FULL), m * n * k, m if x else n  # of a matrix that has a mask
     if number == 1:
@@ -4317,8 +4317,7 @@ class _Product:
             half = _shortest_way(X_tangent, Y, ctx.contraction, _masked(x, y, _FULL))
             return half + half.mT
         pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
-        first, *rest = (_shortest_way(*operands, ctx.contraction, ctx.structure) for operands in pairs)
-        return sum(rest, first)
+        return functools.reduce(torch.add, (_shortest_way(*pair, ctx.contraction, ctx.structure) for pair in pairs))
 
 
 class _Inverse:
@@ -4361,7 +4360,7 @@ def _define(rules, name, schema, compute, fake):
     """Defines an operator: what computes it, the shape of its result, and its derivatives by these rules, in both modes, of every order."""
     definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     definition.register_fake(fake)
-    definition.register_vmap(functools.partial(_map, functools.partial(_operator, name)))
+    definition.register_vmap(functools.partial(_map, name))
     if not _HAS_LEVELS:
         definition.register_autograd(rules.backward, setup_context=rules.setup_context)
         return definition
@@ -4402,8 +4401,7 @@ _definitions = [  # torch forgets those to which nothing refers; and with those 
     _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product),
     _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape)),
 ]
-torch.utils.flop_counter.flop_registry.pop(torch.ops.tril_matmul.product, None)  # where this file was executed before
-torch.utils.flop_counter.register_flop_formula(torch.ops.tril_matmul.product)(_count_flops)
+torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops  # what registers refuses a file executed again
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
 #
@@ -4506,9 +4504,8 @@ def _call_folded(function, A, B, contraction, structure, names=("A", "B"), left=
                 X, contraction, structure = X.mT, _NN if contraction == _TN else _NT, _masked(_FULL, _masks(structure)[0], _FULL)
             one = one if one.dim() == 2 else one.reshape(one.shape[-2:])
             rows = _call(function, X.flatten(0, -2), one, contraction, structure)
-            if left:  # a copy: a view could not be changed in place everywhere
-                return rows.unflatten(0, X.shape[:-1]).mT.clone(memory_format=torch.contiguous_format)
-            return _reshaped(rows, (*X.shape[:-1], rows.shape[-1]))
+            C = _reshaped(rows, (*X.shape[:-1], rows.shape[-1]))
+            return C.mT.clone(memory_format=torch.contiguous_format) if left else C  # no view: not everywhere could it be changed in place
     return _call(function, A, B, contraction, structure, names)
 
 
