@@ -638,15 +638,10 @@ __device__ inline T* next_address(T* at, int64_t step) {
 }
 
 // Has a value in its register from here on. The compiler would compute it anew in every k-block, or only once it is needed.
-template <typename Word>
-__device__ inline void keep(Word& value) {
-  if constexpr (std::is_same_v<Word, float>)
-    asm volatile("" : "+f"(value));
-  else if constexpr (sizeof(Word) == 8)
-    asm volatile("" : "+l"(value));
-  else
-    asm volatile("" : "+r"(value));
-}
+__device__ inline void keep(float& value) { asm volatile("" : "+f"(value)); }
+__device__ inline void keep(int64_t& value) { asm volatile("" : "+l"(value)); }
+__device__ inline void keep(int& value) { asm volatile("" : "+r"(value)); }
+__device__ inline void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // ---- PTX: barriers in shared memory.
 
