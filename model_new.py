@@ -595,6 +595,13 @@ _CUDA_PTX = r"""
 
 namespace ptx = cuda::ptx;
 
+// What is compiled for: 900 for compute capability 9.0; on the host as for Hopper.
+#if defined(__CUDA_ARCH__)
+constexpr int kArch = __CUDA_ARCH__;
+#else
+constexpr int kArch = 900;
+#endif
+
 // ---- PTX: addresses, clusters.
 
 __device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
@@ -797,14 +804,13 @@ __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32
 template <typename T>
 __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const double upper = __hiloint2double(a[1], a[0]), lower = __hiloint2double(a[3], a[2]), b = __hiloint2double(b1, b0);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3]) : "d"(upper), "d"(lower), "d"(b));
-#else
-  UNROLL for (int u = 0; u < 4; u += 2)
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+d"(s[u]), "+d"(s[u + 1]) : "d"(u ? lower : upper), "d"(b));
-#endif
+  if constexpr (kArch >= 900)
+    asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+d"(s[0]), "+d"(s[1]), "+d"(s[2]), "+d"(s[3]) : "d"(upper), "d"(lower), "d"(b));
+  else
+    UNROLL for (int u = 0; u < 4; u += 2)
+      asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                   : "+d"(s[u]), "+d"(s[u + 1]) : "d"(u ? lower : upper), "d"(b));
 }
 
 // stmatrix_x4's way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g. Lane
@@ -1718,8 +1724,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   if (splits == 1) {
     __syncthreads();   // the stages have been read
     UNROLL for (int u = 0; u < kUnits; ++u) sums[warp * kUnits + u][lane] = unit(u);
-  } else {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  } else if constexpr (kArch >= 900) {
     const uint32_t first_rank = block_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
     cluster_wait();
@@ -1734,7 +1739,6 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
       const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
       store_async(there, words[0], words[1], words[2], words[3], barrier_there);
     }
-#endif
   }
   write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   if (splits == 1) __syncthreads();
@@ -1948,11 +1952,7 @@ _CUDA_MMA = r"""
 
 constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;   // k-blocks in shared memory
 constexpr int kMmaSteps = 4;                                             // of a k-block
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr int kStepsToPromote = 1;   // of split operands; Ampere and Ada cut terms off twice as often as Hopper, and a bit earlier
-#else
-constexpr int kStepsToPromote = 2;
-#endif
+constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;   // of split operands; Ampere and Ada cut off twice as often as Hopper, a bit earlier
 constexpr int kWarpMN = kBlock / 2, kWarpTilesM = kWarpMN / 16, kWarpTilesN = kWarpMN / 8;   // of C: a warp's part, and mma's tiles in it
 constexpr int kMmaSums = kWarpTilesM * kWarpTilesN * 4;                                      // of a thread
 static_assert(kMmaSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
@@ -1961,13 +1961,8 @@ template <typename T>
 constexpr bool kSplitOperands = sizeof(T) == 4;   // into large and small parts
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-constexpr int kMostMmaCtas = 2;   // an SM has 100 KB of shared memory there, and a CTA wants 49
-#else
-constexpr int kMostMmaCtas = 3;
-#endif
-template <typename T>
-constexpr int kMmaCtasPerSm = kSplitOperands<T> ? 2 : kMostMmaCtas;
+template <typename T>   // where an SM has 100 KB of shared memory 2, since a CTA wants 49
+constexpr int kMmaCtasPerSm = kSplitOperands<T> || kArch == 860 || kArch == 890 || kArch >= 1200 ? 2 : 3;
 template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
 

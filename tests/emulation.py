@@ -34,7 +34,7 @@ PRELUDE = r"""
 using std::max;
 using std::min;
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
-#define __CUDA_ARCH__ 900
+constexpr int kArch = 900;
 #define __device__
 #define __host__
 #define __global__
@@ -399,7 +399,7 @@ void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 // takes three times as long, so where nothing is made to be cut off they are summed in float64.
 bool cuts_off = false;
 inline float tensor_core_sum(float sum, const double (&a)[8], const double (&b)[8]) {
-  constexpr int kBits = __CUDA_ARCH__ >= 900 ? 25 : 24, kTerms = __CUDA_ARCH__ >= 900 ? 8 : 4;
+  constexpr int kBits = kArch >= 900 ? 25 : 24, kTerms = kArch >= 900 ? 8 : 4;
   double all = sum;
   for (int k = 0; k < 8; ++k) all += a[k] * b[k];
   if (!std::isfinite(all)) return static_cast<float>(all);

@@ -41,7 +41,7 @@ TYPES = pytest.mark.parametrize("dtype", range(4), ids=["float32", "float64", "f
 
 # On GPUs before 9.0, float32 alone
 BEFORE_HOPPER = {
-    "#define __CUDA_ARCH__ 900": "#define __CUDA_ARCH__ 800",
+    "constexpr int kArch = 900": "constexpr int kArch = 800",
     "#define __CUDA_ARCH_FEAT_SM90_ALL 1\n": "",
     "#define NV_IF_TARGET(target, code) NV_CODE code": "#define NV_IF_TARGET(target, code)",
     MAIN[MAIN.index("  const int type =") : MAIN.rindex("}\n")]: "  return run_type<float>(arguments);\n",
