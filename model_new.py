@@ -2079,10 +2079,12 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * kWarpMN, warp_col = warp / 2 * kWarpMN;
   const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * kMmaBlockK<T>;
   const uint32_t stages = shared_address(memory.stage);
-  auto view_x = [&] { return view_of(kX, p, work); };
-  auto view_y = [&] { return view_of(kY, p, work); };
-  MmaCopier<T, kXKMajor> x(view_x(), k_begin, stages);
-  MmaCopier<T, kYKMajor> y(view_y(), k_begin, stages + kStageOperandBytes);
+  MmaCopier<T, kXKMajor> x(view_of(kX, p, work), k_begin, stages);
+  MmaCopier<T, kYKMajor> y(view_of(kY, p, work), k_begin, stages + kStageOperandBytes);
+  auto copy = [&](int k0, int stage) {
+    if (k0 < k_end) x.copy(view_of(kX, p, work), k0, stage), y.copy(view_of(kY, p, work), k0, stage);
+    cp_async_commit_group();
+  };
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kYKMajor, false> y_reader(stages + kStageOperandBytes, warp_col);
   auto read = [&](int stage, int step, MmaFragments& to) {
@@ -2090,10 +2092,8 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
     UNROLL for (int n = 0; n < kWarpTilesN / 2; ++n) y_reader.read(stage, n, step, to[kWarpTilesM + n]);
   };
   // Prologue: fill the pipeline
-  NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>) {
-    if (k0 < k_end) x.copy(view_x(), k0, stage), y.copy(view_y(), k0, stage);
-    cp_async_commit_group();
-  }
+  NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>)
+    copy(k0, stage);
   cp_async_wait_group<kMmaStages - 1>();
   __syncthreads();
   MmaFragments fragments[2];   // of this step, and the next
@@ -2110,11 +2110,9 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
     // Wait for the next stage
     cp_async_wait_group<kMmaStages - 2>();
     __syncthreads();   // it is there, and this one has been read
-    const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes, later = k0 + kMmaStages * kMmaBlockK<T>;
+    const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
     read(next, 0, fragments[0]);
-    // Start the copies of a later k-block
-    if (later < k_end) x.copy(view_x(), later, stage), y.copy(view_y(), later, stage);
-    cp_async_commit_group();
+    copy(k0 + kMmaStages * kMmaBlockK<T>, stage);
     // Multiply the last step
     mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
     stage = next;
