@@ -3111,16 +3111,13 @@ struct Pairs {
   static constexpr int kDepth = (kStages + 2) / 3, kAskedAhead = 2;
   static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
 
-  struct Operands {
-    int x, y;   // the first blocks of the tile's matrices
-  };
   struct Memory {
     uint8_t stage[kStages][kStageBytes];
     BlockHead head[kStages][2];
-    int flags[kStages];   // of a k-block, with the stage of the first half of Y
-    uint32_t wide[4];     // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
-    ClusterTile tile;     // the producer's, which has few registers
-    Operands first;
+    int flags[kStages];     // of a k-block, with the stage of the first half of Y
+    uint32_t wide[4];       // the producer's: which of 32 k-blocks are wide, in each row block of X, each two column blocks of Y
+    ClusterTile tile;       // the producer's, which has few registers
+    int first_x, first_y;   // and the first blocks of the tile's matrices
   };
 
   // If the only product needs the fallback there is nothing to do.
@@ -3132,10 +3129,10 @@ struct Pairs {
   static __device__ bool is_left_out(const PairsProduct& h, int number) {
     return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
   }
-  static __device__ Operands operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
+  static __device__ int operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
     shared.own.tile = tile;
-    shared.own.first = {matrix_of(h.x, tile.batch) * h.x.blocks_each, matrix_of(h.y, tile.batch) * h.y.blocks_each};
-    return {};
+    shared.own.first_x = matrix_of(h.x, tile.batch) * h.x.blocks_each, shared.own.first_y = matrix_of(h.y, tile.batch) * h.y.blocks_each;
+    return 0;
   }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
   static __device__ const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
@@ -3144,7 +3141,7 @@ struct Pairs {
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
-                              int k, int place, bool jumps, bool last, int round, const Operands&) {
+                              int k, int place, bool jumps, bool last, int round, int /*operands*/) {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
     const int first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
@@ -3158,7 +3155,7 @@ struct Pairs {
       if (has_block(h, kY, first_col + u, k)) flags |= kHasY << u;
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
-        const int block = own.first.y + block_of(h, kY, kMajorY, first_col + 2 * half + rank, k);
+        const int block = own.first_y + block_of(h, kY, kMajorY, first_col + 2 * half + rank, k);
         const uint8_t* from = h.y.blocks + int64_t(block) * kBlockBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
@@ -3175,7 +3172,7 @@ struct Pairs {
     barrier_wait(&shared.empty[at.stage], at.parity);
     UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
-        const int block = own.first.x + block_of(h, kX, kMajorX, first_row + u, k);
+        const int block = own.first_x + block_of(h, kX, kMajorX, first_row + u, k);
         const uint8_t* from = h.x.blocks + int64_t(block) * kBlockBytes;
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
