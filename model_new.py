@@ -1125,10 +1125,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;   // of the matrix from there on, possibly more than 64
   const bool diagonal = operand.triangular && r == c;                            // only elements with column <= row
   const bool along_rows = operand.col_stride <= operand.row_stride;              // rows, or else columns, run along the smaller stride
-  const int64_t near_stride = along_rows ? operand.col_stride : operand.row_stride;
-  const int64_t far_stride = along_rows ? operand.row_stride : operand.col_stride;
-  const bool vectorized = near_stride == 1 && far_stride % 4 == 0 && (along_rows ? cols : rows) >= kBlock &&
-                          reinterpret_cast<uintptr_t>(source) % 16 == 0;   // four neighbours in memory are read at once
+  // Four neighbours in memory are read at once
+  const bool vectorized = min(operand.row_stride, operand.col_stride) == 1 && max(operand.row_stride, operand.col_stride) % 4 == 0 &&
+                          (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
   cudaGridDependencySynchronize();   // the kernel before may still write what is packed, or use what is the workspace now
   // The threads share a block by 16 x 16 quads at a time where rows run along memory; else by 4 x 4 neighbours each, read by columns
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
@@ -1221,7 +1220,6 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       }
     }
   }
-  const float residual = wide ? kWideResidual : 1.0f;
   UNROLL for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
     split_two(block[i][0], block[i][1], scale, wide ? 1 / kWideResidual : 1, hi.x, lo.x);
@@ -1231,7 +1229,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     if (p.low) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;
   }
   if (t == 0) {
-    metadata.head = {power_of_two(-exponent), residual, outliers, 0};
+    metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
     while ((wide || non_finite) && !is_reset && progress_of(p) >= kPackingEnded) {}
     for (int u = 0; u < 2 * wide; ++u) {   // outliers make a block wide, too
       uint32_t* const words = wide_in_line(operand, matrix, u, u ? c : r);
