@@ -1660,9 +1660,7 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
 template <typename Acc>
 using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
 template <typename Acc>
-constexpr int kUnitsInTile = kBlock * kBlock / 32 * sizeof(Acc) / 16;
-template <typename Acc>
-using SplitSums = SumUnit<Acc>[kUnitsInTile<Acc>][32];   // all splits of the first unit, of the second
+using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];   // all splits of the first unit, of the second
 
 // Writes a tile: from registers if `alone`, and all of it exists; else, or if C is symmetric and has all twice, what this CTA adds of its
 // splits, in their order. Instructions that nobody has read yet take as long as shared memory: so the mma kernel goes that way with one
@@ -1717,7 +1715,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     }
     return write_zeros_above(0, kBlock);
   }
-  constexpr int kInTile = kUnitsInTile<Acc>;
+  constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);
   const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split, end = first + units;
   if (splits == 1) {
     __syncthreads();   // the stages have been read
@@ -1953,8 +1951,7 @@ constexpr int kMmaSteps = 4;                                             // of a
 constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;   // of split operands; Ampere and Ada cut off twice as often as Hopper, a bit earlier
 constexpr int kWarpMN = kBlock / 2, kWarpTilesM = kWarpMN / 16, kWarpTilesN = kWarpMN / 8;   // of C: a warp's part, and mma's tiles in it
 constexpr int kMmaSums = kWarpTilesM * kWarpTilesN * 4;                                      // of a thread
-static_assert(kMmaSteps % kStepsToPromote == 0, "sums are promoted before a k-block ends");
-static_assert(kMmaSteps % 2 == 0, "fragments alternate, and each k-block begins with the same");
+static_assert(kMmaSteps % 2 == 0, "fragments alternate, each k-block begins with the same, and promotes the sums of two steps or one");
 template <typename T>
 constexpr bool kSplitOperands = sizeof(T) == 4;   // into large and small parts
 template <typename T>
@@ -2611,8 +2608,7 @@ struct Half {
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
                               int k, int /*place*/, bool /*jumps*/, bool /*last*/, int /*round*/, const Operands& of) {
-    const bool masked =
-        !kTwice && (uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols));
+    const bool masked = !kTwice && (uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols));
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
     auto tma_load = [&](bool multicast, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
