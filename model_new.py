@@ -2964,23 +2964,18 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
     const int64_t of_tile = int64_t(tile.batch) * kLines * h.tiles.rows + line;
     int* done = h.splits_done + of_tile * h.tiles.cols + tile.col / kLines;
     float4* at = reinterpret_cast<float4*>(h.partial_sums + (int64_t(tile.place) * kLines + line % kLines) * kPart) + thread;
-    const bool leaves = tile.split < tile.splits - 1;
-    if (leaves) {
-      at += int64_t(tile.split) * kPart;
-    } else {
-      if (thread == 0) {
-        while (load_relaxed(done) != tile.splits - 1 && !load_relaxed(&h.controls[tile.batch].fallback)) __nanosleep(32);
-        __threadfence();
-      }
-      named_barrier_sync<128>(group);
-    }
-    add_sums(total[0], at, leaves ? 0 : tile.splits - 1, 128);
-    if (leaves) {
-      leave_sums(total[0], at, 128);
+    if (tile.split < tile.splits - 1) {
+      leave_sums(total[0], at + int64_t(tile.split) * kPart, 128);
       named_barrier_sync<128>(group);
       if (thread == 0) __threadfence(), atomicAdd(done, 1);
       return;
     }
+    if (thread == 0) {
+      while (load_relaxed(done) != tile.splits - 1 && !load_relaxed(&h.controls[tile.batch].fallback)) __nanosleep(32);
+      __threadfence();
+    }
+    named_barrier_sync<128>(group);
+    add_sums(total[0], at, tile.splits - 1, 128);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
   write_rows(h, tile.batch, row, col, total[0]);
