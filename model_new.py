@@ -2974,103 +2974,6 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
   if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
 }
 
-// ---- Pairs: the main loop, what a warpgroup multiplies.
-
-// A k-block, in one register, since few are left beside the sums: its flags and, from bit 17 on, four bits each, the stages of the first
-// half of Y, of X, and of the second half of Y.
-struct ConsumedKBlock {
-  int what;
-  __device__ int y_stage(int half) const { return what >> (17 + 8 * half) & 15; }
-  __device__ int x_stage() const { return what >> 21 & 15; }
-  __device__ int round() const { return what / kRound % (2 * kQueued); }
-  __device__ bool has_column(int block) const { return what & kHasY << block; }
-  // Of these 64 rows and that half of the columns
-  __device__ bool multiply(int group, int half) const { return what & kHasX << group && what & kHasY * 3 << 2 * half; }
-  __device__ bool wide(int group, int half) const { return what & (kWideX << group | kWideY << half); }
-};
-
-// The shared memory as a warp of consumers sees it.
-template <typename Policy>
-struct ConsumerView {
-  using Shared = SharedMemory<Policy>;
-  static constexpr int kRowsBytes = Policy::kPartBytes;
-  uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
-  int group;
-
-  __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
-    return load_shared<float>(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block));
-  }
-  // An operand, as wgmma wants it described.
-  __device__ uint64_t operand(int stage, int offset) const {
-    return make_descriptor(base + offsetof(Shared, own.stage) + stage * Policy::kStageBytes + offset, kOperandBytes, 1024);
-  }
-  __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
-  __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
-
-  // Waits for the next stage, and says which it is.
-  __device__ int next_stage(Pipeline<Policy::kStages>& pipeline) const {
-    const int stage = pipeline.stage;
-    barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, pipeline.parity);
-    pipeline.advance();
-    return stage;
-  }
-  // Waits for X and the first half of Y.
-  __device__ ConsumedKBlock next_k_block(Pipeline<Policy::kStages>& pipeline) const {
-    const int y_stage = next_stage(pipeline);
-    const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + sizeof(int) * y_stage);
-    return {flags | y_stage << 17 | next_stage(pipeline) << 21};
-  }
-
-  // This warp is done with a stage: tells both CTAs.
-  __device__ void release(int stage) const {
-    const int lane = fresh_thread_index() % 32;
-    __syncwarp();
-    if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
-  }
-};
-
-// total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while the tensor cores are at work.
-template <bool kMajorX, bool kMajorY, bool kLo, int kHalf, typename View, typename Meanwhile>
-__device__ inline void consume_columns(const View& view, ConsumedKBlock h, float (&total)[64], const Meanwhile& meanwhile) {
-  const int x_stage = h.x_stage(), y_stage = h.y_stage(kHalf);
-  if (!h.multiply(view.group, kHalf)) {
-    meanwhile();
-    return view.release(y_stage);
-  }
-  const uint64_t x = view.operand(x_stage, view.group * View::kRowsBytes), y = view.operand(y_stage, 0);
-  float sums[64];
-  auto issue = [&](uint64_t x, uint64_t y, bool add) {
-    issue_wgmma<__half, 128, kMajorX, kMajorY>(x, y, sums, add);
-  };
-  auto of_y = [&](int block) { return h.has_column(2 * kHalf + block) ? view.unscale(y_stage, block) : 0.0f; };
-  if (kLo && h.wide(view.group, kHalf)) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
-    meanwhile();
-    const float x_residual = view.residual(x_stage, view.group), residual[] = {view.residual(y_stage, 0), view.residual(y_stage, 1)};
-    UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
-    NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: each is added to the ones before, in its own scale
-      UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? residual[u / 32] : x_residual / residual[u / 32];
-      warpgroup_arrive();
-      issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
-      warpgroup_commit_batch();
-      warpgroup_wait<0>();
-    }
-    promote(sums, view.unscale(x_stage, view.group), of_y(0), of_y(1), total);
-    return view.release(y_stage);
-  }
-  // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
-  warpgroup_arrive();
-  if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
-  const float of_x = view.unscale(x_stage, view.group), of_first = of_y(0), of_second = of_y(1);
-  if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
-  issue(x, y, kLo);
-  warpgroup_commit_batch();
-  // Wait for the next stages, and then for the sums
-  meanwhile();
-  warpgroup_wait<0>();
-  view.release(y_stage);
-  promote(sums, of_x, of_first, of_second, total);
-}
-
 // ---- Pairs: the policy.
 
 //   stages:  | Y, first half | X | Y, second half | Y, first half | ...            seven of 32 KB; a k-block takes three
@@ -3180,9 +3083,101 @@ struct Pairs {
     at.advance();
   }
 
+  // ---- Pairs: the policy: the main loop, what a warpgroup multiplies.
+
+  // A k-block, in one register, since few are left beside the sums: its flags and, from bit 17 on, four bits each, the stages of the first
+  // half of Y, of X, and of the second half of Y.
+  struct ConsumedKBlock {
+    int what;
+    __device__ int y_stage(int half) const { return what >> (17 + 8 * half) & 15; }
+    __device__ int x_stage() const { return what >> 21 & 15; }
+    __device__ int round() const { return what / kRound % (2 * kQueued); }
+    __device__ bool has_column(int block) const { return what & kHasY << block; }
+    // Of these 64 rows and that half of the columns
+    __device__ bool multiply(int group, int half) const { return what & kHasX << group && what & kHasY * 3 << 2 * half; }
+    __device__ bool wide(int group, int half) const { return what & (kWideX << group | kWideY << half); }
+  };
+
+  // The shared memory as a warp of consumers sees it.
+  struct View {
+    uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
+    int group;
+
+    __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
+      return load_shared<float>(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block));
+    }
+    // An operand, as wgmma wants it described.
+    __device__ uint64_t operand(int stage, int offset) const {
+      return make_descriptor(base + offsetof(Shared, own.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
+    }
+    __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
+    __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
+
+    // Waits for the next stage, and says which it is.
+    __device__ int next_stage(Pipeline<kStages>& pipeline) const {
+      const int stage = pipeline.stage;
+      barrier_wait_at(base + offsetof(Shared, full) + 8 * stage, pipeline.parity);
+      pipeline.advance();
+      return stage;
+    }
+    // Waits for X and the first half of Y.
+    __device__ ConsumedKBlock next_k_block(Pipeline<kStages>& pipeline) const {
+      const int y_stage = next_stage(pipeline);
+      const int flags = load_shared<int>(base + offsetof(Shared, own.flags) + sizeof(int) * y_stage);
+      return {flags | y_stage << 17 | next_stage(pipeline) << 21};
+    }
+
+    // This warp is done with a stage: tells both CTAs.
+    __device__ void release(int stage) const {
+      const int lane = fresh_thread_index() % 32;
+      __syncwarp();
+      if (lane < 2) barrier_arrive_at(address_in_peer(base + offsetof(Shared, empty) + 8 * stage, lane));
+    }
+  };
+
+  // total += X Y over half of a k-block, and gives the stage of Y back. Calls `meanwhile` once, if it can while tensor cores are at work.
+  template <int kHalf, typename Meanwhile>
+  static __device__ void consume_columns(const View& view, ConsumedKBlock h, float (&total)[64], const Meanwhile& meanwhile) {
+    const int x_stage = h.x_stage(), y_stage = h.y_stage(kHalf);
+    if (!h.multiply(view.group, kHalf)) {
+      meanwhile();
+      return view.release(y_stage);
+    }
+    const uint64_t x = view.operand(x_stage, view.group * kPartBytes), y = view.operand(y_stage, 0);
+    float sums[64];
+    auto issue = [&](uint64_t x, uint64_t y, bool add) { issue_wgmma<__half, 128, kMajorX, kMajorY>(x, y, sums, add); };
+    auto of_y = [&](int block) { return h.has_column(2 * kHalf + block) ? view.unscale(y_stage, block) : 0.0f; };
+    if (kLo && h.wide(view.group, kHalf)) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
+      meanwhile();
+      const float x_residual = view.residual(x_stage, view.group), residual[] = {view.residual(y_stage, 0), view.residual(y_stage, 1)};
+      UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
+      NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: each is added to the ones before, in its own scale
+        UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? residual[u / 32] : x_residual / residual[u / 32];
+        warpgroup_arrive();
+        issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
+        warpgroup_commit_batch();
+        warpgroup_wait<0>();
+      }
+      promote(sums, view.unscale(x_stage, view.group), of_y(0), of_y(1), total);
+      return view.release(y_stage);
+    }
+    // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
+    warpgroup_arrive();
+    if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
+    const float of_x = view.unscale(x_stage, view.group), of_first = of_y(0), of_second = of_y(1);
+    if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
+    issue(x, y, kLo);
+    warpgroup_commit_batch();
+    // Wait for the next stages, and then for the sums
+    meanwhile();
+    warpgroup_wait<0>();
+    view.release(y_stage);
+    promote(sums, of_x, of_first, of_second, total);
+  }
+
   // The tile is read anew behind each chain, from its place in the queue, which stands in a k-block's flags: both would take registers.
   static __device__ void compute(const PairsProduct& h, Shared& shared, const ClusterTile&, int& round, Pipeline<kStages>& pipeline) {
-    ConsumerView<Pairs> view = {shared_address(&shared), int(threadIdx.x / 128)};
+    View view = {shared_address(&shared), int(threadIdx.x / 128)};
     keep(view.base);
     ConsumedKBlock k_block, next;
     do {
@@ -3191,8 +3186,8 @@ struct Pairs {
       UNROLL for (int u = 0; u < 128; ++u) total[u / 64][u % 64] = 0.0f;
       do {
         k_block = next;
-        consume_columns<kMajorX, kMajorY, kLo, 0>(view, k_block, total[0], [&] { k_block.what |= view.next_stage(pipeline) << 25; });
-        consume_columns<kMajorX, kMajorY, kLo, 1>(view, k_block, total[1], [&] {
+        consume_columns<0>(view, k_block, total[0], [&] { k_block.what |= view.next_stage(pipeline) << 25; });
+        consume_columns<1>(view, k_block, total[1], [&] {
           if (!(k_block.what & kEnds)) next = view.next_k_block(pipeline);
         });
         view.release(k_block.x_stage());
