@@ -1494,8 +1494,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = decltype(masked)::value;
       constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
-      constexpr int kRows = kMasked ? 1 : Lanes::kRows < kDepth ? Lanes::kRows : kDepth;
-      constexpr int kNear = kMasked ? 1 : Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
+      constexpr int kRows = Lanes::kRows < kDepth ? Lanes::kRows : kDepth, kNear = Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
       NO_UNROLL for (int k = Lanes::group(fresh_thread_index() >> 5) * kDepth; k < kBlockK && (!kMasked || k0 + k < k_end);
                      k += Lanes::kGroups * kDepth) {
         const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;   // in no registers between
@@ -3219,8 +3218,7 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
   const int set = threadIdx.x / kBlock, thread = threadIdx.x % kBlock;
   NO_UNROLL for (int e = threadIdx.x; e < kBlock * kBlock; e += kTileThreads) corrections[e / kBlock][e % kBlock] = 0.0;
   __syncthreads();
-  NO_UNROLL for (int u = 0; u < 2; ++u) {   // the outliers of X, and of Y; a thread has a line of the other operand
-    const bool of_x = u == 0;
+  NO_UNROLL for (int of_x = 1; of_x >= 0; --of_x) {   // the outliers of X, then of Y; a thread has a line of the other operand
     const Packed& packed = of_x ? h.x : h.y;
     const OperandView<float> other = view_of(of_x ? kY : kX, p, work);
     const int line = other.first_line + thread, block_line = of_x ? tile.i : tile.j, matrix = matrix_of(packed, batch);
