@@ -3030,10 +3030,8 @@ struct Pairs {
     int flags = last ? kLast | kEnds : 0;
     if (kLo && place % kChain == kChain - 1) flags |= kEnds;
     if (kLo && place >= kChain) flags |= kAgain;
-    UNROLL for (int u = 0; u < 2; ++u)
-      if (has_block(h, kX, first_row + u, k)) flags |= kHasX << u;
-    UNROLL for (int u = 0; u < 4; ++u)
-      if (has_block(h, kY, first_col + u, k)) flags |= kHasY << u;
+    UNROLL for (int u = 0; u < 6; ++u)   // two of X, four of Y
+      if (u < 2 ? has_block(h, kX, first_row + u, k) : has_block(h, kY, first_col + u - 2, k)) flags |= kHasX << u;
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first_y + block_of(h, kY, kMajorY, first_col + 2 * half + rank, k);
