@@ -1483,6 +1483,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
   meet_exactly<kThreads>();   // whoever used the memory before has done with it
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
+    // Start the copies of the next k-block, and wait for this one
     stage ^= 1;
     const int next = k0 + kBlockK;
     if (next < k_end) x_copier.copy(x, next, stage * kStage), y_copier.copy(y, next, stage * kStage);
@@ -1490,6 +1491,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     if (k0 < k_begin) continue;
     cp_async_wait_group<1>();
     meet_exactly<kThreads>();
+    // Multiply
     const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = decltype(masked)::value;
@@ -1896,6 +1898,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   NO_UNROLL for (int number = -kTfStages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
+      // Wait for the stage, and split it
       cp_async_wait_group<kTfStages - 1>();
       __syncthreads();   // the k-block is there, and the one before it has been multiplied
       splitter.split(stage);
@@ -1903,6 +1906,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
       ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();   // it has been read, and Y is there split
     }
+    // Start the copies of a later stage
     const int next = number + kTfStages;
     if (next < k_blocks) x.copy(view_x, k_begin + next * kTfBlockK, stage), y.copy(view_y, k_begin + next * kTfBlockK, stage);
     cp_async_commit_group();
@@ -1918,6 +1922,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     UNROLL for (int step = 0; step < 4; ++step) wgmma_tf32(part, large[step], advance_descriptor(y_large, step * 32), 1);
     warpgroup_commit_batch();
     warpgroup_wait<0>();
+    // Promote
     UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
@@ -2095,11 +2100,13 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
       read(stage, step + 1, fragments[(step + 1) % 2]);
       mma_multiply_step<T>(fragments[step % 2], step, part, sum);
     }
+    // Wait for the next stage
     cp_async_wait_group<kMmaStages - 2>();
-    __syncthreads();   // the next stage is there, and this one has been read
+    __syncthreads();   // it is there, and this one has been read
     const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
     read(next, 0, fragments[0]);
     copy(k0 + kMmaStages * kMmaBlockK<T>, stage);
+    // Multiply the last step
     mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
     stage = next;
     if constexpr (kSplitOperands<T>)
@@ -3074,6 +3081,7 @@ struct Pairs {
     barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
     at.advance();
 
+    // Wait for an empty stage, and copy the second half of Y
     barrier_wait(&shared.empty[at.stage], at.parity);
     copy_y(1);
     barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasY * 12) * kBytesAndHead);
@@ -3168,6 +3176,7 @@ struct Pairs {
     // Wait for the next stages, and then for the sums
     meanwhile();
     warpgroup_wait<0>();
+    // Give the stage back, and promote
     view.release(y_stage);
     promote(sums, of_x, of_first, of_second, total);
   }
