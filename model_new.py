@@ -2214,15 +2214,21 @@ struct TileQueue {
 //   kAskedAhead       behind which k-block of a tile, from its end, the next one is asked for
 //   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
 //   operands_of       what its producer keeps of a tile, for load
-//   load              brings k-block k, the `place`-th of a tile; jumps, last: whether it does not follow the one before, is the tile's
-//                     last; round: the place in the queue of the tile after this one
-//   tiles_of, prepare, has_work, is_left_out, compute, finish, own_role, result
+//   tiles_of, prepare, has_work, is_left_out, load, compute, finish, own_role, result
 template <typename Policy>
 struct SharedMemory {
   typename Policy::Memory own;
   ClusterTile next[kQueued];
   uint64_t next_full[kQueued];
   uint64_t full[Policy::kStages], empty[Policy::kStages];
+};
+
+// One k-block of a tile, for the producer.
+struct KBlock {
+  int k;
+  int place;          // in the tile
+  bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
+  int round;          // the place in the queue of the tile after this one
 };
 
 // ---- Skeleton: the tile scheduler.
@@ -2288,7 +2294,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
     const int ask_at = has_queue<Policy>(h) ? max(0, count - Policy::kAskedAhead) : -1;
     int k = Policy::tiles_of(h).k_block(range, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
-      Policy::load(h, shared, at, tile, rank, k, i, i == 0 || k == range.begin, i == count - 1, round, operands);
+      Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
       if (i == ask_at) ask_for_tile<Policy>(h, shared, round, rank);
       if (++k == range.end) k = range.begin;
     }
@@ -2605,7 +2611,8 @@ struct Half {
 
   // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
-                              int k, int /*place*/, bool /*jumps*/, bool /*last*/, int /*round*/, const Operands& of) {
+                              const KBlock& k_block, const Operands& of) {
+    const int k = k_block.k;
     const bool masked = !kTwice && (uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols));
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
@@ -2860,7 +2867,7 @@ struct PairsProduct {
 };
 
 // What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
-// kHasY << column block; kWideY << which two of the column blocks; kRound * (load's round, modulo twice kQueued)
+// kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
 enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
 // ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
@@ -3020,7 +3027,7 @@ struct Pairs {
   static __device__ int operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
     shared.own.tile = tile;
     shared.own.first_x = matrix_of(h.x, tile.batch) * h.x.blocks_each, shared.own.first_y = matrix_of(h.y, tile.batch) * h.y.blocks_each;
-    return 0;
+    return 0;   // load finds them there
   }
   static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
   static __device__ const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
@@ -3029,14 +3036,14 @@ struct Pairs {
   static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
-                              int k, int place, bool jumps, bool last, int round, int /*operands*/) {
+                              const KBlock& k_block, int /*operands*/) {
     constexpr int kBytesAndHead = kPartBytes + int(sizeof(BlockHead));
     Memory& own = shared.own;
-    const int first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
+    const int k = k_block.k, first_row = own.tile.row + 2 * rank, first_col = own.tile.col;
     // Which blocks the CTA's k-block has, and what it ends. Of hi alone no tile has more than one chain.
-    int flags = last ? kLast | kEnds : 0;
-    if (kLo && place % kChain == kChain - 1) flags |= kEnds;
-    if (kLo && place >= kChain) flags |= kAgain;
+    int flags = k_block.last ? kLast | kEnds : 0;
+    if (kLo && k_block.place % kChain == kChain - 1) flags |= kEnds;
+    if (kLo && k_block.place >= kChain) flags |= kAgain;
     UNROLL for (int u = 0; u < 6; ++u)   // two of X, four of Y
       if (u < 2 ? has_block(h, kX, first_row + u, k) : has_block(h, kY, first_col + u - 2, k)) flags |= kHasX << u;
     auto copy_y = [&](int half) {
@@ -3063,7 +3070,7 @@ struct Pairs {
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
-    if (kLo && (jumps || k % 32 == 0)) {
+    if (kLo && (k_block.jumps || k % 32 == 0)) {
       auto wide_blocks = [&](Operand operand, const Packed& packed, int line) {   // of the 32 blocks around k; none of no line
         const uint32_t* words = wide_in_line(packed, matrix_of(packed, own.tile.batch), operand == kX ? kMajorX : kMajorY, line);
         return line < lines_of(h, operand) ? words[1 + k / 32] : 0;
@@ -3076,7 +3083,7 @@ struct Pairs {
     }
     UNROLL for (int u = 0; kLo && u < 2; ++u)
       flags |= (own.wide[u] >> k % 32 & 1) * (kWideX << u) | (own.wide[2 + u] >> k % 32 & 1) * (kWideY << u);
-    own.flags[stage_y] = flags | round % (2 * kQueued) * kRound;
+    own.flags[stage_y] = flags | k_block.round % (2 * kQueued) * kRound;
     barrier_arrive_expect_tx(&shared.full[stage_y], __popc(flags & kHasY * 3) * kBytesAndHead);
     barrier_arrive_expect_tx(&shared.full[at.stage], __popc(flags & kHasX * 3) * kBytesAndHead);
     at.advance();
