@@ -781,9 +781,9 @@ class Stopwatch:
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
         names = ["uniform"] * number
-        if decoy:  # first what samples take for uniform
-            seemingly = [name for name in run.hard if name.startswith("uniform")]
-            names = [*seemingly, *run.random.choices([*ORDINARY, *run.hard], k=6), *run.random.choices([*ORDINARY], k=number)][:number]
+        if decoy:
+            first = [name for name in run.hard if name in SEEMINGLY_UNIFORM]
+            names = [*first, *run.random.choices([*ORDINARY, *run.hard], k=6), *run.random.choices([*ORDINARY], k=number)][:number]
         calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
         for call, kind in zip(calls * decoy, itertools.cycle((1, 5, 6, 0))):  # those that no stride tells of
             call.kind = kind

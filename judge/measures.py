@@ -219,6 +219,12 @@ EXTREME = {  # about the ends of float32's range: for no other type
     "about 1e-20": partial(Draw.about, scales=(1e-20, 1e-20)),
     "denormals and 1e10": partial(Draw.about, scales=(1e-39, 1e10)),
 }
+SEEMINGLY_UNIFORM = {  # to whoever samples: a few entries of either sign, or a line, are not
+    "uniform, large entries": lambda draw, shape, *_: draw.uniform(*shape).where(
+        draw.uniform(*shape) * 4 * max(shape) > 1, 128 * draw.uniform(*shape) - 64
+    ),
+    "uniform, one small line": Draw.apart,
+}
 HARD = {
     "integers": Draw.integers,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
@@ -227,11 +233,7 @@ HARD = {
     "elimination": Draw.elimination,
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
     "Cholesky, near singular": Draw.cholesky,
-    # What samples take for uniform: a few entries of either sign, or a line, are not
-    "uniform, large entries": lambda draw, shape, *_: draw.uniform(*shape).where(
-        draw.uniform(*shape) * 4 * max(shape) > 1, 128 * draw.uniform(*shape) - 64
-    ),
-    "uniform, one small line": Draw.apart,
+    **SEEMINGLY_UNIFORM,
     "rows of A over 2 decades": partial(Draw.scaled, of="A", along=0, span=1),
     "one huge entry": partial(Draw.single, value=1e30),
     **WIDE,
