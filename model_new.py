@@ -4585,39 +4585,29 @@ def explain(A, B, problem="lower"):
 
 
 class ModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 15: the product of two lower triangular matrices. No parameters."""
+    """KernelBench level 1, problem 15: the product of two lower triangular matrices. No parameters; nor have the public functions below."""
 
     def forward(self, A, B):
         return tril_matmul(A, B)
 
 
-class UpperModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 14: the product of two upper triangular matrices. No parameters."""
-
+class UpperModelNew(torch.nn.Module):  # problem 14: upper triangular matrices
     forward = staticmethod(triu_matmul)
 
 
-class TransposedAModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 16: A.T @ B. No parameters."""
-
+class TransposedAModelNew(torch.nn.Module):  # problem 16: A.T @ B
     forward = staticmethod(transposed_a_matmul)
 
 
 class TriangularModelNew(torch.nn.Module):
-    """triangular_matmul as a module. No parameters."""
-
     forward = staticmethod(triangular_matmul)
 
 
 class GramModelNew(torch.nn.Module):
-    """gram as a module. No parameters."""
-
     forward = staticmethod(gram)
 
 
 class InverseModelNew(torch.nn.Module):
-    """triangular_inverse as a module. No parameters."""
-
     forward = staticmethod(triangular_inverse)
 
 
