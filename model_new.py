@@ -3894,17 +3894,6 @@ def _load_build(folder, name):
     return module
 
 
-def _lock(file):
-    """Lock the open file for this process, and say whom that waits for. The system unlocks it when the process ends, however it ends."""
-    import fcntl
-
-    with contextlib.suppress(BlockingIOError):
-        return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    file.seek(0)
-    _say(f"waiting for {file.read().decode() or 'another process'}, which is building the CUDA kernels ({file.name})")
-    fcntl.flock(file, fcntl.LOCK_EX)
-
-
 def _capabilities():
     """The compute capability of each GPU that torch sees, by its index."""
     return [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
@@ -3930,20 +3919,27 @@ def _build():
 def _compile(root, name, flags, targets):
     """The module, built in a folder of its own, which has the build's name once all is there: so a build that was killed, or goes on
     without its Python, is never taken for one."""
+    import fcntl
+
     from torch.utils import cpp_extension
 
     # torch looks for CUDA_HOME, nvcc on the PATH and /usr/local/cuda, which need not have nvcc; of pip's packages it does not know.
-    home, toolkit = cpp_extension.CUDA_HOME, None
+    home, toolkit = cpp_extension.CUDA_HOME, (cpp_extension.CUDA_HOME, [], None)
     if home is None or not (os.path.exists(os.path.join(home, "bin", "nvcc")) or "PYTORCH_NVCC" in os.environ):
         toolkit = _pip_toolkit(torch.version.cuda, sys.path)
-        if toolkit is None:
-            return None
+    if toolkit is None:
+        return None
     os.makedirs(root, exist_ok=True)
     folder = os.path.join(root, name)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(open(f"{folder}.lock", "a+b", 0))  # what a full disk refuses is not written again as it is closed
         with contextlib.suppress(OSError):  # a file system without locks: then each process builds for itself
-            _lock(lock)
+            for waits in (fcntl.LOCK_NB, 0):  # the system unlocks it when the process ends, however it ends
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | waits)
+                    break
+                lock.seek(0)
+                _say(f"waiting for {lock.read().decode() or 'another process'}, which is building the CUDA kernels ({lock.name})")
             lock.truncate(0)
             lock.write(b"process %d" % os.getpid())
             for left in glob.glob(f"{glob.escape(folder)}.build.*"):  # by builds that were killed
@@ -3952,18 +3948,16 @@ def _compile(root, name, flags, targets):
             return module
         room = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{name}.build.", dir=root, ignore_cleanup_errors=True))
         os.chmod(room, 0o755)
-        parts, headers = range(len(_CUDA_PARTS)), []
-        if toolkit is not None:
-            stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
-            cpp_extension.CUDA_HOME, headers, library = toolkit
-            os.symlink(library, os.path.join(room, "libcudart.so"))  # the linker is told -lcudart; pip's library has a version in its name
+        stack.callback(setattr, cpp_extension, "CUDA_HOME", home)
+        cpp_extension.CUDA_HOME, headers, library = toolkit
+        if library:  # the linker is told -lcudart; pip's library has a version in its name
+            os.symlink(library, os.path.join(room, "libcudart.so"))
         # load_inline has one CUDA source compiled, by what PYTORCH_NVCC names: by nvcc for each of its parts, in a folder of its own.
-        nvcc, names = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc"), " ".join(map(str, parts))
+        nvcc, last = os.environ.get("PYTORCH_NVCC", f"{cpp_extension.CUDA_HOME}/bin/nvcc"), len(_CUDA_PARTS) - 1
         each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
         with open(os.path.join(room, "nvcc.sh"), "w") as script:
-            script.write(f"printf '%s\\n' {names} | xargs -P${{MAX_JOBS:-0}} -I%PART% sh -c {shlex.quote(each)} sh \"$@\" && mv 0/*.o .\n")
-        restored = {"PYTORCH_NVCC": nvcc} if "PYTORCH_NVCC" in os.environ else {}
-        stack.callback(os.environ.update, restored), stack.callback(os.environ.pop, "PYTORCH_NVCC")
+            script.write(f'seq 0 {last} | xargs -P${{MAX_JOBS:-0}} -I%PART% sh -c {shlex.quote(each)} sh "$@" && mv 0/*.o .\n')
+        stack.callback(os.environ.update, dict(os.environ)), stack.callback(os.environ.pop, "PYTORCH_NVCC")
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
         _say(f"building the CUDA kernels for {', '.join(targets)}, once, about {_BUILD_SECONDS} s")
         stack.push(functools.partial(_say_how_it_went, time.perf_counter()))
@@ -3975,7 +3969,7 @@ def _compile(root, name, flags, targets):
             extra_cuda_cflags=flags,
             no_implicit_headers=True,  # torch's headers in the binding alone: the CUDA source compiles in a third of the time
             extra_include_paths=headers,
-            extra_ldflags=["-L.", *(f"{part}/*.o" for part in parts[1:])],
+            extra_ldflags=["-L.", "[1-9]/*.o"],  # the other parts
             build_directory=room,
         )
         with contextlib.suppress(OSError):  # a process that did not wait was faster
