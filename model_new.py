@@ -3848,7 +3848,8 @@ for _part, _sources in enumerate(_CUDA_PARTS):
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
 _NVCC_FLAGS += ["-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]  # torch takes them away
 _BUILD_SECONDS = 20  # measured on 16 cores; what the first import tells the user to expect
-_OLDEST = (8, 0)  # the least compute capability that has kernels
+_OLDEST = (8, 0)  # the least compute capability that has kernels; and that of each GPU that torch sees:
+_CAPABILITIES = [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
 _PIP_PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
 _PIP_COMMAND = " ".join(["pip install", *(f"{package}~={torch.version.cuda}.0" for package in _PIP_PACKAGES)])
@@ -3894,16 +3895,11 @@ def _load_build(folder, name):
     return module
 
 
-def _capabilities():
-    """The compute capability of each GPU that torch sees, by its index."""
-    return [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-
-
 def _build():
     """The extension module with the kernels for the GPUs present, compiled if it has not been. None where no GPU has kernels or there is
     no nvcc."""
     # From 10.0 on what is compiled for minor 0 runs on all of a family, of which not every nvcc knows each.
-    targets = sorted({(major, minor * (major < 10)) for major, minor in _capabilities() if (major, minor) >= _OLDEST})
+    targets = sorted({(major, minor * (major < 10)) for major, minor in _CAPABILITIES if (major, minor) >= _OLDEST})
     if not targets:
         return None
     names = [f"sm_{major}{minor}{'a' if major == 9 else ''}" for major, minor in targets]  # Hopper's tensor cores need the 'a' target
@@ -4077,7 +4073,7 @@ def _prepared(function, A, B, contraction, structure, names=("A", "B"), autocast
 
 # ---- Operator, by our kernels: every GPU of compute capability 8.0 or more. ------------------------------------------
 
-_GPUS_WITHOUT_KERNELS = {device for device, capability in enumerate(_capabilities()) if capability < _OLDEST}
+_GPUS_WITHOUT_KERNELS = {device for device, capability in enumerate(_CAPABILITIES) if capability < _OLDEST}
 
 
 def _has_kernels(X):

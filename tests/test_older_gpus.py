@@ -29,9 +29,9 @@ def test_what_is_compiled(model, monkeypatch):
     asked = []
     monkeypatch.setattr(model, "_load_build", lambda folder, name: None)
     monkeypatch.setattr(model, "_compile", lambda root, name, flags, targets: asked.append((flags, targets)))
-    gpus(monkeypatch, (7, 5), (7, 0))
+    monkeypatch.setattr(model, "_CAPABILITIES", [(7, 5), (7, 0)])
     assert model._build() is None and asked == []
-    gpus(monkeypatch, (7, 5), (9, 0), (10, 3), (10, 0), (8, 6), (12, 1), (8, 0))
+    monkeypatch.setattr(model, "_CAPABILITIES", [(7, 5), (9, 0), (10, 3), (10, 0), (8, 6), (12, 1), (8, 0)])
     model._build()
     ((flags, targets),) = asked
     architectures = [flag for flag in flags if "arch" in flag]
@@ -45,7 +45,7 @@ def asked(model, monkeypatch):
     """asked(): the folder of builds and the build's name, as the import would ask for them."""
     monkeypatch.setattr(model, "_load_build", lambda folder, name: None)
     monkeypatch.setattr(model, "_compile", lambda root, name, flags, targets: (root, name))
-    gpus(monkeypatch, (9, 0))
+    monkeypatch.setattr(model, "_CAPABILITIES", [(9, 0)])
     return model._build
 
 
@@ -53,7 +53,7 @@ def test_a_build_has_another_name_where_anything_differs_that_decides_it(model, 
     ours, names = asked()[1], []
     changes = [(model, "_CUDA_SOURCES", [*model._CUDA_SOURCES[:-1], model._CUDA_SOURCES[-1] + " "]), (model, "_CPP_BINDING", " ")]
     changes += [(model, "_NVCC_FLAGS", ["-O2"]), (torch, "__version__", "0"), (importlib.machinery, "EXTENSION_SUFFIXES", [".so"])]
-    for changed in (*changes, (torch.cuda, "get_device_capability", lambda device=None: (8, 0))):
+    for changed in (*changes, (model, "_CAPABILITIES", [(8, 0)])):
         with monkeypatch.context() as patch:
             patch.setattr(*changed)
             names.append(asked()[1])
@@ -72,7 +72,7 @@ def test_which_tensors_have_kernels(monkeypatch):
     with monkeypatch.context() as patch:
         gpus(patch, (7, 5), (7, 0))
         room = execute()
-        gpus(patch, (7, 5), (7, 0), (8, 0))  # now that nothing would be built for it
+        room["_CAPABILITIES"].append((8, 0))  # now that nothing would be built for it
         (line,) = (line for line in SOURCE.read_text().splitlines() if line.startswith("_GPUS_WITHOUT_KERNELS = "))
         exec(line, room)
     execute()  # torch's operator is then the file's as it is

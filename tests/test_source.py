@@ -184,9 +184,7 @@ def no_toolkit(model, monkeypatch, tmp_path):
     monkeypatch.delenv("PYTORCH_NVCC", raising=False)
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
     monkeypatch.setattr(torch.version, "cuda", CUDA)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(model, "_CAPABILITIES", [(9, 0)])
     return cpp_extension
 
 
