@@ -53,7 +53,6 @@ import shutil
 import sys
 import tempfile
 import time
-import warnings
 
 import torch
 import torch.utils.flop_counter
@@ -4343,9 +4342,8 @@ def _define(rules, name, schema, compute, fake):
         with _allow_one_level():
             return rules.record(*inputs, (output, None))  # a tensor among the arguments could not be returned
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what it replaces
-        definition._lib.impl(name, derive, "Autograd", allow_override=True)
+    for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # which go before torch.library's own of all devices
+        definition._lib.impl(name, derive, key)
     return definition
 
 
