@@ -3858,16 +3858,6 @@ def _say(what):
     print(f"tril_matmul: {what}", file=sys.stderr, flush=True)
 
 
-def _say_how_it_went(start, kind, error, traceback):
-    """At a build's end: how long it took, or what one that failed needs; its error goes on."""
-    seconds = f"{time.perf_counter() - start:.0f} s"
-    advice = (
-        f"; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda} (from CUDA 13 on: {_PIP_COMMAND}), a"
-        " C++ compiler (the newest torch wants C++20), xargs and ninja (pip install ninja); TORCH_EXTENSIONS_DIR names the build folder."
-    )
-    _say(f"built in {seconds}" if error is None else f"the build failed after {seconds}{advice}")
-
-
 def _pip_toolkit(cuda, path):
     """What pip's packages have of CUDA's version `cuda` in the folders of `path`: (a CUDA_HOME, folders of headers, libcudart), or None.
     From CUDA 13 on they make a tree, nvidia/cu13, in site-packages, or in two of those; before, they have no nvcc."""
@@ -3955,7 +3945,13 @@ def _compile(root, name, flags, targets):
         stack.callback(os.environ.update, dict(os.environ)), stack.callback(os.environ.pop, "PYTORCH_NVCC")
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
         _say(f"building the CUDA kernels for {', '.join(targets)}, once, about {_BUILD_SECONDS} s")
-        stack.push(functools.partial(_say_how_it_went, time.perf_counter()))
+        failed = (
+            f"the build failed after {{:.0f}} s; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda}"
+            f" (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20), xargs and ninja (pip install ninja);"
+            " TORCH_EXTENSIONS_DIR names the build folder."
+        )
+        start = time.perf_counter()
+        stack.push(lambda kind, *_: _say((failed if kind else "built in {:.0f} s").format(time.perf_counter() - start)))  # an error goes on
         module = cpp_extension.load_inline(
             name=name,
             cpp_sources=[_CUDA_TYPES, _CUDA_LAUNCHERS, _CPP_BINDING],
