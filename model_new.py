@@ -4096,9 +4096,8 @@ _LARGEST_DENSE = 240, 320  # the largest N for which dense products are faster t
 _CACHED = 2**18  # elements of a batch of smaller ones that are multiplied together, so that they stay in a CPU's caches
 
 
-def _mirrored(T, out=None):
-    """What T has on and below its diagonal, and the same opposite; in place, if T is `out`. By blocks, which stay in a CPU's caches."""
-    C = T.clone() if out is None else out
+def _mirrored(C, out):
+    """Writes what C has on and below its diagonal also opposite: in place. By blocks, which stay in a CPU's caches."""
     for at in range(0, C.shape[-1], _BLOCK):
         middle, before = slice(at, at + _BLOCK), slice(at)
         C[..., before, middle] = C[..., middle, before].mT
@@ -4200,15 +4199,6 @@ _GRADIENTS = {
 }
 
 
-def _map(name, info, in_dims, *inputs):
-    """vmap: the mapped dimension becomes one more leading dimension."""
-    inputs = list(inputs)
-    for at, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
-        if isinstance(T, torch.Tensor):
-            inputs[at] = T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0)
-    return _operator(name, *inputs), 0
-
-
 def _count_flops(X, Y, contraction, structure, *, out_val, **_):
     """For FlopCounterMode, from shapes: two for each multiply-add. Each mask asks that one index is at most another one. Of two masks that
     have an end in common N (N + 1) (2 N + 1) / 6 multiply-adds are left, of two in a row, or three, N (N + 1) (N + 2) / 6."""
@@ -4308,10 +4298,19 @@ def _define(rules, name, schema, compute, fake):
     """Defines an operator: what computes it, the shape of its result, and its derivatives by these rules, in both modes, of every order."""
     definition = torch.library.custom_op(f"tril_matmul::{name}", compute, mutates_args=(), schema=f"({schema}) -> Tensor")
     definition.register_fake(fake)
-    definition.register_vmap(functools.partial(_map, name))
+    _definitions.append(definition)
+
+    @definition.register_vmap
+    def vmap(info, in_dims, *inputs):  # the mapped dimension becomes one more leading dimension
+        inputs = list(inputs)
+        for at, (T, dim) in enumerate(zip(inputs, in_dims, strict=True)):
+            if isinstance(T, torch.Tensor):
+                inputs[at] = T.expand(info.batch_size, *T.shape) if dim is None else T.movedim(dim, 0)
+        return _operator(name, *inputs), 0
+
     if not _HAS_LEVELS:
         definition.register_autograd(rules.backward, setup_context=rules.setup_context)
-        return definition
+        return
 
     # What torch.library registers is refused by torch.func and loses forward mode's tangents. This is, like torch's own operators, of the
     # innermost of nested derivatives; the next ones compute its output, in the modes in which the caller was.
@@ -4340,14 +4339,12 @@ def _define(rules, name, schema, compute, fake):
 
     for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # which go before torch.library's own of all devices
         definition._lib.impl(name, derive, key)
-    return definition
 
 
-_definitions = [  # torch forgets those to which nothing refers; and with those from before a reload the names, which are these ones' now
-    *globals().get("_definitions", ()),
-    _define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product),
-    _define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape)),
-]
+# torch forgets those to which nothing refers; and with those from before a reload the names, which are these ones' now
+_definitions = globals().get("_definitions", [])
+_define(_Product, "product", "Tensor X, Tensor Y, int contraction, int structure", _product, _empty_product)
+_define(_Inverse, "inverse", "Tensor L, bool unitriangular", _inverse, lambda L, _: L.new_empty(L.shape))
 torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_flops  # what registers refuses a file executed again
 
 # ---- Operator: which way a call goes. --------------------------------------------------------------------------------
@@ -4466,11 +4463,10 @@ def transposed_a_matmul(A, B):
 
 def _with_ones(T):
     """A copy of T with ones on its diagonal."""
-    if _is_no_subclass(T):
-        T = T.contiguous()  # diagonal_scatter would keep strides by which elements are one in memory
-        return T.diagonal_scatter(T.new_ones(T.shape[:-1]), dim1=-2, dim2=-1)  # torch.func.linearize drops what is done in place
-    ones = torch.ones_like(T)  # of a DTensor, diagonal_scatter has no gradient
-    return torch.where(ones.triu(1) + ones.tril(-1) > 0, T, ones)
+    if not _is_no_subclass(T):  # of a DTensor, diagonal_scatter has no gradient
+        return torch.where(T.new_ones(T.shape[-1:], dtype=torch.bool).diag(), T.new_ones(()), T)
+    T = T.contiguous()  # diagonal_scatter would keep strides by which elements are one in memory
+    return T.diagonal_scatter(T.new_ones(T.shape[:-1]), dim1=-2, dim2=-1)  # torch.func.linearize drops what is done in place
 
 
 def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):

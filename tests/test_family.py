@@ -362,7 +362,6 @@ def test_what_stands_opposite_comes_from_below_the_diagonal(model, N):
     """Of any matrix: X X^T has the same bits there already, on some CPUs."""
     T = normal(2, N, N, seed=N)
     expected = T.tril() + T.tril(-1).mT
-    assert_bitwise(model._mirrored(T), expected)
     assert model._mirrored(T, out=T) is T
     assert_bitwise(T, expected)
 
