@@ -136,8 +136,8 @@ Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 // Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, Kernel kernel);
 
-// Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product, or for one or two gradients.
-int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, int gradients);
+// Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product; or for two gradients, of which it is one.
+int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, bool gradients);
 
 // Whether all of a symmetric product of 16-bit matrices is computed, whose opposite elements have the same sums, and not a half that stands
 // twice: where that takes no longer, for few tiles, or such as are all at work at once; measured, on an H200.
@@ -154,7 +154,7 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* works
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those packed and left in their workspace, `kept`; G
-// is packed once. One with c = null is not computed. Their own workspace has workspace_bytes_for(dx, ..., their number) bytes.
+// is packed once. Their own workspace has workspace_bytes_for(dx, ..., true) bytes.
 void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu);
 """
 
@@ -3393,45 +3393,46 @@ static Packed to_pack(const Product& p, Operand operand) {
 // Controls are the first.
 struct Workspace {
   Packing packing;           // of gradients only of x, the gradient of the result
-  PairsProduct of[2] = {};   // the product, or each gradient
+  PairsProduct of[2] = {};   // the product; or both gradients
+  int products;
   int64_t bytes = 0;         // so many have been given out
 
-  // Of a product; or of its gradients, described by the first: they share the packed gradient of the result. base: null for the size.
-  Workspace(const Product& p, int clusters, int gradients, void* base) : packing{p, to_pack(p, kX), to_pack(p, kY)} {
+  // Of a product; or of its gradients, p = G Y^T and dy = X^T G, which share the packed G and have X and Y from `kept`. For the size base
+  // and kept are null.
+  Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr, const Packing* kept = nullptr)
+      : packing{p, to_pack(p, kX), to_pack(p, kY)}, products(dy ? 2 : 1) {
     Packed &x = packing.x, &y = packing.y;
-    const int products = std::max(1, gradients);
-    const SplitTiles tiles = SplitTiles::of(p, clusters, products);
     // One matrix and its transpose, of which X and Y have the same part, are packed once
     const bool square = p.x == p.y && p.x_side == p.y_side && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
                         std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
-    const bool packs_y = !gradients && !square;
+    if (dy || square) y.matrices = 0;   // to pack
     auto take = [&](auto*& first, int64_t count) {
       first = reinterpret_cast<std::remove_reference_t<decltype(first)>>(static_cast<uint8_t*>(base) + bytes);
       bytes += (count * int64_t(sizeof(*first)) + 7) / 8 * 8;   // a TileQueue's word has eight
     };
-    auto take_masks = [&](Packed& packed) {
-      take(packed.wide_by_row, int64_t(packed.matrices) * blocks_in(packed.rows) * mask_words(packed.block_cols));
-      take(packed.wide_by_col, int64_t(packed.matrices) * packed.block_cols * mask_words(blocks_in(packed.rows)));
-    };
     take(packing.progress, 1);
     take(packing.controls, p.batches);   // what is reset
-    take_masks(x);
-    if (packs_y) take_masks(y);
+    for (Packed* packed : {&x, &y}) {
+      take(packed->wide_by_row, int64_t(packed->matrices) * blocks_in(packed->rows) * mask_words(packed->block_cols));
+      take(packed->wide_by_col, int64_t(packed->matrices) * packed->block_cols * mask_words(blocks_in(packed->rows)));
+    }
     for (int u = 0; u < products; ++u) {
+      const SplitTiles tiles = of[u].tiles = SplitTiles::of(u ? *dy : p, clusters, products);
       take(of[u].queue.word, 1), take(of[u].next_behind, 1);
       take(of[u].splits_done, kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches);
     }
     packing.words = int((bytes - sizeof(*packing.progress)) / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
     // Of more blocks, where operands are expanded, no GPU has room for the packed ones
     auto blocks_of = [](const Packed& packed) { return int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize)); };
-    packing.x_blocks = blocks_of(x), packing.y_blocks = packs_y ? blocks_of(y) : 0;
+    packing.x_blocks = blocks_of(x), packing.y_blocks = blocks_of(y);
     take(x.metadata, packing.x_blocks), take(y.metadata, packing.y_blocks);
     take(x.blocks, packing.x_blocks * int64_t(kBlockBytes)), take(y.blocks, packing.y_blocks * int64_t(kBlockBytes));
-    if (!packs_y) y = x;
+    if (y.matrices == 0) y = x;
     packing.most_outliers = 8 * (blocks_in(p.m) + blocks_in(p.n));   // of a line each meets every tile: the fallback is sooner done
     packing.low = !p.tf32;
+    if (kept) packing.kept = kept->controls;
+    const SplitTiles& tiles = of[0].tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
-    for (int u = 0; u < products; ++u) take(of[u].partial_sums, p.batches * tiles.places * kTile);
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether the sums of some have no place in C: of a tile in splits they have none
@@ -3439,36 +3440,32 @@ struct Workspace {
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kChain && !(in_c && tiles.splits_of(group) == 1);
     if (chains) take(of[0].chain_sums, clusters * kTile);   // both gradients' clusters have places in it
     for (int u = 0; u < products; ++u) {
-      of[u].tiles = tiles, of[u].clusters = (clusters + products - 1 - u) / products, of[u].chain_sums = of[0].chain_sums;
-      of[u].controls = packing.controls, of[u].progress = packing.progress;
-      describe(u, p, x, y);
+      PairsProduct& h = of[u];
+      take(h.partial_sums, p.batches * tiles.places * kTile);
+      h.p = u ? *dy : p, h.x = u && kept ? kept->x : x, h.y = u ? x : kept ? kept->y : y;
+      h.c_batch = p.batch_dims ? h.p.c_batch[p.batch_dims - 1] : 0;
+      h.clusters = (clusters + products - 1 - u) / products, h.chain_sums = of[0].chain_sums;
+      h.controls = packing.controls, h.progress = packing.progress;
     }
-  }
-
-  // Says what is multiplied.
-  void describe(int u, const Product& p, const Packed& x, const Packed& y) {
-    of[u].p = p, of[u].x = x, of[u].y = y, of[u].c_batch = p.batch_dims ? p.c_batch[p.batch_dims - 1] : 0;
-    static_cast<TileOrder&>(of[u].tiles) = TileOrder::of(p, kTileEdge, kBlock);   // of two gradients, not that of the first one
   }
 };
 
 // ---- Hopper kernel, launching: all kernels of a product, or of two.
 
-static void launch_pairs(Workspace& at, int count, const Gpu& gpu) {
+static void launch_pairs(Workspace& at, const Gpu& gpu) {
   Packing& packing = at.packing;
   auto& of = at.of;
   packing.launch = of[0].launch = of[1].launch = launch_number();
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, gpu.stream}, packing);
   const int clusters = gpu.sms / 2;
-  for (int u = 0; u < count; ++u)
-    if (of[u].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);
+  if (of[0].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);   // a second one has as many
   std::visit([&](auto tf32, auto major_x, auto major_y) {
     using Policy = Pairs<major_x, major_x || major_y, !tf32>;
     const Launch launch(clusters * 2, kHopperThreads, sizeof(SharedMemory<Policy>), 2, true, gpu.stream);
-    if (count == 1) return launch_kernel<tile_product<Policy>>(launch, of[0], Alone::Product());
+    if (at.products == 1) return launch_kernel<tile_product<Policy>>(launch, of[0], Alone::Product());
     launch_kernel<tile_product<Pairs<false, false, !tf32>, Pairs<true, true, !tf32>>>(launch, of[0], of[1]);   // dX, and dY
   }, constant(of[0].p.tf32), constant(k_is_row(kX, of[0].p)), constant(k_is_row(kY, of[0].p)));
-  for (int u = 0; u < count; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
+  for (int u = 0; u < at.products; ++u)   // the fallback reads any strides; where a chunk of 16 bytes cannot be copied, by elements
     std::visit([&](auto x_k_major, auto y_k_major) {
       constexpr auto kKernel = product_behind<x_k_major, y_k_major>;
       launch_tiles<kKernel, kMmaCtasPerSm<float>, MmaMemory<float>>(of[u].p, kMmaBlockK<float>, gpu, of[u]);
@@ -3530,9 +3527,9 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   return computes && serves ? kTf32Kernel : kMmaKernel;
 }
 
-int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, int gradients) {
+int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, bool gradients) {
   if (kernel == kHalfKernel) return (2 + non_finite_words(p)) * sizeof(uint64_t);
-  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, gradients, nullptr).bytes : 0;
+  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, nullptr, gradients ? &p : nullptr).bytes : 0;
 }
 
 // Of other parts of the source: see _CUDA_PARTS.
@@ -3541,9 +3538,9 @@ Launcher launch_exact, launch_tf32, launch_mma, launch_float16, launch_bfloat16;
 
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* workspace, bool keep) {
   if (kernel == kHopperKernel) {
-    Workspace at(p, gpu.sms / 2, 0, workspace);
+    Workspace at(p, gpu.sms / 2, workspace);
     at.packing.low |= keep;
-    launch_pairs(at, 1, gpu);
+    launch_pairs(at, gpu);
   } else {   // in the order of Kernel
     Launcher* const launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};
     launchers[kernel](p, gpu, workspace);
@@ -3553,13 +3550,9 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* works
 }
 
 void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu) {
-  const Workspace before(product, gpu.sms / 2, 0, kept);
-  Workspace at(dx, gpu.sms / 2, (dx.c != nullptr) + (dy.c != nullptr), workspace);
-  at.packing.kept = before.packing.controls;
-  int count = 0;
-  if (dx.c) at.describe(count++, dx, at.packing.x, before.packing.y);
-  if (dy.c) at.describe(count++, dy, before.packing.x, at.packing.x);
-  launch_pairs(at, count, gpu);
+  const Workspace before(product, gpu.sms / 2, kept);
+  Workspace at(dx, gpu.sms / 2, workspace, &dy, &before.packing);
+  launch_pairs(at, gpu);
 }
 """
 
@@ -3580,9 +3573,9 @@ _CPP_BINDING = r"""
 #include <c10/util/Exception.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 // TORCH_CHECK is given one string: parts go to a stream, which ends the process where the C++ library is linked statically.
 void check(cudaError_t error) {
@@ -3746,11 +3739,9 @@ bool is_plain(const Tensor& x, const Tensor& y, int contraction, int structure) 
 
 // ---- Binding: products, and gradients of those whose operands are still packed.
 
-using Maybe = std::optional<Tensor>;
-
 // C = the contraction of two CUDA tensors; the kernel that computed it; if `keep`, the workspace that the Hopper kernel left: a Control for
-// each of the batch, and the packed operands.
-std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep) {
+// each of the batch, and the packed operands. An undefined tensor is Python's None.
+std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contraction, int structure, int path, bool keep) {
   TORCH_CHECK(is_memory(x) && is_memory(y),
               "tril_matmul: the kernels read plain CUDA tensors, but an operand is a subclass, a wrapper or a negated view");
   TORCH_CHECK(fit(x, y, contraction, structure), "tril_matmul: the operands do not fit each other, the contraction or the structure");
@@ -3769,28 +3760,26 @@ std::tuple<Tensor, std::string, Maybe> product(Tensor x, Tensor y, int contracti
     if (copies & (transposed ? 1 : 2)) y = same ? x : padded_copy(y);
     p = describe(x, y, c, contraction, structure);
   }
-  Maybe workspace;   // freed at the end, it goes to later work of this stream alone
-  if (const int64_t bytes = workspace_bytes_for(p, kernel, on.gpu, 0)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
-  void* const memory = workspace ? workspace->mutable_data_ptr() : nullptr;
+  Tensor workspace;   // freed at the end, it goes to later work of this stream alone
+  if (const int64_t bytes = workspace_bytes_for(p, kernel, on.gpu, false)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
+  void* const memory = workspace.defined() ? workspace.mutable_data_ptr() : nullptr;
   launch_product(p, kernel, on.gpu, memory, keep);
-  return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? workspace : Maybe()};
+  return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? workspace : Tensor()};
 }
 
-// The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; None where not asked for, and instead of
-// both where something else looks on, or has changed what the workspace holds.
-std::optional<std::pair<Maybe, Maybe>> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure, bool for_x, bool for_y) {
+// The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; none where something else looks on, or has
+// changed what the workspace holds.
+std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};
   const OnDevice on(x);
-  const Tensor dx = at::empty(x.sizes(), x.options()), dy = for_x && for_y ? at::empty(x.sizes(), x.options()) : dx;
+  const Tensor dx = at::empty(x.sizes(), x.options()), dy = at::empty(x.sizes(), x.options());
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
-  if (!for_x) to_x.c = nullptr;
-  if (!for_y) to_y.c = nullptr;
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
-  if (kept.numel() != workspace_bytes_for(product, kHopperKernel, on.gpu, 0)) return {};   // of one matrix a hook has made several
-  const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, on.gpu, for_x + for_y)}, x.options().dtype(at::kByte));
+  if (kept.numel() != workspace_bytes_for(product, kHopperKernel, on.gpu, false)) return {};   // of one matrix a hook has made several
+  const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, on.gpu, true)}, x.options().dtype(at::kByte));
   launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), on.gpu);
-  return {{for_x ? Maybe(dx) : Maybe(), for_y ? Maybe(dy) : Maybe()}};
+  return {dx, dy};
 }
 
 // The inverses of lower triangular matrices (..., N, N), float32 or float64. Substitution by blocks of rows: X21 = -L22^-1 (L21 X11), where
@@ -4235,7 +4224,7 @@ class _Product:
             if not _backward_keeps_graph():
                 ctx.workspace = None  # freed with the graph
             # Else somebody wants a gradient of the gradients
-            if not torch.is_grad_enabled() and (found := _EXTENSION.gradients(G, *ctx.saved_tensors, workspace, ctx.structure, *needed)):
+            if not torch.is_grad_enabled() and (found := _EXTENSION.gradients(G, *ctx.saved_tensors, workspace, ctx.structure)):
                 return *found, None, None
         # Of (G + G^T) X torch's products would lose small terms of G X, alike, beside a large one of G^T X: there each is a product.
         together = c == _SYMMETRIC and _has_kernels(G)

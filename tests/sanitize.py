@@ -104,7 +104,7 @@ COPIED = {  # for a tool: what becomes of what, besides
         (
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));",
             "workspace = at::empty({bytes}, x.options().dtype(at::kByte));\n"
-            "  if (workspace) workspace->narrow(0, 0, kernel == kHopperKernel ? 8 : workspace->numel()).zero_();",
+            "  if (workspace.defined()) workspace.narrow(0, 0, kernel == kHopperKernel ? 8 : workspace.numel()).zero_();",
         ),
         (
             "progress_of(p) >= kPackingEnded) {}",

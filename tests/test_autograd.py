@@ -284,7 +284,7 @@ class KeepsPacked:
         C = truth(X, Y, contraction, structure)[0].to(X.dtype)
         return C, "hopper", torch.stack([X, Y]).view(torch.uint8) if keep else None
 
-    def gradients(self, G, X, Y, kept, structure, for_x, for_y):
+    def gradients(self, G, X, Y, kept, structure):
         self.used += 1
         X, Y = kept.view(torch.float32).tril()
         return (G.tril() @ Y.mT).tril(), (X.mT @ G.tril()).tril()

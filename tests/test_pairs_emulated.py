@@ -128,7 +128,7 @@ struct Launched {
   Workspace at;
   PairsProduct& product = at.of[0];
   Launched(const Product& p, const Packer& packer, int clusters, int of_its_own)
-      : memory(Workspace(p, clusters, 0, nullptr).bytes + 1024, 0xFF), at(p, clusters, 0, aligned()) {
+      : memory(Workspace(p, clusters, nullptr).bytes + 1024, 0xFF), at(p, clusters, aligned()) {
     std::memset(aligned(), 0, sizeof(uint64_t) + at.packing.words * sizeof(int));
     packer.pack(kX, at.packing.x), packer.pack(kY, at.packing.y);
     product.clusters = of_its_own;
