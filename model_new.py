@@ -3353,19 +3353,6 @@ __global__ void __launch_bounds__(kMirrorThreads) mirror(const __grid_constant__
   else
     mirror_block<1>(p, c, row, col, block);
 }
-
-bool is_computed_whole(const Product& p, const Gpu& gpu) {
-  const int64_t small = ceil_div(p.m, 128), all = p.batches * small * small;
-  if (p.type != kFloat16 && p.type != kBFloat16) return false;
-  if (p.m <= 256 || gpu.capability != 90) return p.m <= 256;
-  if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else mirrored by a launch of its own
-  return all <= gpu.sms / (p.k < 3072 ? 2 : 4);                        // of long k more CTAs can share each tile of a half
-}
-
-void launch_mirror(const Product& p, const Gpu& gpu) {
-  const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
-  p.type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
-}
 """
 
 # ---- Launching: which kernel, and the Hopper kernel with what it needs. ----------------------------------------------
@@ -3484,6 +3471,14 @@ int operands_to_copy(const Product& p, Kernel kernel) {
   return (x ? 0 : 1) | (y ? 0 : 2);
 }
 
+bool is_computed_whole(const Product& p, const Gpu& gpu) {
+  const int64_t small = ceil_div(p.m, 128), all = p.batches * small * small;
+  if (p.type != kFloat16 && p.type != kBFloat16) return false;
+  if (p.m <= 256 || gpu.capability != 90) return p.m <= 256;
+  if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else mirrored by a launch of its own
+  return all <= gpu.sms / (p.k < 3072 ? 2 : 4);                        // of long k more CTAs can share each tile of a half
+}
+
 // Whether the Hopper kernel is faster than the tf32 and the mma kernel; measured, on an H200. Those take as long as what all SMs multiply,
 // or as one does for .23 of the longest tile, and the Hopper kernel .45 times that of what it multiplies, and that of 4e8 terms more.
 // chunks: operands can be copied by 16 bytes; else the tf32 kernel takes half as long again.
@@ -3545,8 +3540,10 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* works
     Launcher* const launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};
     launchers[kernel](p, gpu, workspace);
   }
-  if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p))))
-    launch_mirror(p, gpu);
+  if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p)))) {
+    const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
+    p.type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
+  }
 }
 
 void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu) {
@@ -3762,8 +3759,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   }
   Tensor workspace;   // freed at the end, it goes to later work of this stream alone
   if (const int64_t bytes = workspace_bytes_for(p, kernel, on.gpu, false)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
-  void* const memory = workspace.defined() ? workspace.mutable_data_ptr() : nullptr;
-  launch_product(p, kernel, on.gpu, memory, keep);
+  launch_product(p, kernel, on.gpu, workspace.defined() ? workspace.mutable_data_ptr() : nullptr, keep);
   return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? workspace : Tensor()};
 }
 
@@ -3795,8 +3791,7 @@ Tensor inverse(Tensor x, bool unit, int path) {
   for (int64_t first = 0, n = x.size(-1); first < n; first += 64) {
     const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
     if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));
-    const void* const product = first ? before.const_data_ptr() : nullptr;
-    launch_inverse(p, int(first / 64), product, unit, on.gpu);
+    launch_inverse(p, int(first / 64), first ? before.const_data_ptr() : nullptr, unit, on.gpu);
   }
   return c;
 }

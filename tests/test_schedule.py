@@ -623,7 +623,6 @@ def choice(model, tmp_path_factory):
     path and SMs: which kernel computes it."""
     parts = [
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
-        cut(model._CUDA_MIRROR, "bool is_computed_whole(", "void launch_mirror("),
         cut(model._CUDA_HOPPER_LAUNCH, "int operands_to_copy(", "int64_t workspace_bytes_for("),
     ]
     head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
