@@ -1375,6 +1375,11 @@ struct BlockCopier {
     constexpr int kSize = sizeof(T);
     return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line)) : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
+  // The address of an element so many lines and k beyond the one at `at`, whose line and k have none of these numbers' bits.
+  __device__ static uint32_t beyond(uint32_t at, int lines, int ks) {
+    const uint32_t there = offset(lines, ks);
+    return (at ^ there % kLineBytes) + there / kLineBytes * kLineBytes;
+  }
   // The thread's first chunk: its row of the k-block, line or k, and the element in that.
   __device__ static int far() { return fresh_thread_index() / kInRow; }
   __device__ static int near() { return fresh_thread_index() % kInRow * kChunk; }
@@ -1814,18 +1819,13 @@ struct Tf32Lanes : OneGroup {   // e = 8 i + 4 r + c
 // Reads and splits X: by step, as the tensor cores want it.
 template <bool kAlongK>
 __device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
+  constexpr int kNear = kAlongK ? 4 : 2;   // read at once
   UNROLL for (int h = 0; h < 2; ++h) {
     float v[2][4];   // by line and k
-    if (kAlongK) {
-      UNROLL for (int r = 0; r < 2; ++r) {
-        const float4 four = load_shared<float4>((at ^ (h * 64 | r * 32)) + r * 8 * kTfBlockK * 4);
-        v[r][0] = four.x, v[r][1] = four.y, v[r][2] = four.z, v[r][3] = four.w;
-      }
-    } else {
-      UNROLL for (int e = 0; e < 4; ++e) {
-        const float2 two = load_shared<float2>((at ^ (e * kBlock * 4 | e % 2 * 64)) + h * 16 * kBlock * 4);
-        v[0][e] = two.x, v[1][e] = two.y;
-      }
+    UNROLL for (int u = 0; u < 8; u += kNear) {
+      const int line = kAlongK ? u / 4 : 0, k = kAlongK ? 0 : u / 2;
+      const auto near = load_shared<AlignedArray<float, kNear>>(Tf32Copier<kAlongK>::beyond(at, line * 8, h * 16 + k));
+      UNROLL for (int e = 0; e < kNear; ++e) v[kAlongK ? line : e][kAlongK ? e : k] = near.v[e];
     }
     UNROLL for (int u = 0; u < 8; ++u)
       split_tf32(v[u % 2][u / 2], large[2 * h + u / 4][u / 2 % 2 * 2 + u % 2], small[2 * h + u / 4][u / 2 % 2 * 2 + u % 2]);
@@ -1850,15 +1850,11 @@ struct Tf32Splitter {
     }
   }
   __device__ void split(int stage) const {
-    float v[4][4];
-    UNROLL for (int u = 0; u < 4; ++u) {
-      const uint32_t at = from + stage;
-      const float4 four = load_shared<float4>(kAlongK ? at ^ u * 16 : (at ^ u * 32) + u * 4 * kBlock * 4);
-      v[0][u] = four.x, v[1][u] = four.y, v[2][u] = four.z, v[3][u] = four.w;
-    }
+    AlignedArray<float, 4> four[4];
+    UNROLL for (int w = 0; w < 4; ++w) four[w] = load_shared<AlignedArray<float, 4>>(Tf32Copier<kAlongK>::beyond(from + stage, 0, 4 * w));
     UNROLL for (int u = 0; u < 4; ++u) {
       uint32_t large[4], small[4];
-      UNROLL for (int w = 0; w < 4; ++w) split_tf32(v[u][w], large[w], small[w]);
+      UNROLL for (int w = 0; w < 4; ++w) split_tf32(four[w].v[u], large[w], small[w]);
       const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfBlockK * 4;
       store_shared_four(at, large[0], large[1], large[2], large[3]);
       store_shared_four(at + kStageOperandBytes, small[0], small[1], small[2], small[3]);
@@ -1988,36 +1984,28 @@ struct MmaLanes : OneGroup {
 // What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two of its tiles.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
-  static constexpr int kKRow = kBlock * sizeof(T);   // bytes from one k to the next, MN-major
+  using Copier = MmaCopier<T, kKMajor>;
+  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);
   uint32_t at;   // in the first stage
   __device__ MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
-    if (sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor))
-      at = operand + MmaCopier<T, kKMajor>::offset(first_line + lane / 4, lane % 4);
-    else if (kKMajor)
-      at = operand + MmaCopier<T, true>::offset(first_line + line_half * 8 + lane % 8, k_half * (16 / sizeof(T)));
-    else
-      at = operand + MmaCopier<T, false>::offset(first_line + line_half * 8, k_half * 8 + lane % 8);
+    const int line = kByMatrices ? line_half * 8 + (kKMajor ? lane % 8 : 0) : lane / 4;
+    const int k = kByMatrices ? k_half * (16 / sizeof(T)) + (kKMajor ? 0 : lane % 8) : lane % 4;
+    at = operand + Copier::offset(first_line + line, k);
     keep(at);
   }
   // Lines 16 u to 16 u + 15 of the warp's.
   __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
-    const uint32_t from = at + stage;
-    if constexpr (sizeof(T) == 8) {
+    auto from = [&](int line, int k) { return Copier::beyond(at + stage, u * 16 + line, step * (32 / sizeof(T)) + k); };
+    if constexpr (kByMatrices) {
+      ldmatrix_x4<!kKMajor>(from(0, 0), w);
+    } else if constexpr (sizeof(T) == 8) {
       UNROLL for (int i = 0; i < 2; ++i) {   // eight lines at a time
-        const float2 two = load_shared<float2>(kKMajor ? (from ^ step * 32) + (u * 16 + i * 8) * kLineBytes
-                                                       : (from ^ i * 64) + u * 128 + step * 4 * kKRow);
+        const float2 two = load_shared<float2>(from(i * 8, 0));
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
       }
-    } else if constexpr (kKMajor) {
-      ldmatrix_x4<false>((from ^ step * 32) + u * 16 * kLineBytes, w);
-    } else if constexpr (sizeof(T) == 2) {
-      ldmatrix_x4<true>((from ^ u * 32) + step * 16 * kKRow, w);
     } else {
-      UNROLL for (int i = 0; i < 4; ++i) {
-        const int line_half = kOfX ? i % 2 : i / 2, k_half = kOfX ? i / 2 : i % 2;
-        w[i] = load_shared<int>((from ^ (u * 64 | line_half * 32)) + (step * 8 + k_half * 4) * kKRow);
-      }
+      UNROLL for (int i = 0; i < 4; ++i) w[i] = load_shared<int>(kOfX ? from(i % 2 * 8, i / 2 * 4) : from(i / 2 * 8, i % 2 * 4));
     }
   }
 };
