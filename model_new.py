@@ -1838,16 +1838,11 @@ template <bool kAlongK>
 struct Tf32Splitter {
   uint32_t from, to;
   __device__ Tf32Splitter(const uint8_t* stage, const float* split) {
-    const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4;
-    if (kAlongK) {   // one column, 16 k
-      const int f = lane / 4 % 4, h = lane / 16, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
-      from = shared_address(stage) + Tf32Copier<true>::offset(16 * i + 4 * q + f, 16 * h);
-      to = shared_address(split + row * kTfBlockK + (4 * h ^ row % 8) * 4);
-    } else {   // four columns, k = 16 h + e + 0, 4, 8, 12
-      const int chunk = lane / 4, row = 16 * i + 2 * q;
-      from = shared_address(stage) + Tf32Copier<false>::offset(16 * i + 4 * q, chunk / 4 * 16 + chunk % 4);
-      to = shared_address(split + row * kTfBlockK + (chunk ^ row % 8) * 4);
-    }
+    // Of a column, from k = 16 h on (kAlongK), or of four columns, each fourth of k = 16 h + e on
+    const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4, h = lane / 16, fourth = lane / 4 % 4;
+    const int f = kAlongK ? fourth : 0, e = kAlongK ? 0 : fourth, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
+    from = shared_address(stage) + Tf32Copier<kAlongK>::offset(16 * i + 4 * q + f, 16 * h + e);
+    to = shared_address(split + row * kTfBlockK + (4 * h + e ^ row % 8) * 4);
   }
   __device__ void split(int stage) const {
     AlignedArray<float, 4> four[4];
