@@ -866,27 +866,18 @@ _CUDA_ELEMENTS = r"""
 // rows, or columns if C is column-major, so that 16 bytes can be written at once, which drive nothing out of the L2 cache.
 template <int kBlockMN, typename T>
 __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
-  constexpr int kVector = 16 / sizeof(T);
   const bool column_major = p.c_row == 1 && p.c_col != 1;
   const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kBlockMN, column_major ? p.m - row : p.n - col);
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
   c += row * p.c_row + col * p.c_col;
-  if (stride == 1 && (line_stride | length) % kVector == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0) {
-    constexpr int kInLine = kBlockMN / kVector;
-    NO_UNROLL for (int at = thread % kInLine * kVector; at < length; at += threads * kVector)
+  auto fill = [&](auto zero, int64_t step) {   // step: to the next element of a line
+    constexpr int kCount = sizeof(zero) / sizeof(T), kInLine = kBlockMN / kCount;
+    NO_UNROLL for (int at = thread % kInLine * kCount; at < length; at += threads * kCount)
       NO_UNROLL for (int line = from + thread / kInLine; line < lines; line += max(1, threads / kInLine))
-        __stcs(reinterpret_cast<uint4*>(c + line * line_stride + at), uint4());
-  } else {
-    constexpr int kInLine = kBlockMN / kVector + 1;   // a line may begin and end between multiples of 16 bytes
-    NO_UNROLL for (int u = thread; u < (lines - from) * kInLine; u += threads) {
-      T* const line = c + (from + u / kInLine) * line_stride;
-      const int at = u % kInLine * kVector - int(reinterpret_cast<uintptr_t>(line) / sizeof(T) % kVector);
-      if (stride == 1 && at >= 0 && at + kVector <= length)
-        *reinterpret_cast<uint4*>(line + at) = uint4();
-      else
-        NO_UNROLL for (int e = max(at, 0); e < min(at + kVector, length); ++e) line[e * stride] = T();
-    }
-  }
+        __stcs(reinterpret_cast<decltype(zero)*>(c + line * line_stride + at * step), zero);
+  };
+  const bool vectorized = stride == 1 && (line_stride | length) % int(16 / sizeof(T)) == 0 && reinterpret_cast<uintptr_t>(c) % 16 == 0;
+  vectorized ? fill(uint4(), 1) : fill(T(), stride);
 }
 
 // ---- Element types: accumulators.
