@@ -1466,8 +1466,8 @@ template <int kThreads>
 __device__ inline void meet_exactly() { named_barrier_sync<kThreads>(0); }
 
 // By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. The warps of all threads
-// that copy may be several groups, which sum k in turns. They meet as team 0: all of a CTA, or a half-precision CTA's consumers.
-template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount>
+// that copy are kGroups groups, which sum k in turns. They meet as team 0: all of a CTA, or a half-precision CTA's consumers.
+template <typename XCopier, typename YCopier, typename Lanes, int kGroups = 1, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
   constexpr int kBlockK = XCopier::kBlockK, kStage = sizeof(memory.stage[0]), kThreads = XCopier::kCopiers;
@@ -1491,19 +1491,20 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = decltype(masked)::value;
       constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
-      constexpr int kRows = Lanes::kRows < kDepth ? Lanes::kRows : kDepth, kNear = Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
-      NO_UNROLL for (int k = Lanes::group(fresh_thread_index() >> 5) * kDepth; k < kBlockK && (!kMasked || k0 + k < k_end);
-                     k += Lanes::kGroups * kDepth) {
+      constexpr int kAllRows = kCount / Lanes::kNear, kRows = kAllRows < kDepth ? kAllRows : kDepth;
+      constexpr int kNear = Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
+      const int first = kGroups == 1 ? 0 : fresh_thread_index() / (kThreads / kGroups) * kDepth;   // of the group
+      NO_UNROLL for (int k = first; k < kBlockK && (!kMasked || k0 + k < k_end); k += kGroups * kDepth) {
         const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;   // in no registers between
         UNROLL for (int ahead = 0; ahead < kDepth; ++ahead)
           UNROLL for (int e = 0; e < kCount; ++e) {
-            const int of_rows = e / Lanes::kNear % kRows, near = e % kNear, at = Lanes::sum_at(e);
+            const int of_rows = e / Lanes::kNear % kRows, near = e % kNear;
             const int r = Lanes::row(warp, lane, e - of_rows * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
             const Sum a = element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead);
             const Sum b = element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead);
             const int x_beyond = (k0 + k - x.first_line - r) * x.side, y_beyond = (k0 + k - y.first_line - c) * y.side;
-            const Sum with = fma(a, b, part[at]);
-            part[at] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[at];   // without branches
+            const Sum with = fma(a, b, part[e]);
+            part[e] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[e];   // without branches
           }
       }
     };
@@ -1526,8 +1527,6 @@ __device__ constexpr int exact_permuted(int row) { return kKMajor ? (row / 8 ^ r
 struct ExactLanes {   // of four rows and four columns, which are read for 16 multiply-adds, a quarter of the k
   static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear, kGroups = kExactThreads * kCount / (kExactRows * kBlock);
   static constexpr int kGroupThreads = kExactThreads / kGroups;
-  __device__ static constexpr int sum_at(int e) { return e; }
-  __device__ static int group(int warp) { return warp / (kGroupThreads / 32); }
   __device__ static int row(int warp, int lane, int e) { return (warp % (kGroupThreads / 32) * 2 + lane / 16) * kRows + e / kNear; }
   __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e % kNear; }
 };
@@ -1545,11 +1544,12 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   using Lanes = ExactLanes;
   using Acc = AccumulatorOf<T>;
   Acc sum[Lanes::kCount];
-  sum_exactly<XCopier, ExactCopier<T, kYKMajor>, Lanes>(x, y, tile.k_begin, tile.k_end, memory, sum);
+  sum_exactly<XCopier, ExactCopier<T, kYKMajor>, Lanes, Lanes::kGroups>(x, y, tile.k_begin, tile.k_end, memory, sum);
   // Each group adds the sums of all, in their order, for one of the rows that a thread has
   auto& sums = *reinterpret_cast<AlignedArray<Acc, Lanes::kNear>(*)[Lanes::kRows][Lanes::kGroups][Lanes::kGroupThreads]>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = Lanes::group(warp), thread = threadIdx.x % Lanes::kGroupThreads;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int group = threadIdx.x / Lanes::kGroupThreads, thread = threadIdx.x % Lanes::kGroupThreads;
   UNROLL for (int e = 0; e < Lanes::kCount; ++e) sums[e / Lanes::kNear][group][thread].v[e % Lanes::kNear] = sum[e];
   meet_exactly<kExactThreads>();
   const int m = x.first_line + Lanes::row(warp, lane, group * Lanes::kNear);
@@ -1630,11 +1630,6 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: sums that are not finite.
 
-struct OneGroup {   // of warps, which sum all k, and so do Lanes of these kernels
-  static constexpr int kGroups = 1, kRows = 1;
-  __device__ static int group(int) { return 0; }
-};
-
 // Sums a CTA's split on the exact path, if a sum of any of its threads is not finite.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount, typename Stages>
 __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], Stages& stages) {
@@ -1668,7 +1663,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
   auto unit = [&](int u) {   // of this lane
     SumUnit<Acc> v;
-    UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[Lanes::sum_at(u * kSums + e)];
+    UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[u * kSums + e];
     return v;
   };
   // Unit u of warp w: neighbours in a row of C, as far as they exist; at once, if `vectorized`. whole: so, and all exist. twice: C is
@@ -1704,7 +1699,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   if (sizeof(T) == 2 && direct && p.c_row == 1) {   // neighbours in a column are other lanes'
     UNROLL for (int e = 0; e < kCount; ++e) {
       const int m = row + Lanes::row(warp, lane, e), n = col + Lanes::col(warp, lane, e);
-      work.c[m + n * p.c_col] = p.c_lower && n > m ? Acc(0) : sum[Lanes::sum_at(e)];
+      work.c[m + n * p.c_col] = p.c_lower && n > m ? Acc(0) : sum[e];
     }
     return write_zeros_above(0, kBlock);
   }
@@ -1794,12 +1789,12 @@ using Tf32Copier = BlockCopier<float, kAlongK, tf32_permuted<kAlongK>, true>;
 // ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
 
 // A warp multiplies 16 lines of X, and a lane reads two: four neighbours at once where k is along memory, else both lines. It has the sums
-// of lines tf32_row(lane / 4, r), and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of r and c in sum[8 i + 4 (c / 2) + 2 r + c % 2].
+// of lines tf32_row(lane / 4, r), and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of r and c in part[8 i + 4 (c / 2) + 2 r + c % 2].
 __device__ inline int tf32_row(bool along_k, int g, int r) { return along_k ? g + 8 * r : 2 * g + r; }
 template <bool kXAlongK>
-struct Tf32Lanes : OneGroup {   // e = 8 i + 4 r + c
+struct Tf32Lanes {   // e = 8 i + 4 r + c
   static constexpr int kNear = 4;
-  __device__ static constexpr int sum_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
+  __device__ static constexpr int part_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
   __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) { return warp * 16 + tf32_row(kXAlongK, lane / 4, e / 4 % 2); }
   __device__ static int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
@@ -1904,7 +1899,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     warpgroup_commit_batch();
     warpgroup_wait<0>();
     // Promote
-    UNROLL for (int u = 0; u < 32; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
+    UNROLL for (int e = 0; e < 32; ++e) sum[e] = fmaf(part[Tf32Lanes<kXAlongK>::part_at(e)], kTf32Unscale, sum[e]);
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
@@ -1954,9 +1949,8 @@ template <typename T, bool kKMajor>
 using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>>;
 
 // Of an m16n8 instruction a thread has sums of two rows and two columns.
-struct MmaLanes : OneGroup {
+struct MmaLanes {
   static constexpr int kNear = 2;
-  __device__ static constexpr int sum_at(int e) { return e; }
   __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) {
     return warp % 2 * kWarpMN + e / 4 / kWarpTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
   }
