@@ -993,23 +993,17 @@ __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 
 
 // ---- Packing: the way back to float32.
 
-__device__ inline bool is_normal(float scale) { return scale >= 0x1p-126f && scale <= 0x1p127f; }
-
-// Adds sums to the total with the powers of two of their blocks undone.
-__device__ inline void promote(const float (&sums)[64], float of_x, float of_first, float of_second, float (&total)[64]) {
-  const float first = of_x * of_first, second = of_x * of_second;
-  if (is_normal(first) && is_normal(second)) {
-    UNROLL for (int u = 0; u < 64; ++u) total[u] = fmaf(sums[u], u < 32 ? first : second, total[u]);
-    return;
+// Adds the sums of a block's columns to their totals with the powers of two of two blocks undone. of_y = 0: the block does not exist, and
+// what was multiplied in its place may be anything.
+__device__ inline void promote(const float* sums, float of_x, float of_y, float* total) {
+  const float scale = of_x * of_y;
+  if (scale >= 0x1p-126f && scale <= 0x1p127f) {
+    UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
+  } else if (of_y != 0.0f) {
+    // This is no normal number, but what it scales may be one. So they are undone one by one, the larger one first: the other way round,
+    // sums of wide blocks of denormals would be rounded to multiples of 2^-149 before they grow
+    UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u] * fmaxf(of_x, of_y), fminf(of_x, of_y), total[u]);
   }
-  // A column block does not exist (its scale is zero), and what was multiplied in its place may be anything. Or the product of two powers
-  // is no normal number, but what it scales may be one: then they are undone one by one, the larger one first. The other way round, sums of
-  // wide blocks of denormals would be rounded to multiples of 2^-149 before they grow.
-  auto add = [&](int begin, float of_y, float both) {
-    const float larger = is_normal(both) ? both : fmaxf(of_x, of_y), then = is_normal(both) ? 1.0f : fminf(of_x, of_y);
-    UNROLL for (int u = begin; u < begin + 32; ++u) total[u] = fmaf(of_y == 0.0f ? 0.0f : sums[u] * larger, then, total[u]);
-  };
-  add(0, of_first, first), add(32, of_second, second);
 }
 """
 
@@ -3137,7 +3131,8 @@ struct Pairs {
         warpgroup_commit_batch();
         warpgroup_wait<0>();
       }
-      promote(sums, view.unscale(x_stage, view.group), of_y(0), of_y(1), total);
+      const float of_x = view.unscale(x_stage, view.group);
+      promote(sums, of_x, of_y(0), total), promote(sums + 32, of_x, of_y(1), total + 32);
       return view.release(y_stage);
     }
     // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
@@ -3152,7 +3147,7 @@ struct Pairs {
     warpgroup_wait<0>();
     // Give the stage back, and promote
     view.release(y_stage);
-    promote(sums, of_x, of_first, of_second, total);
+    promote(sums, of_x, of_first, total), promote(sums + 32, of_x, of_second, total + 32);
   }
 
   // The tile is read anew behind each chain, from its place in the queue, which stands in a k-block's flags: both would take registers.

@@ -37,7 +37,7 @@ int main() {
             sums[u] = of_y == 0.0f ? nan : sum;   // in place of a missing block there may be anything
             total[u] = before;
           }
-          promote(sums, of_x, of_first, of_second, total);
+          promote(sums, of_x, of_first, total), promote(sums + 32, of_x, of_second, total + 32);
           for (int u = 0; u < 64; ++u) {
             const double of_y = u < 32 ? of_first : of_second, term = of_y == 0.0 ? 0.0 : double(sum) * of_x * of_y;
             const float expected = static_cast<float>(before + term);
