@@ -380,7 +380,10 @@ class Contender(contextlib.ExitStack):
                 if piece.endswith(b"\n") and (answer is None or piece.strip()):  # now, while the child is at work, not when it is done
                     answer = dict(json.loads(said.rstrip().split(b"\n")[-1]))
                 if not piece and (self.channel in ready or self.process.poll() is not None):
-                    raise self.fault(f"'s process {self.end()} while {doing}")
+                    code = self.wait(5)
+                    self.relay()  # its last words
+                    end = f"ends with status {code}" if (code or 0) >= 0 else f"is killed by signal {-code}, {signal.strsignal(-code)}"
+                    raise self.fault(f"'s process {'closes its channel' if code is None else end} while {doing}")
                 if not piece:
                     self.relay()
                 if time.perf_counter() > deadline:
@@ -395,14 +398,6 @@ class Contender(contextlib.ExitStack):
             raise self.fault(f" raises {printable(answer['raises'])}")
         return answer
 
-    def end(self):
-        """How the child has ended, after its last words."""
-        code = self.wait(5)
-        self.relay()
-        if code is None:
-            return "closes its channel"
-        return f"ends with status {code}" if code >= 0 else f"is killed by signal {-code}, {signal.strsignal(-code)}"
-
     def relay(self):
         """Passes on to standard error what the child has written. What went to its standard output is `printed`."""
         for file in self.prints:
@@ -415,8 +410,8 @@ class Contender(contextlib.ExitStack):
                 say(f"{self.who}: {printable(line.decode(errors='replace'))}", file=sys.stderr)
 
     def fetch(self, result, shape, dtype):
-        """Moves a result out of the child's memory: NaN stays there, for a result is its caller's, who may write to it, and nothing may
-        count on what stands there. Where the child says that it lies is checked as far as it has to be true."""
+        """Moves a result out of the child's memory, and leaves NaN: it is its caller's, and nothing may count on what stands there. Where
+        the child says that it lies is checked as far as it has to be true."""
         place, offset, strides = result
         elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         if min(offset, *strides) < 0 or elements > 64 * math.prod(shape) + (1 << 22):  # padded columns
@@ -443,12 +438,6 @@ class Contender(contextlib.ExitStack):
 MODES = {"forward": ("", "forward"), "gradients": (", gradients", "forward + backward")}  # and how the table and the times call them
 EXAMPLES = 3  # of one finding
 INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # elements at most of the batch that is timed
-
-
-def show(details):
-    more = [f"... and {len(details) - EXAMPLES} more"] * (len(details) > EXAMPLES)
-    for detail in [*details[:EXAMPLES], *more]:
-        say(f"    {detail}")
 
 
 class Call:
@@ -501,10 +490,6 @@ class Run:
         self.wait = torch.get_device_module(self.device).synchronize
         self.slab.bytes[: 1 << 20].float().sum()  # torch's threads begin before the solution could take the last
         self.quiet = self.probe()  # seconds, before any line of the solution has run
-        self.memory = (math.inf, 0)  # bytes a second that it gives at most, and bytes that a cache may hold instead
-        if self.cuda:
-            kilohertz, width, cache = (GpuMemory().attribute(n, self.device) for n in (36, 37, 38))
-            self.memory = (2e3 * kilohertz * width / 8 or math.inf, cache)  # two words a clock
 
     def new_slab(self):
         """Room for as many calls as a request can have, as far as memory allows, and at least for one of the largest with its gradient."""
@@ -530,12 +515,11 @@ class Run:
     def progress(self, what):
         say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
 
-    def check(self, name, verdict, *details):
-        self.checks.append({"name": name, "verdict": verdict, "detail": details[0]})
+    def check(self, name, verdict, detail):
+        self.checks.append({"name": name, "verdict": verdict, "detail": detail})
         if verdict == "WRONG":
-            self.findings.setdefault(name, details[0])
-        say(f"{verdict:<6} {name}: {details[0]}")
-        show(details[1:])
+            self.findings.setdefault(name, detail)
+        say(f"{verdict:<6} {name}: {detail}")
 
     def table(self):
         """The rows so far, a line for each kind of input."""
@@ -550,7 +534,8 @@ class Run:
                 unjudged = sum(row.get("unjudged", 0) for row in rows)
                 verdict = (f"WRONG in {len(wrong)}" if wrong else "ok") + f" ({unjudged} elements may overflow)" * (unjudged > 0)
                 say(line(name, len(rows), largest, *numbers, verdict))
-                show(wrong)
+                for detail in [*wrong[:EXAMPLES], *[f"... and {len(wrong) - EXAMPLES} more"] * (len(wrong) > EXAMPLES)]:
+                    say(f"    {detail}")
         say(f"errors: |C - truth| / {self.problem.measure} of the call nearest to its bound; of 16-bit types, beyond their rounding\n")
 
     # ---- Requests. ----
@@ -605,12 +590,11 @@ class Run:
         """The results of one call, out of the child's memory; a string, where what was said of them is not believable."""
         try:
             if "no_memory" in said:
-                short = f"not enough memory on {self.device} for the {contender.who}"
-                raise CannotRun(f"{short}: {printable(said['no_memory'])}; try a smaller --size")
+                raise torch.OutOfMemoryError(f"not enough memory on {self.device} for the {contender.who}: {printable(said['no_memory'])}")
             if "wrong" in said:
                 return printable(said["wrong"]) or "it says that its result is wrong"
             return [contender.fetch(place, shape, self.dtype) for place, shape in zip(said["results"], call.shapes, strict=True)]
-        except torch.OutOfMemoryError:  # the judge's own
+        except torch.OutOfMemoryError:  # the judge's own, too
             raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
             return f"the result cannot be read in the memory of the {contender.who}'s process: {printable(error)}"
@@ -628,9 +612,8 @@ class Run:
                 reference = self.request(self.reference, [call])[0][0]
             reference_error = worst_of(truth.errors(reference[i]))[0] if reference else 0.0
             if call.name in ORDINARY and reference_error > truth.most:
-                off = f"'s componentwise error of {name} on {call.name} inputs is {reference_error:.1e}"
-                does = f"it does not compute {self.problem.formula} in {self.options.dtype}, or it is made to use TF32; see --tf32"
-                raise self.reference.fault(f"{off}; {does}")
+                does = f"it does not compute {self.problem.formula} in {self.options.dtype}, or is made to use TF32 (--tf32)"
+                raise self.reference.fault(f"'s error of {name} on {call.name} inputs is {reference_error:.1e}: {does}")
             bound = truth.bound(reference_error)
             of_bound = error / max(bound, 1e-300)
             if not row or not of_bound <= row["of_bound"]:
@@ -694,7 +677,7 @@ class Run:
 
 def judge_values(run):
     calls = run.calls_to_judge()
-    kept, made, differ = {}, 0, []  # kept: the first results of calls that are made twice
+    kept, made = {}, 0  # the first results of calls that are made twice, and how many were
     run.progress(f"judging {len(calls)} calls on fresh inputs")
     try:
         for group in run.groups(calls):
@@ -702,24 +685,24 @@ def judge_values(run):
             answers, _ = run.request(run.solution, group, took)
             for call, results, reference in zip(group, answers, references, strict=True):
                 name, size, wrong = call.name + MODES[call.mode][0], label(call.dims), run.examine(call, results, reference)
-                run.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
-                if wrong:
-                    run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
                 vars(call).pop("inputs", None)  # memory; where the call is made twice, they are made again
                 if calls.count(call) > 1 and isinstance(results, list):
                     first = kept.setdefault(call, results)
                     made += first is not results
-                    for name, *both in zip(run.problem.results, results, first, strict=False):
+                    for result, *both in zip(run.problem.results, results, first, strict=False):
                         if at := first_difference(*both):
-                            differ.append(f"{size}: two calls with the same inputs differ at {name}{at}")
+                            wrong = wrong or f"two calls with the same inputs differ at {result}{at}"
+                run.rows.append({"input": name, "size": size, "detail": wrong, **call.row})
+                if wrong:
+                    run.findings.setdefault(f"{name} inputs", f"{size}: {wrong}")
             del answers, references, results, reference
             torch.cuda.empty_cache()  # of a GPU: sizes differ, and the contenders want what the judge's cache keeps of the last ones
     finally:
         run.table()
-    if not made and not run.findings:
-        raise CannotRun("no call was made twice")
-    found = ["WRONG", *differ] if differ else ["ok", f"{made} calls were made twice, among the others"]
-    run.check("the same bits for the same inputs", *found)
+    if not run.findings:
+        if not made:
+            raise CannotRun("no call was made twice")
+        run.check("the same bits for the same inputs", "ok", f"{made} calls were made twice, among the others")
 
 
 # ==== 5. The judgement: time ====
@@ -754,7 +737,10 @@ class Stopwatch:
         read = zip(sample.inputs, run.problem.keeps, strict=False)  # of a triangle half
         self.bytes = made + sum(X.nbytes / (1 if keep is torch.as_tensor else 2) for X, keep in read)  # that a call moves
         most = min(MOST_CALLS[kind], run.slab.size // sample.nbytes, int(CHECK_SECONDS / ROUNDS / examined))
+        self.peak, self.cache = math.inf, 0  # bytes a second that memory gives at most, and bytes that a cache may hold instead
         if run.cuda:  # inputs here and results twice, here and in the child, in 0.6 of what is free
+            kilohertz, width, self.cache = (GpuMemory().attribute(n, run.device) for n in (36, 37, 38))
+            self.peak = 2e3 * kilohertz * width / 8 or math.inf  # two words a clock
             free = torch.cuda.mem_get_info(run.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
             most = min(most, int(0.6 * free / (sample.nbytes + 2 * made)))
         # What a request takes besides its calls: the reference's clock can be believed, and few calls let nothing grow with their number.
@@ -800,10 +786,9 @@ class Stopwatch:
 
     def compare_with_memory(self, number, seconds):
         """Raises Wrong where memory cannot have moved in time what the calls must read and write, but for what a cache may keep."""
-        peak, cache = self.run.memory
-        if seconds < (least := (number * self.bytes - cache) / peak):
-            moved = f"{number} calls must move {number * self.bytes / 1e6:.0f} MB, which takes this GPU's memory {duration(least * 1e6)}"
-            raise Wrong("timed calls", f"impossible: {moved}, and {duration(seconds * 1e6)} are said to have passed")
+        if seconds < (least := (number * self.bytes - self.cache) / self.peak):
+            told = f"{number} calls in {duration(seconds * 1e6)}, whose {number * self.bytes / 1e6:.0f} MB take {duration(least * 1e6)}"
+            raise Wrong("timed calls", f"impossible: {told} to move")
 
     def summary(self, requests):
         """`outside`: how the time of a request grows with the number of its calls, for each call."""
@@ -944,7 +929,7 @@ def judge(run, texts):
                 stopwatch.judge()
         except Wrong as wrong:
             run.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
-        except CannotRun as reason:
+        except (CannotRun, torch.OutOfMemoryError) as reason:
             if not run.findings:
                 raise
             run.check("running", "note", f"{reason}; nothing more is judged")
@@ -958,9 +943,9 @@ def referee(options):
         raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
     special = os.path.exists(options.json or "") and not os.path.isfile(options.json)  # /dev/null would be replaced, where root can do that
     special |= (options.json or "").endswith(".py")  # so would the solution of who takes --json for a flag
-    if options.json and (special or not os.access(os.path.dirname(options.json) or ".", os.W_OK)):
-        why = "it is a folder, a device or Python, or its folder cannot be written to; the name of a file in an existing folder is accepted"
-        raise CannotRun(f"--json {options.json}: {why}")  # found out before the long work
+    if options.json and (special or not os.access(os.path.dirname(options.json) or ".", os.W_OK)):  # found out before the long work
+        why = "is a folder, a device or Python, or cannot be written; a file in an existing folder is accepted"
+        raise CannotRun(f"--json {options.json}: {why}")
     torch.get_device_module(options.device).set_device(options.device)
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
