@@ -306,13 +306,12 @@ class Contender(contextlib.ExitStack):
         super().__init__()
         self.who, self.path, self.slab, self.relayed, self.printed = who, path, slab, 0, b""
         self.gpu = GpuMemory() if slab.device.type == "cuda" else None
-        # Of sockets, for nobody takes back what is written there; only the channel's other end is closed here, so that it tells of an end
+        # Sockets, for nobody takes back what is written there. The channel's other end is closed here, so that it tells of an end
         pairs = [map(self.enter_context, socket.socketpair()) for _ in range(3)]
         (self.channel, *self.prints), (other, out, err) = zip(*pairs, strict=True)
         spec = {"judge": os.getpid(), "others": others, "folder": tempfile.mkdtemp(dir=folder), "channel": other.fileno()}
         command = [sys.executable, os.path.abspath(__file__), "--child", json.dumps(spec)]
         passed = [other.fileno()] + ([slab.place] if slab.device.type == "cpu" else [])
-        # A group of its own, and no terminal.
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed, start_new_session=True)
         self.callback(self.wait, LOADING)  # a driver may hold it
         self.callback(self.send, signal.SIGKILL)
@@ -483,8 +482,7 @@ class Run:
         if self.problem.inverse:
             self.dims = (max(1, min(4096, INVERSES[self.device.type] // options.size**2)), *self.dims)
         self.most = options.size * (2 if self.problem.square else 1)  # rows or columns that are judged
-        # The reference has one of its own: what a thread has asked the kernel or a GPU for is still written while the thread stands
-        self.references_slab, self.slab = self.new_slab(), self.new_slab()
+        self.references_slab, self.slab = self.new_slab(), self.new_slab()  # the kernel and a GPU write for a thread even while it stands
         unfit = [*WIDE, *EXTREME] if self.dtype == torch.float16 else EXTREME if self.dtype != torch.float32 or self.problem.inverse else ()
         self.hard = [name for name in HARD if name not in unfit]
         self.wait = torch.get_device_module(self.device).synchronize
@@ -567,8 +565,7 @@ class Run:
         said = contender.ask("calls", limit).get("calls")
         if not isinstance(said, list) or len(said) != len(calls):
             raise contender.fault("'s process does not answer for each call")
-        # What is taken first cannot be known, so all has to be there when the child says that it is. A GPU may be at work even then: its
-        # clock runs until the first result is here.
+        # Any may be taken first, so all has to be there when the child says so; but a GPU's clock runs until the first result is here.
         order, results = self.random.sample(range(len(calls)), len(calls)), {}
         for n in order[: self.cuda]:
             results[n] = self.take(contender, calls[n], said[n])
@@ -709,7 +706,7 @@ def judge_values(run):
 
 ROUNDS = 4  # requests of either contender, in turns
 REQUEST_SECONDS = {"cuda": 40e-3, "cpu": 0.3}  # that a timed request is to take: long beside what a request takes by itself
-LONGEST = 2.0  # seconds of a request to a solution slower than the reference, before it gets fewer calls
+LONGEST = 2.0  # seconds of a request, before a solution slower than the reference gets fewer calls than it
 CHECK_SECONDS = 12.0  # of comparing timed calls with the truth, for one row of the table
 MOST_CALLS = {"cuda": 256, "cpu": 64}  # in one request
 TOLERANCE = (0.02, 0.07)  # between the child's clock and the judge's: besides the reference's noise, and at most
@@ -762,7 +759,6 @@ class Stopwatch:
     def request(self, contender, warms_up=False, decoy=False):
         """(number of calls, seconds from outside, microseconds of each by the contender's clock). A decoy has all kinds of inputs."""
         run, own = self.run, self.each[contender]  # the least seconds of a call so far
-        # The solution gets as many calls as the reference, whatever its first of them take.
         each = self.target / 2 if warms_up else min(own, max(self.each[run.reference], own * self.target / LONGEST))
         most = max(1, min(self.most, max(round(self.target / each), self.least)))
         number = run.random.randint(-(-most * 3 // 4), most)
