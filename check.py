@@ -764,9 +764,8 @@ class Stopwatch:
         number = run.random.randint(-(-most * 3 // 4), most)
         names = ["uniform"] * number
         if decoy:
-            first = [name for name in run.hard if name in SEEMINGLY_UNIFORM]
-            names = [*first, *run.random.choices([*ORDINARY, *run.hard], k=6), *run.random.choices([*ORDINARY], k=number)][:number]
-        calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names, number)]
+            names = [*SEEMINGLY_UNIFORM, *run.random.choices([*ORDINARY, *run.hard], k=6), *run.random.choices([*ORDINARY], k=number)]
+        calls = [run.call(name, run.dims, self.mode) for name in run.random.sample(names[:number], number)]
         for call, kind in zip(calls * decoy, itertools.cycle((1, 5, 6, 0))):  # those that no stride tells of
             call.kind = kind
         answers, took = run.request(contender, calls, number * self.reference_seconds, timed=True)
@@ -930,8 +929,7 @@ def judge(run, texts):
                 raise
             run.check("running", "note", f"{reason}; nothing more is judged")
         if run.solution and run.solution.printed:
-            told = printable(repr(run.solution.printed[:80].decode(errors="replace")))
-            run.check("standard output", "WRONG", f"the solution writes to standard output, which is the judge's: {told}")
+            run.check("standard output", "WRONG", f"it writes to standard output, which is the judge's: {run.solution.printed[:80]}")
 
 
 def referee(options):

@@ -22,22 +22,16 @@ LEFT_OPEN = {  # what a process could do without each of these
     "capabilities": "do what yours allow",
 }
 MACHINE = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}.get(platform.machine())  # seccomp
-# System calls, each with its numbers on x86_64 and aarch64: those that filter_program() looks at, then those that it refuses. A filter sees
-# numbers and arguments, not what pointers point to. Mounts and clocks want capabilities, which are given up.
-CALLS = """
-    kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138 tgkill 234 131 rt_tgsigqueueinfo 297 240 prlimit64 302 261 sched_setaffinity 203 122
-    sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118 move_pages 279 239 migrate_pages 256 238 setpriority 141 140
-    fcntl 72 25 ioctl 16 29 clone 56 220 prctl 157 167 setsid 112 157 setpgid 109 154 clone3 435 435 setsockopt 54 208
-
-    ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438
+# System calls, here and below each with its numbers on x86_64 and aarch64. A filter sees numbers and arguments, not what pointers point to.
+# Mounts and clocks want capabilities, which are given up.
+LIMITS = """prlimit64 302 261 sched_setaffinity 203 122 sched_setattr 314 274 sched_setscheduler 144 119 sched_setparam 142 118
+    move_pages 279 239 migrate_pages 256 238"""
+REFUSED = """ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271 kcmp 312 272 pidfd_open 434 434 pidfd_getfd 438 438
     pidfd_send_signal 424 424 process_madvise 440 440 process_mrelease 448 448 unshare 272 97 ioprio_set 251 30 perf_event_open 298 241
     bpf 321 280 userfaultfd 323 282 timer_create 222 107 mq_notify 244 184 io_uring_setup 425 425 io_uring_enter 426 426
     io_uring_register 427 427 setns 308 268 open_by_handle_at 304 265
 """  # timer_create and mq_notify may send SIGCONT; an io_uring works on while its process is stopped
-NAMES, *NUMBERS = (CALLS.split()[column::3] for column in range(3))
-NUMBERS = dict(zip(NAMES, map(int, NUMBERS[MACHINE[0] if MACHINE else 0]), strict=True))
-LIMITS = "prlimit64 sched_setaffinity sched_setattr sched_setscheduler sched_setparam move_pages migrate_pages"
-NO_CLONE = 0x7E02A000  # CLONE_NEW*, CLONE_PARENT, CLONE_PTRACE: other namespaces, and children that would be the judge's
+FLAGS = 0x7E02A000  # of clone: CLONE_NEW*, CLONE_PARENT, CLONE_PTRACE: other namespaces, and children that would be the judge's
 
 
 def filter_program(own, beyond):
@@ -53,23 +47,26 @@ def filter_program(own, beyond):
         return [argument, *(word for value in values for word in ((equal, 0, 1, value), refuse))]
 
     bodies = {
-        "kill tkill rt_sigqueueinfo": [*unless(second, signal.SIGCONT), first, *descendant],
-        "tgkill rt_tgsigqueueinfo": [*unless(third, signal.SIGCONT), first, *descendant],
+        "kill 62 129 tkill 200 130 rt_sigqueueinfo 129 138": [*unless(second, signal.SIGCONT), first, *descendant],
+        "tgkill 234 131 rt_tgsigqueueinfo 297 240": [*unless(third, signal.SIGCONT), first, *descendant],
         LIMITS: [first, *oneself, *descendant],
-        "setpriority": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
-        "fcntl": [*unless(second, 8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+        "setpriority 141 140": [first, (equal, 1, 0, 0), refuse, second, *oneself, *descendant],
+        "fcntl 72 25": [*unless(second, 8, 10, 15), allow],  # F_SETOWN, F_SETSIG, F_SETOWN_EX
         # FIOSETOWN, SIOCSPGRP, TIOCSTI; TCXONC stops a terminal; TIOCSCTTY, TIOCNOTTY, TIOCSPTLCK: who loses one is sent SIGCONT
-        "ioctl": [*unless(second, 0x8901, 0x8902, 0x5412, 0x540A, 0x540E, 0x5422, 0x40045431), allow],
-        "clone": [first, (any_bit, 0, 1, NO_CLONE), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
+        "ioctl 16 29": [*unless(second, 0x8901, 0x8902, 0x5412, 0x540A, 0x540E, 0x5422, 0x40045431), allow],
+        "clone 56 220": [first, (any_bit, 0, 1, FLAGS), refuse, (mask, 0, 0, 0xFF), *oneself, (equal, 0, 1, signal.SIGCHLD), allow, refuse],
         # SO_LINGER: whoever drops the last reference to such a socket waits, and one can be sent to the judge
-        "setsockopt": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],
-        "prctl": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, of SIGCONT
-        "setsid setpgid": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
-        "clone3": [missing],  # its callers turn to clone, whose flags are no pointer
+        "setsockopt 54 208": [second, (equal, 1, 0, 1), allow, *unless(third, 13), allow],
+        "prctl 157 167": [first, (equal, 0, 1, 1), in_vain, allow],  # PR_SET_PDEATHSIG, of SIGCONT
+        "setsid 112 157 setpgid 109 154": [in_vain],  # descendants stay in one process group, which the judge stops and ends as a whole
+        "clone3 435 435": [missing],  # its callers turn to clone, whose flags are no pointer
+        REFUSED: [refuse],
     }
-    bodies = dict.fromkeys(NUMBERS, [refuse]) | {name: body for names, body in bodies.items() for name in names.split()}
     words = [(load, 0, 0, 4), (equal, 1, 0, MACHINE[1]), refuse, (load, 0, 0, 0), (least, 0, 1, 1 << 30), refuse]  # of this machine alone
-    return [*words, *(word for name, body in bodies.items() for word in ((equal, 0, len(body), NUMBERS[name]), *body)), allow]
+    for calls, body in bodies.items():
+        for number in calls.split()[1 + MACHINE[0] :: 3]:
+            words += [(equal, 0, len(body), int(number)), *body]
+    return [*words, allow]
 
 
 def restrict_calls(own, beyond):
