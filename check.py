@@ -776,14 +776,11 @@ class Stopwatch:
         if contender is run.solution:
             for wrong in filter(None, map(run.examine, calls, answers)):
                 raise Wrong("timed calls", wrong)
-            self.compare_with_memory(number, min(took, sum(inside) * 1e-6 if inside else took))
+            seconds = min(took, sum(inside) * 1e-6 if inside else took)
+            if seconds < (least := (number * self.bytes - self.cache) / self.peak):  # what memory must move, but for what a cache may keep
+                told = f"{number} calls in {duration(seconds * 1e6)}, whose {number * self.bytes / 1e6:.0f} MB take {duration(least * 1e6)}"
+                raise Wrong("timed calls", f"impossible: {told} to move")
         return number, took, inside
-
-    def compare_with_memory(self, number, seconds):
-        """Raises Wrong where memory cannot have moved in time what the calls must read and write, but for what a cache may keep."""
-        if seconds < (least := (number * self.bytes - self.cache) / self.peak):
-            told = f"{number} calls in {duration(seconds * 1e6)}, whose {number * self.bytes / 1e6:.0f} MB take {duration(least * 1e6)}"
-            raise Wrong("timed calls", f"impossible: {told} to move")
 
     def summary(self, requests):
         """`outside`: how the time of a request grows with the number of its calls, for each call."""
