@@ -206,10 +206,9 @@ class Child:
         """The calls, one after the other; says where their results lie, or what is wrong with them, while the GPU is at work."""
         call = getattr(self, self.mode)
         start, *ends = self.marks
-        for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
-            with torch.enable_grad():
+        with torch.enable_grad():
+            for _ in range(2):  # wakes what has slept while the process was stopped: threads, caches, the driver
                 torch.autograd.grad((self.asleep * self.asleep).sum(), self.asleep)
-        with torch.set_grad_enabled(self.mode == "gradients"):
             start.record()
             for operands, end in zip(self.operands, ends, strict=True):
                 try:
@@ -814,14 +813,13 @@ class Stopwatch:
         if run.options.seed is not None:  # who knew the seed could have prepared
             times["ratio"] = None
         run.check(f"timed calls, {what}", "ok", f"{times['solution']['calls']} calls, each with inputs of its own, right in every element")
-        clock = "CUDA events" if run.cuda else "its own clock"
         for who, name in (("alone", "reference, alone"), ("reference", "reference"), ("solution", "solution")):
             mine, inside = times[who], times[who]["inside"]
             span = f"{duration(inside['median_us'])} [{duration(inside['p10_us'])}, {duration(inside['p90_us'])}]"
-            told = f"by {clock} {span}, from outside {duration(mine['outside_us'])}; {mine['calls']} calls"
+            told = f"by its own clock {span}, from outside {duration(mine['outside_us'])}; {mine['calls']} calls"
             say(f"       {what:<20} {name:<17} {duration(mine['us']):>8}; {told}")
         shown = ratio(times) if times["ratio"] else "no ratio, because --seed repeats a run"
-        say(f"       {what:<20} {shown}, by {clock if times['clock'] == 'inside' else 'the time from outside: the two clocks differ'}")
+        say(f"       {what:<20} {shown}, by {'its own clock' if times['clock'] == 'inside' else 'the time from outside, for they differ'}")
 
 
 # ==== 6. Command line ====
@@ -932,11 +930,10 @@ def judge(run, texts):
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
         raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
-    special = os.path.exists(options.json or "") and not os.path.isfile(options.json)  # /dev/null would be replaced, where root can do that
-    special |= (options.json or "").endswith(".py")  # so would the solution of who takes --json for a flag
-    if options.json and (special or not os.access(os.path.dirname(options.json) or ".", os.W_OK)):  # found out before the long work
-        why = "is a folder, a device or Python, or cannot be written; a file in an existing folder is accepted"
-        raise CannotRun(f"--json {options.json}: {why}")
+    if options.json:  # before the long work; root would replace a device, and who takes --json for a flag the solution behind it
+        path = Path(options.json)
+        if options.json.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):
+            raise CannotRun(f"--json {path}: is a folder, a device, Python or not writable; a file in an existing folder is accepted")
     torch.get_device_module(options.device).set_device(options.device)
     texts = {}
     for who, path in (("solution", options.solution), ("reference", options.reference)):
