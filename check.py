@@ -80,7 +80,7 @@ class GpuMemory:
 
     def call(self, name, *arguments):
         if status := getattr(self.driver, name)(*arguments):
-            raise OSError(f"{name} fails with CUDA error {status}: memory cannot be shared between processes")
+            raise OSError(f"{name} fails with CUDA error {status}: nothing can be shared between processes")
 
     def attribute(self, number, device):
         self.call("cuDeviceGetAttribute", ctypes.byref(value := ctypes.c_int()), number, device.index)
@@ -929,7 +929,7 @@ def judge(run, texts):
 
 def referee(options):
     if not os.path.exists("/proc/self/mem"):
-        raise CannotRun(f"it takes results out of processes' memory by /proc, which {platform.system()} does not have; Linux is accepted")
+        raise CannotRun(f"it reads other processes by /proc/PID/mem, which {platform.system()} does not have; Linux is accepted")
     if options.json:  # before the long work; root would replace a device, and who takes --json for a flag the solution behind it
         path = Path(options.json)
         if options.json.endswith(".py") or path.exists() and not path.is_file() or not os.access(path.parent, os.W_OK):

@@ -527,6 +527,20 @@ def test_closed_descriptors_cost_no_verdict(tmp_path):
     assert judge.returncode == 0, err
 
 
+def test_only_what_lacks_memory_is_told_to_take_a_smaller_size(capsys, monkeypatch):
+    """ "...: memory cannot be shared between processes; a smaller --size may fit", said the judge."""
+    with monkeypatch.context() as patch:
+        patch.setattr(check.os.path, "exists", lambda _: False)  # no /proc
+        assert check.main(["--device", "cpu"]) == 2
+    gpu = object.__new__(check.GpuMemory)
+    gpu.driver = types.SimpleNamespace(cuIpcGetMemHandle=lambda: 801)
+    for fails in (functools.partial(gpu.call, "cuIpcGetMemHandle"), lambda: torch.empty(1 << 60)):
+        monkeypatch.setattr(check, "referee", lambda _, fails=fails: fails())
+        assert check.main(["--device", "cpu"]) == 2
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert "smaller" not in first + second and third.endswith("; a smaller --size may fit"), (first, second, third)
+
+
 def test_what_the_terminal_cannot_write_is_written_as_numbers(tmp_path):
     judge = start(tmp_path, "raise ValueError('\u00e9 \u6f22')\n", encoding="ascii")
     out, err = judge.communicate(timeout=300)
