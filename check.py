@@ -923,7 +923,7 @@ def judge(run, texts):
             if not run.findings:
                 raise
             run.check("running", "note", f"{reason}; nothing more is judged")
-        if run.solution and run.solution.printed:
+        if run.solution.printed:
             run.check("standard output", "WRONG", f"it writes to standard output, which is the judge's: {run.solution.printed[:80]}")
 
 
