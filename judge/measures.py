@@ -272,14 +272,13 @@ def inputs_of(name, draw, dtype, *shapes):
 
 def slices(X, along, bits):
     """X (float64) as a sum of parts with at most `bits` bits below the leading one of the largest element `along` a dimension."""
-    parts, rest = [], X.clone()
+    rest = X.clone()
     while bool(rest.any()):
         largest = rest.abs().amax(along, keepdim=True)
         unit = torch.where(largest > 0, largest / torch.frexp(largest)[0], 1.0) * 2.0**-bits  # a power of two, exactly
         unit.clamp_min_(5e-324)  # the smallest number there is: nothing lies below it
-        parts.append(torch.round(rest / unit) * unit)
-        rest -= parts[-1]
-    return parts
+        yield (part := torch.round(rest / unit) * unit)
+        rest -= part
 
 
 def exact_product(X, Y):

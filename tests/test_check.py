@@ -890,7 +890,7 @@ def test_the_truth_of_an_inverse_is_exact_far_beyond_float64_and_of_its_gradient
 def test_slices_add_up_and_have_few_bits():
     X = of_many_scales(6, 8, seed=3, span=200)
     X[1] = 0
-    parts = measures.slices(X, 1, 20)
+    parts = [*measures.slices(X, 1, 20)]
     assert sum(Fraction(float(part[0, 0])) for part in parts) == Fraction(float(X[0, 0]))
     assert torch.equal(sum(reversed(parts)), X)
     for part in parts:
