@@ -3392,7 +3392,7 @@ struct Workspace {
       PairsProduct& h = of[u];
       take(h.partial_sums, p.batches * tiles.places * kTile);
       h.p = u ? *dy : p, h.x = u && kept ? kept->x : x, h.y = u ? x : kept ? kept->y : y;
-      h.c_batch = p.batch_dims ? h.p.c_batch[p.batch_dims - 1] : 0;
+      h.c_batch = h.p.batch_dims ? h.p.c_batch[h.p.batch_dims - 1] : 0;   // not p's: neighbours may merge in one alone
       h.clusters = (clusters + products - 1 - u) / products, h.chain_sums = of[0].chain_sums;
       h.controls = packing.controls, h.progress = packing.progress;
     }

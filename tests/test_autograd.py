@@ -230,7 +230,7 @@ def test_gradients_of_operands_kept_packed(model, function, inputs, N):
 
 
 @needs_hopper
-@pytest.mark.parametrize("shapes", [((3,), (3,)), ((3,), ()), ((), (3,)), ((2, 1), (3,))], ids=str)
+@pytest.mark.parametrize("shapes", [((3,), (3,)), ((3,), ()), ((), (3,)), ((2, 1), (3,)), ((2, 3), (3,)), ((3,), (2, 3))], ids=str)
 @pytest.mark.parametrize("function", STRUCTURED)
 def test_gradients_of_a_batch_kept_packed(model, function, shapes):
     N, structure = 1300, STRUCTURED[function][1]

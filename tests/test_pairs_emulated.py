@@ -152,6 +152,12 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   if (two) {
     Launched other(tn, packer, clusters, clusters / 2);
     run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>(clusters, one.product, other.product);
+    for (int u = 0; p.batch_dims && u < 2; ++u) {   // of a gradient whose leading dimensions do not merge, as the other one's do
+      Product dx = nt, dy = tn, &apart = u ? dy : dx;
+      apart.batch_dims = 2, apart.batch_size[1] = p.batches, apart.c_batch[1] = apart.c_batch[0], apart.c_batch[0] = -1;
+      const Workspace both(dx, clusters, nullptr, &dy);
+      if (both.of[0].c_batch != nt.c_batch[0] || both.of[1].c_batch != tn.c_batch[0]) fail("a gradient of a batch goes elsewhere");
+    }
   } else if (k_is_row(kX, p)) {
     run<Pairs<true, true, kLo>>(clusters, one.product);
   } else {
@@ -325,6 +331,7 @@ def test_tf32_with_blocks_of_several_scales(run, contraction, structure):
 def test_two_products_in_a_launch(run, contraction, tf32, late):
     run(contraction, LOWER, (400,) * 3, late=late, tf32=tf32, clusters=3, two=1, wide=1 - tf32)
     run(contraction, LOWER, (641,) * 3, tf32=tf32, clusters=40, two=1)
+    run(contraction, LOWER, (300,) * 3, batches=3, late=late, tf32=tf32, clusters=3, two=1)
 
 
 @TF32
