@@ -17,6 +17,13 @@ def device(section):
     return re.split(r"^// ---- .*: launching\.\n", section, maxsplit=1, flags=re.MULTILINE)[0]
 
 
+def tiles(section):
+    """The section of tiles of 64 x 64, which fails where finite sums are made again: that mends what was multiplied wrong."""
+    again = "  const int k_end = min(work.tile.k_end, "
+    assert section.count(again) == 1
+    return device(section).replace(again, f'  if (all_finite) fail("sums are made again that are finite");\n{again}')
+
+
 PRELUDE = r"""
 #include <ucontext.h>
 
@@ -190,6 +197,7 @@ Thread* current;
 Context all_are_done;
 bool late;   // copies arrive, and products are done, as late as the kernel allows
 int behind = -1;   // a warp of each CTA that goes on only where no other can
+bool all_finite;   // elements, and their products
 std::vector<std::function<void()>> engine;   // copies by tensor maps that are on their way: late, until all wait for one
 
 // Threads take turns, each until it waits for what does not hold yet. One that cannot go on is not switched to.
@@ -610,7 +618,7 @@ int run_product(char** arguments, const Compute& compute) {
   for (int i = 0; i < 12; ++i) a[i] = std::atoi(arguments[1 + i]);
   const Contraction contraction = static_cast<Contraction>(a[0]);
   const int structure = a[1], m = a[2], n = a[3], k = a[4], batches = a[5], kind = a[11] % 10;
-  late = a[6] % 2, behind = a[6] / 2 - 1, cuts_off = kind == 9;
+  late = a[6] % 2, behind = a[6] / 2 - 1, cuts_off = kind == 9, all_finite = kind == 0 || kind == 5 || kind == 7 || kind == 9;
   const int x_mask = structure & 3, y_mask = structure >> 2 & 3, c_mask = structure >> 4;
   Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7] % 2, a[9], batches, 1 + a[7] / 2);
   Matrix<T> another(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8] % 2, a[9], batches, 1 + a[8] / 2);

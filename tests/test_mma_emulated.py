@@ -51,7 +51,7 @@ BEFORE_HOPPER = {
 def built(model, folder, changes=()):
     """The program, with these changes of its source."""
     parts = [emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
-    parts += [emulation.device(part) for part in (model._CUDA_EXACT, model._CUDA_TILES, model._CUDA_MMA)]
+    parts += [emulation.device(model._CUDA_EXACT), emulation.tiles(model._CUDA_TILES), emulation.device(model._CUDA_MMA)]
     source = "\n".join([*parts, emulation.PRODUCT, MAIN])
     for old, new in dict(changes).items():
         assert source.count(old) == 1, old

@@ -38,7 +38,7 @@ def run(model, tmp_path_factory):
     declaration = "extern __shared__ __align__(1024) uint8_t raw[];"
     assert model._CUDA_TF32.count(declaration) == 1
     tf32 = emulation.device(model._CUDA_TF32).replace(declaration, "unsigned char* const raw = current->block->memory;")
-    kernel = [emulation.device(model._CUDA_EXACT), emulation.device(model._CUDA_TILES), tf32]
+    kernel = [emulation.device(model._CUDA_EXACT), emulation.tiles(model._CUDA_TILES), tf32]
     parts = [emulation.PRELUDE, *source, *kernel, emulation.PRODUCT, MAIN]
     program = host_program(tmp_path_factory.mktemp("tf32"), "tf32_kernel", parts)
 
