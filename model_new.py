@@ -3888,7 +3888,8 @@ def _compile(root, name, flags, targets):
         each = f'mkdir %PART% && cd ./%PART% && {nvcc} -DPART=%PART% -diag-suppress=177 "$@"'  # unused: what other parts use
         with open(os.path.join(room, "nvcc.sh"), "w") as script:
             script.write(f'seq 0 {last} | xargs -P${{MAX_JOBS:-0}} -I%PART% sh -c {shlex.quote(each)} sh "$@" && mv 0/*.o .\n')
-        stack.callback(os.environ.update, dict(os.environ)), stack.callback(os.environ.pop, "PYTORCH_NVCC")
+        stack.callback(os.environ.update, {key: nvcc for key in os.environ if key == "PYTORCH_NVCC"})
+        stack.callback(os.environ.pop, "PYTORCH_NVCC")
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
         _say(f"building the CUDA kernels for {', '.join(targets)}, once, about {_BUILD_SECONDS} s")
         failed = (

@@ -245,15 +245,18 @@ def test_a_toolkit_goes_before_pips(model, no_toolkit, monkeypatch, tmp_path, nv
     tree(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(no_toolkit, "CUDA_HOME", str(tmp_path / "toolkit"))
+    monkeypatch.setenv("NAME", "before")
     seen = []
 
     def load_inline(**load):
+        os.environ["NAME"] = "set meanwhile"  # by another thread
         seen.append((no_toolkit.CUDA_HOME, load["extra_include_paths"], load["extra_ldflags"]))
         return types.SimpleNamespace(__file__=f"{load['build_directory']}/x.so")
 
     monkeypatch.setattr(no_toolkit, "load_inline", load_inline)
     assert os.path.dirname(os.path.dirname(model._build().__file__)) == str(tmp_path / "builds")
     assert seen == [(str(tmp_path / "toolkit"), [], LINKED)]
+    assert os.environ["NAME"] == "set meanwhile"
 
 
 # A C++ compiler in nvcc's place; it writes down which part it was called for.
