@@ -87,6 +87,7 @@ MAIN = r"""
 struct Packer {
   const Product& p;
   int tf32, wide, scales;
+  Packer of(const Product& another) const { return {another, tf32, wide, scales}; }
   void pack(Operand operand, const Packed& to) const {
     const auto& strides = operand == kX ? p.x_batch : p.y_batch;
     for (int matrix = 0; matrix < to.matrices; ++matrix)
@@ -122,16 +123,16 @@ void round_to_11_bits(const void* data, const int64_t* batch, int64_t row, int64
       }
 }
 
-// Everything that a launch of one product needs.
+// Everything that a launch needs, of one product, or of two gradients.
 struct Launched {
   std::vector<uint8_t> memory;
   Workspace at;
   PairsProduct& product = at.of[0];
-  Launched(const Product& p, const Packer& packer, int clusters, int of_its_own)
-      : memory(Workspace(p, clusters, nullptr).bytes + 1024, 0xFF), at(p, clusters, aligned()) {
+  Launched(const Product& p, const Packer& packer, int clusters, const Product* dy = nullptr, const Packing* kept = nullptr)
+      : memory(Workspace(p, clusters, nullptr, dy).bytes + 1024, 0xFF), at(p, clusters, aligned(), dy, kept) {
     std::memset(aligned(), 0, sizeof(uint64_t) + at.packing.words * sizeof(int));
-    packer.pack(kX, at.packing.x), packer.pack(kY, at.packing.y);
-    product.clusters = of_its_own;
+    packer.pack(kX, at.packing.x);
+    if (!dy) packer.pack(kY, at.packing.y);
   }
   uint8_t* aligned() { return memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024; }
 };
@@ -146,12 +147,15 @@ template <bool kLo>
 void run_all(const Product& p, const Product& q, const Packer& packer, int clusters, bool two, int fallback) {
   const Product& nt = p.x_side == kUpToLine ? p : q;
   const Product& tn = p.x_side == kUpToLine ? q : p;
-  Launched one(two ? nt : p, packer, clusters, two ? (clusters + 1) / 2 : clusters);
+  Product forward = nt;   // of which those are gradients: of one matrix and itself, as Y of the one, and X of the other
+  forward.x = nt.y, forward.x_row = forward.y_row = nt.y_col, forward.x_col = forward.y_col = nt.y_row, forward.y_side = kFromLine;
+  std::copy(nt.y_batch, nt.y_batch + kMaxBatchDims, forward.x_batch);
+  const std::unique_ptr<Launched> kept(two ? new Launched(forward, packer.of(forward), clusters) : nullptr);
+  Launched one(two ? nt : p, packer.of(two ? nt : p), clusters, two ? &tn : nullptr, two ? &kept->at.packing : nullptr);
   if (fallback) *one.at.packing.progress = kFallback, one.at.packing.controls[p.batches - 1].fallback = 1;
   if (fallback == 2) late_report = one.at.packing.progress, taken = one.product.queue.word;
   if (two) {
-    Launched other(tn, packer, clusters, clusters / 2);
-    run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>(clusters, one.product, other.product);
+    run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>(clusters, one.product, one.at.of[1]);
     for (int u = 0; p.batch_dims && u < 2; ++u) {   // of a gradient whose leading dimensions do not merge, as the other one's do
       Product dx = nt, dy = tn, &apart = u ? dy : dx;
       apart.batch_dims = 2, apart.batch_size[1] = p.batches, apart.c_batch[1] = apart.c_batch[0], apart.c_batch[0] = -1;
@@ -180,9 +184,9 @@ int main(int, char** arguments) {
       round_to_11_bits(p.y, p.y_batch, p.y_row, p.y_col, p.k, p.n, p.batches);
     }
     std::vector<float> scratch(static_cast<size_t>(p.m) * p.n * p.batches + 4);
-    if (two) {   // the other one: of the same matrices
+    if (two) {   // the other one: of the same matrices, in each other's place
       q.tf32 = tf32, q.x_side = static_cast<Side>(-p.x_side), q.y_side = static_cast<Side>(-p.y_side);
-      std::swap(q.x_row, q.x_col), std::swap(q.y_row, q.y_col);
+      std::swap(q.x, q.y), std::swap(q.x_row, q.y_row), std::swap(q.x_col, q.y_col), std::swap(q.x_batch, q.y_batch);
       q.c = scratch.data(), q.c_row = q.n, q.c_col = 1, q.c_batch[0] = static_cast<int64_t>(q.m) * q.n;
     }
     const Packer packer = {p, tf32, wide, scales};
