@@ -113,6 +113,7 @@ struct Product {
 struct Gpu {
   int sms, capability;         // 90 for compute capability 9.0
   struct CUstream_st* stream;  // a cudaStream_t: the current one of a call, which all its kernels go to
+  void* (*allocate)(const Gpu& gpu, int64_t bytes);   // device memory that goes to later work of this stream alone
 };
 
 // How a product of the Hopper kernel went, in device memory.
@@ -136,9 +137,6 @@ Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 // Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, Kernel kernel);
 
-// Bytes of device memory, the workspace, that a kernel needs, 0 for most: for a product; or for two gradients, of which it is one.
-int64_t workspace_bytes_for(const Product& product, Kernel kernel, const Gpu& gpu, bool gradients);
-
 // Whether all of a symmetric product of 16-bit matrices is computed, whose opposite elements have the same sums, and not a half that stands
 // twice: where that takes no longer, for few tiles, or such as are all at work at once; measured, on an H200.
 bool is_computed_whole(const Product& product, const Gpu& gpu);
@@ -146,16 +144,16 @@ bool is_computed_whole(const Product& product, const Gpu& gpu);
 // Raises an error of Python's, if this is one; the binding has it. Hidden: other libraries may have a function of this name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
-// Launches on the current device, which is `gpu`. `keep`: launch_gradients is to use the workspace, when torch may allow TF32 no longer.
-// The Hopper kernel leaves each product's Control near its beginning.
-void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* workspace, bool keep);
+// Launches on the current device, which is `gpu`, in whose memory a kernel may have a workspace. The Hopper kernel leaves each product's
+// Control near its beginning. `keep`: launch_gradients is to use it, when torch may allow TF32 no longer.
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep);
 
 // The rows from 64 `row` on, 64 at most, of the inverse p.c of p.x, lower triangular float32 or float64; see invert_rows.
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those packed and left in their workspace, `kept`; G
-// is packed once. Their own workspace has workspace_bytes_for(dx, ..., true) bytes.
-void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu);
+// is packed once. False, and nothing is launched, if the workspace of such products has not so many bytes.
+bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
@@ -2096,7 +2094,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
 
 # ---- Launching: the exact path, the tf32 and the mma kernel. ---------------------------------------------------------
 _CUDA_TILE_LAUNCH = r"""
-void launch_exact(const Product& p, const Gpu& gpu, void*) {
+void launch_exact(const Product& p, const Gpu& gpu) {
   const Launch launch(TileOrder::of(p, kBlock).count() * p.batches, kExactThreads, 0, 1, false, gpu.stream);
   std::visit([&](auto element) { launch_kernel<exact_product<decltype(element)>>(launch, p); }, element_of(p.type));
 }
@@ -2107,13 +2105,13 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
                      : launch_kernel<invert_rows<float>>(launch, p, row, static_cast<const float*>(before), unit);
 }
 
-void launch_tf32(const Product& p, const Gpu& gpu, void*) {
+void launch_tf32(const Product& p, const Gpu& gpu) {
   std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
     launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu);
   }, constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kTfBlockK));
 }
 
-void launch_mma(const Product& p, const Gpu& gpu, void*) {
+void launch_mma(const Product& p, const Gpu& gpu) {
   const int chunk = p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;
   OperandLayout x = layout_of_x(p, chunk), y = layout_of_y(p, chunk);
   // By elements what cannot be copied by 16 bytes, also the only line, or k, whose last 16 bytes may end beyond what is allocated
@@ -2799,7 +2797,7 @@ static void launch_half(const Product& p, const Gpu& gpu, void* workspace) {
 _CUDA_LAUNCH_HALF = """
 // ---- Half precision, launching: {0}.
 
-void launch_{0}(const Product& p, const Gpu& gpu, void* workspace) {{ launch_half<{1}>(p, gpu, workspace); }}
+void launch_{0}(const Product& p, const Gpu& gpu) {{ launch_half<{1}>(p, gpu, gpu.allocate(gpu, (2 + non_finite_words(p)) * 8)); }}
 """
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
@@ -3347,7 +3345,7 @@ struct Workspace {
   int64_t bytes = 0;         // so many have been given out
 
   // Of a product; or of its gradients, p = G Y^T and dy = X^T G, which share the packed G and have X and Y from `kept`. For the size base
-  // and kept are null.
+  // is null.
   Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr, const Packing* kept = nullptr)
       : packing{p, to_pack(p, kX), to_pack(p, kY)}, products(dy ? 2 : 1) {
     Packed &x = packing.x, &y = packing.y;
@@ -3378,7 +3376,6 @@ struct Workspace {
     take(x.blocks, packing.x_blocks * int64_t(kBlockBytes)), take(y.blocks, packing.y_blocks * int64_t(kBlockBytes));
     if (y.matrices == 0) y = x;
     packing.most_outliers = 8 * (blocks_in(p.m) + blocks_in(p.n));   // of a line each meets every tile: the fallback is sooner done
-    packing.low = !p.tf32;
     if (kept) packing.kept = kept->controls;
     const SplitTiles& tiles = of[0].tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
@@ -3391,7 +3388,7 @@ struct Workspace {
     for (int u = 0; u < products; ++u) {
       PairsProduct& h = of[u];
       take(h.partial_sums, p.batches * tiles.places * kTile);
-      h.p = u ? *dy : p, h.x = u && kept ? kept->x : x, h.y = u ? x : kept ? kept->y : y;
+      h.p = u ? *dy : p, h.x = u ? kept->x : x, h.y = u ? x : kept ? kept->y : y;
       h.c_batch = h.p.batch_dims ? h.p.c_batch[h.p.batch_dims - 1] : 0;   // not p's: neighbours may merge in one alone
       h.clusters = (clusters + products - 1 - u) / products, h.chain_sums = of[0].chain_sums;
       h.controls = packing.controls, h.progress = packing.progress;
@@ -3401,12 +3398,14 @@ struct Workspace {
 
 // ---- Hopper kernel, launching: all kernels of a product, or of two.
 
-static void launch_pairs(Workspace& at, const Gpu& gpu) {
+static void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy = nullptr, const Packing* kept = nullptr) {
+  const int clusters = gpu.sms / 2;
+  Workspace at(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
   Packing& packing = at.packing;
   auto& of = at.of;
+  packing.low = keep || !p.tf32;
   packing.launch = of[0].launch = of[1].launch = launch_number();
   launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, gpu.stream}, packing);
-  const int clusters = gpu.sms / 2;
   if (of[0].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);   // a second one has as many
   std::visit([&](auto tf32, auto major_x, auto major_y) {
     using Policy = Pairs<major_x, major_x || major_y, !tf32>;
@@ -3484,34 +3483,24 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   return computes && serves ? kTf32Kernel : kMmaKernel;
 }
 
-int64_t workspace_bytes_for(const Product& p, Kernel kernel, const Gpu& gpu, bool gradients) {
-  if (kernel == kHalfKernel) return (2 + non_finite_words(p)) * sizeof(uint64_t);
-  return kernel == kHopperKernel ? Workspace(p, gpu.sms / 2, nullptr, gradients ? &p : nullptr).bytes : 0;
-}
-
 // Of other parts of the source: see _CUDA_PARTS.
-using Launcher = void(const Product& p, const Gpu& gpu, void* workspace);
+using Launcher = void(const Product& p, const Gpu& gpu);
 Launcher launch_exact, launch_tf32, launch_mma, launch_float16, launch_bfloat16;
 
-void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* workspace, bool keep) {
-  if (kernel == kHopperKernel) {
-    Workspace at(p, gpu.sms / 2, workspace);
-    at.packing.low |= keep;
-    launch_pairs(at, gpu);
-  } else {   // in the order of Kernel
-    Launcher* const launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};
-    launchers[kernel](p, gpu, workspace);
-  }
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep) {
+  // In the order of Kernel
+  Launcher* const launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};
+  kernel == kHopperKernel ? launch_pairs(p, gpu, keep) : launchers[kernel](p, gpu);
   if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p)))) {
     const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
     p.type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
   }
 }
 
-void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu) {
+bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  Workspace at(dx, gpu.sms / 2, workspace, &dy, &before.packing);
-  launch_pairs(at, gpu);
+  if (before.bytes == bytes) launch_pairs(dx, gpu, false, &dy, &before.packing);
+  return before.bytes == bytes;
 }
 """
 
@@ -3560,16 +3549,20 @@ using at::Tensor;
 // that has not used CUDA yet has no context, which the driver's functions want, and the guard makes none where the device is current
 // already. The runtime makes one for whoever asks it for something that a context knows, but, unlike cudaSetDevice, leaves one that is
 // there: a green context, say.
-struct OnDevice {
+struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
-  Gpu gpu;
+  mutable Tensor workspace;   // what was allocated, until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
     int least, most, major, minor;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
-    check(cudaDeviceGetAttribute(&gpu.sms, cudaDevAttrMultiProcessorCount, x.get_device()));
+    check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device()));
     check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, x.get_device()));
-    gpu.capability = 10 * major + minor, gpu.stream = c10::cuda::getCurrentCUDAStream();
+    capability = 10 * major + minor, stream = c10::cuda::getCurrentCUDAStream();
+    allocate = [](const Gpu& gpu, int64_t bytes) {
+      const auto& on = static_cast<const OnDevice&>(gpu);
+      return (on.workspace = at::empty({bytes}, at::device(on.guard.current_device()).dtype(at::kByte))).mutable_data_ptr();
+    };
   }
 };
 
@@ -3710,8 +3703,8 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
   const Tensor c = at::empty(shape, x.options());
   if (c.numel() == 0 || x.numel() == 0) return {c.zero_(), kKernelNames[kExactKernel], {}};   // no sum has a term
   Product p = describe(x, y, c, contraction, structure);
-  if (p.symmetric && is_computed_whole(p, on.gpu)) structure &= 15, p.c_lower = p.symmetric = 0;   // c is kAll
-  const Kernel kernel = kernel_for(p, on.gpu, static_cast<Path>(path));
+  if (p.symmetric && is_computed_whole(p, on)) structure &= 15, p.c_lower = p.symmetric = 0;   // c is kAll
+  const Kernel kernel = kernel_for(p, on, static_cast<Path>(path));
   if (const int copies = operands_to_copy(p, kernel)) {   // of an upper C p.x is y, and p.y is x: see describe
     const bool transposed = Structure(structure, contraction).c == kUpper;
     const bool of_x = copies & (transposed ? 2 : 1), same = of_x && y.is_same(x);
@@ -3719,10 +3712,8 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
     if (copies & (transposed ? 1 : 2)) y = same ? x : padded_copy(y);
     p = describe(x, y, c, contraction, structure);
   }
-  Tensor workspace;   // freed at the end, it goes to later work of this stream alone
-  if (const int64_t bytes = workspace_bytes_for(p, kernel, on.gpu, false)) workspace = at::empty({bytes}, x.options().dtype(at::kByte));
-  launch_product(p, kernel, on.gpu, workspace.defined() ? workspace.mutable_data_ptr() : nullptr, keep);
-  return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? workspace : Tensor()};
+  launch_product(p, kernel, on, keep);
+  return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? on.workspace : Tensor()};
 }
 
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; none where something else looks on, or has
@@ -3734,10 +3725,8 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
-  if (kept.numel() != workspace_bytes_for(product, kHopperKernel, on.gpu, false)) return {};   // of one matrix a hook has made several
-  const Tensor workspace = at::empty({workspace_bytes_for(to_x, kHopperKernel, on.gpu, true)}, x.options().dtype(at::kByte));
-  launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), workspace.mutable_data_ptr(), on.gpu);
-  return {dx, dy};
+  if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.numel(), on)) return {dx, dy};
+  return {};   // of one matrix a hook has made several
 }
 
 // The inverses of lower triangular matrices (..., N, N), float32 or float64. Substitution by blocks of rows: X21 = -L22^-1 (L21 X11), where
@@ -3753,7 +3742,7 @@ Tensor inverse(Tensor x, bool unit, int path) {
   for (int64_t first = 0, n = x.size(-1); first < n; first += 64) {
     const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
     if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));
-    launch_inverse(p, int(first / 64), first ? before.const_data_ptr() : nullptr, unit, on.gpu);
+    launch_inverse(p, int(first / 64), first ? before.const_data_ptr() : nullptr, unit, on);
   }
   return c;
 }

@@ -102,15 +102,18 @@ COPIED = {  # for a tool: what becomes of what, besides
     ),
     "initcheck": (
         (
-            "workspace = at::empty({bytes}, x.options().dtype(at::kByte));",
-            "workspace = at::empty({bytes}, x.options().dtype(at::kByte));\n"
-            "  if (workspace.defined()) workspace.narrow(0, 0, kernel == kHopperKernel ? 8 : workspace.numel()).zero_();",
+            "  auto* const words = static_cast<unsigned long long*>(workspace);\n",
+            "  auto* const words = static_cast<unsigned long long*>(workspace);\n"
+            "  check(cudaMemsetAsync(words, 0, (2 + non_finite_words(p)) * 8, gpu.stream));\n",
+        ),
+        (
+            "  packing.low = keep || !p.tf32;\n",
+            "  packing.low = keep || !p.tf32;\n  check(cudaMemsetAsync(packing.progress, 0, 8, gpu.stream));\n",
         ),
         (
             "progress_of(p) >= kPackingEnded) {}",
             "progress_of(p) >= kPackingEnded) {}\n    if (wide || non_finite) __threadfence();",
         ),
-        ("  launch_gradients(product,", "  workspace.narrow(0, 0, 8).zero_();\n  launch_gradients(product,"),
         ("to = at::empty(shape, from.options()).narrow(-1", "to = at::empty(shape, from.options()).zero_().narrow(-1"),
     ),
 }

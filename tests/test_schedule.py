@@ -622,7 +622,7 @@ def choice(model, tmp_path_factory):
     path and SMs: which kernel computes it."""
     parts = [
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
-        cut(model._CUDA_HOPPER_LAUNCH, "int operands_to_copy(", "int64_t workspace_bytes_for("),
+        cut(model._CUDA_HOPPER_LAUNCH, "int operands_to_copy(", "// Of other parts of the source"),
     ]
     head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
     program = [*head, HARNESS.partition("// The k that the sums")[0], *parts, CHOICE_MAIN]
