@@ -3926,7 +3926,6 @@ _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
 _HAS_LEVELS = all((_allow_one_level, _set_forward_mode, _below_autograd))
 _saved_tensors_hooks = _private("_C._autograd._top_saved_tensors_default_hooks")
-_backward_keeps_graph = _private("_C._autograd._get_current_graph_task_keep_graph")
 _reshaped = _private("ops.aten._unsafe_view") or torch.reshape  # what it returns is no view
 
 # ---- Operator: names, and checks of arguments. -----------------------------------------------------------------------
@@ -4158,27 +4157,25 @@ def _count_flops(X, Y, contraction, structure, *, out_val, **_):
 class _Product:
     """C of X and Y: functions, as autograd has them."""
 
-    def setup_context(ctx, inputs, output):
-        """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X."""
+    def setup_context(ctx, inputs, output, workspace=None):
+        """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X. workspace: holds them packed."""
         X, Y, ctx.contraction, ctx.structure = inputs
-        ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None)
+        ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None, workspace)
         ctx.save_for_forward(X, Y)
 
     def backward(ctx, G):
         """None where not asked for. Of a symmetric product, whose operands are one matrix, all of its gradient may be the first one's."""
-        (x, y, c), needed, workspace = _masks(ctx.structure), list(ctx.needs_input_grad[:2]), getattr(ctx, "workspace", None)
-        if workspace is not None and not torch.compiler.is_compiling():  # what follows cannot be traced
-            if not _backward_keeps_graph():
-                ctx.workspace = None  # freed with the graph
-            # Else somebody wants a gradient of the gradients
-            if not torch.is_grad_enabled() and (found := _EXTENSION.gradients(G, *ctx.saved_tensors, workspace, ctx.structure)):
-                return *found, None, None
+        (x, y, c), (X, Y, workspace), needed = _masks(ctx.structure), ctx.saved_tensors, list(ctx.needs_input_grad[:2])
+        # What is traced, or of whose gradients somebody wants a gradient, has operators
+        packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
+        if packed and (found := _EXTENSION.gradients(G, X, Y, workspace, ctx.structure)):
+            return *found, None, None
         # Of (G + G^T) X torch's products would lose small terms of G X, alike, beside a large one of G^T X: there each is a product.
         together = c == _SYMMETRIC and _has_kernels(G)
         if together:
             G, needed[1] = G + G.mT, False
         c = _FULL if c == _SYMMETRIC else c
-        both = zip(_GRADIENTS[ctx.contraction](*ctx.saved_tensors, G, x, y, c), needed, strict=True)
+        both = zip(_GRADIENTS[ctx.contraction](X, Y, G, x, y, c), needed, strict=True)
         dX, dY = (_shortest_way(*one) if wanted else None for one, wanted in both)
         if together and torch.compiler.is_dynamo_compiling():
             dY = torch.zeros_like(dX)  # compiled autograd adds what the same matrix gets twice, and knows no None
@@ -4253,9 +4250,9 @@ def _define(rules, name, schema, compute, fake):
     overload = getattr(torch.ops.tril_matmul, name).default
 
     def forward(ctx, *inputs):
-        *inputs, (output, ctx.workspace) = inputs
-        rules.setup_context(ctx, inputs, output)
-        return output
+        *inputs, outputs = inputs
+        rules.setup_context(ctx, inputs, *outputs)
+        return outputs[0]
 
     def backward(ctx, G):
         return *rules.backward(ctx, G), None
@@ -4271,7 +4268,7 @@ def _define(rules, name, schema, compute, fake):
         with _below_autograd():
             output = overload(*inputs)
         with _allow_one_level():
-            return rules.record(*inputs, (output, None))  # a tensor among the arguments could not be returned
+            return rules.record(*inputs, (output,))  # a tensor among the arguments could not be returned
 
     for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # which go before torch.library's own of all devices
         definition._lib.impl(name, derive, key)
@@ -4298,7 +4295,7 @@ def _recorded(X, Y, contraction, structure):
     # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
     # (save_on_cpu) or not at all (checkpoint), to spare memory.
     keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
-    keep = keep and None not in (_saved_tensors_hooks, _backward_keeps_graph) and _saved_tensors_hooks(True) is None
+    keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
         if keep:
             C, _, workspace = _built().product(X, Y, contraction, structure, _PATH, True)

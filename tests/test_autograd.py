@@ -367,7 +367,7 @@ def test_packed_operands_live_as_long_as_their_graph(model, device, N, monkeypat
 
     def kept():
         C = model._recorded(A, B, NN, LOWER)
-        return C, weakref.ref(C.grad_fn.workspace)
+        return C, weakref.ref(C.grad_fn.saved_tensors[2])
 
     C, workspace = kept()
     torch.autograd.grad(C.sum(), (A, B), retain_graph=True)
