@@ -4297,11 +4297,8 @@ def _recorded(X, Y, contraction, structure):
     keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
-        if keep:
-            C, _, workspace = _built().product(X, Y, contraction, structure, _PATH, True)
-        else:
-            C, workspace = _product(X, Y, contraction, structure), None
-    return _Product.record(X, Y, contraction, structure, (C, workspace))
+        product = _built().product(X, Y, contraction, structure, _PATH, True) if keep else [_product(X, Y, contraction, structure)]
+    return _Product.record(X, Y, contraction, structure, product[::2])  # C, and the workspace
 
 
 def _plain_way(X, Y, contraction, structure):
