@@ -4155,7 +4155,7 @@ def _count_flops(X, Y, contraction, structure, *, out_val, **_):
 
 
 class _Product:
-    """C of X and Y: functions, as autograd has them."""
+    """C of X and Y: functions, as autograd has them. The last gradient is that of what comes behind an operator's inputs: see _define."""
 
     def setup_context(ctx, inputs, output, workspace=None):
         """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X. workspace: holds them packed."""
@@ -4169,7 +4169,7 @@ class _Product:
         # What is traced, or of whose gradients somebody wants a gradient, has operators
         packed = workspace is not None and not (torch.compiler.is_compiling() or torch.is_grad_enabled())
         if packed and (found := _EXTENSION.gradients(G, X, Y, workspace, ctx.structure)):
-            return *found, None, None
+            return *found, None, None, None
         # Of (G + G^T) X torch's products would lose small terms of G X, alike, beside a large one of G^T X: there each is a product.
         together = c == _SYMMETRIC and _has_kernels(G)
         if together:
@@ -4179,7 +4179,7 @@ class _Product:
         dX, dY = (_shortest_way(*one) if wanted else None for one, wanted in both)
         if together and torch.compiler.is_dynamo_compiling():
             dY = torch.zeros_like(dX)  # compiled autograd adds what the same matrix gets twice, and knows no None
-        return dX, dY, None, None
+        return dX, dY, None, None, None
 
     def jvp(ctx, X_tangent, Y_tangent, *_):
         X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
@@ -4203,7 +4203,7 @@ class _Inverse:
         (X,) = ctx.saved_tensors
         right = _shortest_way(X, G, _TN, _masked(_TRIL, _TRIL, _FULL))
         G = -_shortest_way(right, X, _NT, _masked(_FULL, _TRIL, _TRIL))
-        return G.tril(-1) if ctx.unitriangular else G, None
+        return G.tril(-1) if ctx.unitriangular else G, None, None
 
     def jvp(ctx, L_tangent, *_):
         X = torch.autograd.forward_ad.unpack_dual(*ctx.saved_tensors, level=0).primal
@@ -4242,7 +4242,7 @@ def _define(rules, name, schema, compute, fake):
         return _operator(name, *inputs), 0
 
     if not _HAS_LEVELS:
-        definition.register_autograd(rules.backward, setup_context=rules.setup_context)
+        definition.register_autograd(lambda ctx, G: rules.backward(ctx, G)[:-1], setup_context=rules.setup_context)
         return
 
     # What torch.library registers is refused by torch.func and loses forward mode's tangents. This is, like torch's own operators, of the
@@ -4254,14 +4254,11 @@ def _define(rules, name, schema, compute, fake):
         rules.setup_context(ctx, inputs, *outputs)
         return outputs[0]
 
-    def backward(ctx, G):
-        return *rules.backward(ctx, G), None
-
     def jvp(ctx, *tangents):
         with _set_forward_mode(True):
             return rules.jvp(ctx, *tangents)
 
-    level = type(rules.__name__, (torch.autograd.Function,), {each.__name__: staticmethod(each) for each in (forward, backward, jvp)})
+    level = type(rules.__name__, (torch.autograd.Function,), {each.__name__: staticmethod(each) for each in (forward, rules.backward, jvp)})
     rules.record = super(torch.autograd.Function, level).apply  # below what asks all of them for their rules
 
     def derive(*inputs):
