@@ -3574,22 +3574,6 @@ ElementType element_type(const Tensor& t) {
   return static_cast<ElementType>(std::find(std::begin(types), std::end(types), t.scalar_type()) - types);
 }
 
-// Writes the leading dimensions into the product, but those of size 1, neighbours merged where they can be.
-void describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {
-  p.batches = 1, p.batch_dims = 0;
-  for (int64_t d = 0; d < x.dim() - 2; ++d) {
-    const int64_t size = x.size(d);
-    if (size == 1) continue;
-    int at = p.batch_dims - 1;
-    const bool merged = at >= 0 && p.x_batch[at] == x.stride(d) * size && p.y_batch[at] == y.stride(d) * size &&
-                        p.c_batch[at] == c.stride(d) * size;
-    at += !merged;
-    p.batches *= size, p.batch_dims = at + 1;
-    p.batch_size[at] = merged ? p.batch_size[at] * size : size;
-    p.x_batch[at] = x.stride(d), p.y_batch[at] = y.stride(d), p.c_batch[at] = c.stride(d);
-  }
-}
-
 // Whether torch's settings allow TF32 for float32 products: set_float32_matmul_precision, allow_tf32 or fp32_precision. `precision` is
 // at::Context::float32Precision, which has strings in torch 2.9 and enumerations from 2.10 on.
 template <typename Precision, typename Backend, typename Operation>
@@ -3617,7 +3601,18 @@ struct Structure {
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
   if (x.dim() - 2 > kMaxBatchDims) x = x.contiguous(), y = y.contiguous();   // as c is: all of them are merged, since there are elements
-  describe_batch(x, y, c, p);
+  p.batches = 1, p.batch_dims = 0;
+  for (int64_t d = 0; d < x.dim() - 2; ++d) {   // neighbours are merged where they can be, and what is of size 1 is left out
+    const int64_t size = x.size(d);
+    if (size == 1) continue;
+    int at = p.batch_dims - 1;
+    const bool merged = at >= 0 && p.x_batch[at] == x.stride(d) * size && p.y_batch[at] == y.stride(d) * size &&
+                        p.c_batch[at] == c.stride(d) * size;
+    at += !merged;
+    p.batches *= size, p.batch_dims = at + 1;
+    p.batch_size[at] = merged ? p.batch_size[at] * size : size;
+    p.x_batch[at] = x.stride(d), p.y_batch[at] = y.stride(d), p.c_batch[at] = c.stride(d);
+  }
   const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
               "tril_matmul: a matrix of " + std::to_string(m) + " x " + std::to_string(k) + " times one of " + std::to_string(k) + " x " +
