@@ -4383,14 +4383,6 @@ def transposed_a_matmul(A, B):
     return _call_folded("transposed_a_matmul", A, B, _TN, _DENSE)
 
 
-def _with_ones(T):
-    """A copy of T with ones on its diagonal."""
-    if not _is_no_subclass(T):  # of a DTensor, diagonal_scatter has no gradient
-        return torch.where(T.new_ones(T.shape[-1:], dtype=torch.bool).diag(), T.new_ones(()), T)
-    T = T.contiguous()  # diagonal_scatter would keep strides by which elements are one in memory
-    return T.diagonal_scatter(T.new_ones(T.shape[:-1]), dim1=-2, dim2=-1)  # torch.func.linearize drops what is done in place
-
-
 def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     """The product of a triangular matrix and a dense one, A @ X, or X @ A: what torch.linalg.solve_triangular inverts.
 
@@ -4400,7 +4392,11 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
     _check_flags("triangular_matmul", upper=upper, left=left, unitriangular=unitriangular)
     mask = _TRIU if upper else _TRIL
     if unitriangular:
-        A = _with_ones(_prepared("triangular_matmul", A, A, _NN, _LOWER, ("A", "A"))[0])
+        A, _ = _prepared("triangular_matmul", A, A, _NN, _LOWER, ("A", "A"))
+        if _is_no_subclass(A):  # contiguous, for elements may be one in memory; in place torch.func.linearize would drop it
+            A = A.contiguous().diagonal_scatter(A.new_ones(A.shape[:-1]), dim1=-2, dim2=-1)
+        else:  # of a DTensor, diagonal_scatter has no gradient
+            A = torch.where(A.new_ones(A.shape[-1:], dtype=torch.bool).diag(), A.new_ones(()), A)
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
     return _call_folded("triangular_matmul", *operands, _NN, structure, names, left)
