@@ -129,7 +129,7 @@ struct Launched {
   Workspace at;
   PairsProduct& product = at.of[0];
   Launched(const Product& p, const Packer& packer, int clusters, const Product* dy = nullptr, const Packing* kept = nullptr)
-      : memory(Workspace(p, clusters, nullptr, dy).bytes + 1024, 0xFF), at(p, clusters, aligned(), dy, kept) {
+      : memory(Workspace(p, clusters, nullptr, dy, kept).bytes + 1024, 0xFF), at(p, clusters, aligned(), dy, kept) {
     std::memset(aligned(), 0, sizeof(uint64_t) + at.packing.words * sizeof(int));
     packer.pack(kX, at.packing.x);
     if (!dy) packer.pack(kY, at.packing.y);
@@ -159,7 +159,7 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
     for (int u = 0; p.batch_dims && u < 2; ++u) {   // of a gradient whose leading dimensions do not merge, as the other one's do
       Product dx = nt, dy = tn, &apart = u ? dy : dx;
       apart.batch_dims = 2, apart.batch_size[1] = p.batches, apart.c_batch[1] = apart.c_batch[0], apart.c_batch[0] = -1;
-      const Workspace both(dx, clusters, nullptr, &dy);
+      const Workspace both(dx, clusters, nullptr, &dy, &kept->at.packing);
       if (both.of[0].c_batch != nt.c_batch[0] || both.of[1].c_batch != tn.c_batch[0]) fail("a gradient of a batch goes elsewhere");
     }
   } else if (k_is_row(kX, p)) {
