@@ -216,10 +216,8 @@ __device__ inline bool has_all(Side side, int line, int lines, int k, int depth)
   return side == kUpToLine ? k + depth - 1 <= line : side == kFromLine ? k >= line + lines - 1 : true;
 }
 
-// Whether block k of an operand's lines `first` .. `first` + `blocks` - 1, all in blocks, may be on its diagonal.
-__device__ inline bool on_diagonal(Side side, int first, int blocks, int k) {
-  return side != kEverywhere && uint32_t(k - first) < uint32_t(blocks);
-}
+// The first k-block of an operand's lines from `line` on, in blocks, that may be on its diagonal; of one that has none, beyond all.
+__device__ inline int first_on_diagonal(Side side, int line) { return side != kEverywhere ? line : int(kMaxSize); }
 
 // Whether there are zeros above the diagonal of C.
 __host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
@@ -456,11 +454,6 @@ struct Tiles : TileOrder {
   __device__ int k_block(const KRange& range, int at) const {
     const int middle = depth / 2, k = (range.begin <= middle && middle < range.end ? middle : range.begin) + at;
     return k < range.end ? k : k - (range.end - range.begin);
-  }
-
-  // Whether a block on a diagonal is among a k-block's.
-  __device__ bool is_masked(const ClusterTile& tile, int k) const {
-    return on_diagonal(x, tile.row, edge, k) || on_diagonal(y, tile.col, tile.cols, k);
   }
 };
 
@@ -2563,7 +2556,7 @@ struct Half {
     of.y_boxes = diagonal ? 0 : h.y_box == kBlock ? blocks : 1;
     of.place = kBlocksM + rank * blocks, of.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
     of.x_batch = int(batch_offset(h.p, h.x_batch, tile.batch)), of.y_batch = int(batch_offset(h.p, h.y_batch, tile.batch));
-    of.x_diagonal = h.p.x_side ? tile.row : h.tiles.depth, of.y_diagonal = h.p.y_side ? tile.col : h.tiles.depth;
+    of.x_diagonal = first_on_diagonal(h.p.x_side, tile.row), of.y_diagonal = first_on_diagonal(h.p.y_side, tile.col);
     return of;
   }
 
@@ -2601,13 +2594,14 @@ struct Half {
       const KRange range = h.tiles.k_range(tile, rank);
       NO_UNROLL for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
         const int k = h.tiles.k_block(range, i);
-        if (!h.tiles.is_masked(tile, k)) continue;
+        const uint32_t x = k - first_on_diagonal(h.p.x_side, tile.row), y = k - first_on_diagonal(h.p.y_side, tile.col);
+        if (x >= kBlocksN && y >= tile.cols) continue;
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
         parities ^= 1u << at.stage;
-        const int x = k - tile.row - (kWide ? rank * kBlocksM : 0), y = k - tile.col;
+        const uint32_t own = x - (kWide ? rank * kBlocksM : 0);
         auto& stage = shared.own.stage[at.stage];
-        if (on_diagonal(h.p.x_side, 0, kBlocksM, x)) mask_row(stage[x], (h.p.x_side == kUpToLine) != kMajorX, row);
-        if (on_diagonal(h.p.y_side, 0, tile.cols, y)) mask_row(stage[kBlocksM + y], (h.p.y_side == kUpToLine) != kMajorY, row);
+        if (own < kBlocksM) mask_row(stage[own], (h.p.x_side == kUpToLine) != kMajorX, row);
+        if (y < tile.cols) mask_row(stage[kBlocksM + y], (h.p.y_side == kUpToLine) != kMajorY, row);
         ptx::fence_proxy_async(ptx::space_shared);   // the tensor cores read what was written here
         named_barrier_sync<kBlock>(kMaskTeam);
         if (row == 0) barrier_arrive_at(shared_address(&shared.full[at.stage]));
