@@ -1332,15 +1332,18 @@ struct BlockCopier {
   const T* next;              // this thread's first chunk of the k-block that is copied next
   int64_t step;               // from one of its chunks to the next
   uint32_t to;                // where the first goes in the first stage
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and can be copied by chunks
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and can be copied by chunks; or kByElements
+  static constexpr int kByElements = -1024;   // in place of whole_to, where nothing can be copied by chunks
 
   __device__ BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
+    const int64_t far_stride = kKMajor ? view.line_stride : view.k_stride;
+    const bool by_chunks = near_stride(view) == 1 && far_stride % kChunk == 0 && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
     whole_from = view.side == kFromLine ? view.first_line + kBlock - 1 : 0;
-    whole_to = view.side == kUpToLine ? view.first_line + 1 - kBlockK : view.depth;
-    whole_to = by_chunks(view) && view.first_line + kBlock <= view.lines ? min(whole_to, view.depth - kBlockK) : -1;
+    whole_to = view.first_line + kBlock <= view.lines ? (view.side == kUpToLine ? view.first_line + 1 : view.depth) - kBlockK : -1;
+    if (!by_chunks) whole_to = kByElements;
     const int far_from = kKMajor ? view.first_line : k0, near_from = kKMajor ? k0 : view.first_line;
-    next = view.data + (far_from + far()) * (kKMajor ? view.line_stride : view.k_stride) + (near_from + near()) * near_stride(view);
-    step = kFarStep * (kKMajor ? view.line_stride : view.k_stride);
+    next = view.data + (far_from + far()) * far_stride + (near_from + near()) * near_stride(view);
+    step = kFarStep * far_stride;
     to = stage + (kKMajor ? offset(far(), near()) : offset(near(), far()));
     keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
@@ -1359,10 +1362,6 @@ struct BlockCopier {
   __device__ static int far() { return fresh_thread_index() / kInRow; }
   __device__ static int near() { return fresh_thread_index() % kInRow * kChunk; }
   __device__ static int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
-  __device__ static bool by_chunks(const OperandView<T>& view) {
-    return near_stride(view) == 1 && (kKMajor ? view.line_stride : view.k_stride) % kChunk == 0 &&
-           reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
-  }
   // Where chunk i of the thread goes, by where its first does.
   __device__ static uint32_t after(uint32_t at, int i) { return (at ^ kPermuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
 
@@ -1389,9 +1388,7 @@ struct BlockCopier {
     auto end = [&](int i) {   // of the chunk, the elements before this one exist
       return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
     };
-    OperandView<T> fresh = view;   // or what follows would be kept, and take a register, where nothing is copied
-    keep(fresh.line_stride), keep(fresh.k_stride);
-    const bool chunks = by_chunks(fresh);
+    const bool chunks = whole_to != kByElements;
     if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
       UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
         cp_async_16(after(at, i), from, end(i) * int(sizeof(T)));
