@@ -425,8 +425,10 @@ struct Tiles : TileOrder {
   bool corners;
   int count;             // of numbers
   int splits;            // CTAs of a cluster, which share the k-blocks of a tile
+  int clusters;          // which take them
+  int apart;             // so many more, the last on the diagonal of C, have no numbers: see last_on_diagonal
 
-  // Whole ones, of which no CTAs share k. The count is not set.
+  // Whole ones, of which no CTAs share k. The count and the clusters are not set.
   __host__ static Tiles of(const Product& p, int edge) {
     return {TileOrder::of(p, edge, kBlock), int(p.batches), 0, false, 0, 1};
   }
@@ -527,47 +529,42 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// How half precision computes a product; measured, on an H200. Tiles of 256 x 256 by pairs of CTAs are the fastest, but few of them leave
-// SMs idle. Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
-struct HalfPlan {
-  Tiles tiles = {};
-  int ctas, clusters;   // of a cluster; of the product
-  int apart = 0;        // large tiles besides, the last on the diagonal of C: see last_on_diagonal
-
-  HalfPlan(const Product& p, const Gpu& gpu) {
-    const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
-    const int64_t small = p.batches * TileOrder::of(p, 128).count(), large = p.batches * TileOrder::of(p, 256).count();
-    const int64_t over = large % pairs, with_corners = small - (is_stored_twice(p) ? p.batches * (ceil_div(p.m, 128) / 2) : 0);
-    const bool corners = small > sms && with_corners <= sms;   // a round less; they take a fifth longer than others
-    const int64_t all_small = corners ? with_corners : small;
-    const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
-    const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
-    // Dense: in hundredths of a large tile's time. The halves of a tile take 60 each, a small one 60, or more where each SM has several
-    const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (all_small + sms - 1) / sms;
-    const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
-    const int64_t time_of_small = std::max(60 * rounds, 72 * all_small * (k_blocks + 2) / ((k_blocks + 5) * sms));
-    const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
-    tiles = Tiles::of(p, wide ? 256 : 128);
-    tiles.splits = splits, tiles.corners = corners && !wide, ctas = wide ? 2 : splits;
-    const int64_t all = wide ? large : all_small, at_once = sms / ctas, left = all % at_once;
-    int64_t halved = 0;
-    if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do
-      const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides its k-blocks, in such
-      int64_t work = p.batches * tiles.work() + all * besides;
-      for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > 6 * work; ++group) {
-        const int64_t found = p.batches * tiles.tiles_of(group);
-        halved += found, work += found * (tiles.length(group) + besides) / 2;   // two halves take half as long again
-      }
-    } else if (wide && few_over) {
-      apart = int(left);
-    } else if (splits == 1 && 2 * left <= at_once) {   // what would leave half of the clusters idle at the end
-      halved = left;
+// The tiles of half precision; measured, on an H200. Those of 256 x 256 by pairs of CTAs are the fastest, but few of them leave SMs idle.
+// Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
+inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
+  const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
+  const int64_t small = p.batches * TileOrder::of(p, 128).count(), large = p.batches * TileOrder::of(p, 256).count();
+  const int64_t over = large % pairs, with_corners = small - (is_stored_twice(p) ? p.batches * (ceil_div(p.m, 128) / 2) : 0);
+  const bool corners = small > sms && with_corners <= sms;   // a round less; they take a fifth longer than others
+  const int64_t all_small = corners ? with_corners : small;
+  const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
+  const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
+  // Dense: in hundredths of a large tile's time. The halves of a tile take 60 each, a small one 60, or more where each SM has several
+  const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (all_small + sms - 1) / sms;
+  const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
+  const int64_t time_of_small = std::max(60 * rounds, 72 * all_small * (k_blocks + 2) / ((k_blocks + 5) * sms));
+  const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
+  Tiles tiles = Tiles::of(p, wide ? 256 : 128);
+  tiles.splits = splits, tiles.corners = corners && !wide;
+  const int64_t all = wide ? large : all_small, at_once = sms / (wide ? 2 : splits), left = all % at_once;
+  int64_t halved = 0;
+  if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do
+    const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides its k-blocks, in such
+    int64_t work = p.batches * tiles.work() + all * besides;
+    for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > 6 * work; ++group) {
+      const int64_t found = p.batches * tiles.tiles_of(group);
+      halved += found, work += found * (tiles.length(group) + besides) / 2;   // two halves take half as long again
     }
-    const int64_t count = all + halved - apart;
-    clusters = int(std::min(at_once, count)), tiles.halved = int(halved);
-    tiles.count = int(std::min(count, kMaxSize + 1));   // too many: launch_half says so
+  } else if (wide && few_over) {
+    tiles.apart = int(left);
+  } else if (splits == 1 && 2 * left <= at_once) {   // what would leave half of the clusters idle at the end
+    halved = left;
   }
-};
+  const int64_t count = all + halved - tiles.apart;
+  tiles.clusters = int(std::min(at_once, count)), tiles.halved = int(halved);
+  tiles.count = int(std::min(count, kMaxSize + 1));   // too many: launch_half says so
+  return tiles;
+}
 """
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
@@ -2155,7 +2152,7 @@ struct TileQueue {
 };
 
 // A policy has
-//   Product           what a launch is given of one product; in it p (a ::Product), tiles, queue and clusters
+//   Product           what a launch is given of one product; in it p (a ::Product), tiles and queue
 //   Memory            the stages, and what else of shared memory is its own
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
@@ -2183,7 +2180,7 @@ struct KBlock {
 
 // Whether clusters take tiles from the queue: else each has its only one by its number.
 template <typename Policy>
-__device__ inline bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.clusters < h.tiles.count; }
+__device__ inline bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.tiles.clusters < h.tiles.count; }
 
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
 // place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
@@ -2202,9 +2199,9 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
-  const int given = Policy::kTakesFirst ? 0 : h.clusters;   // tiles that come by the cluster's number
+  const int given = Policy::kTakesFirst ? 0 : h.tiles.clusters;   // tiles that come by the cluster's number
   int number;
-  do number = given + h.queue.take(h.tiles.count - given + h.clusters);
+  do number = given + h.queue.take(h.tiles.count - given + h.tiles.clusters);
   while (number < h.tiles.count && Policy::is_left_out(h, number));
   ClusterTile tile = {-1};
   if (number < h.tiles.count) tile = Policy::tiles_of(h).at(number);
@@ -2257,7 +2254,7 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cluster
   constexpr int kBlockMN = kBlock * Policy::kBlocksN, kLines = 16, kStrips = kBlockMN / kLines;   // of a strip; of a tile
   const int tiles = int(triangle(h.tiles.rows - 1)), ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
   __nanosleep(2000);
-  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.clusters * ctas) {
+  NO_UNROLL for (int64_t u = cluster * ctas + rank; u < int64_t(tiles) * h.tiles.batches * kStrips; u += h.tiles.clusters * ctas) {
     const int number = int(u / kStrips), batch = number / tiles, place = number % tiles, j = triangle_root(place) + 1;
     const int i = place - int(triangle(j - 1)), from = int(u % kStrips) * kLines;
     write_zeros<kBlockMN>(h.p, Policy::result(h, batch), i * kBlockMN, j * kBlockMN, from, from + kLines, threadIdx.x % 32, 32);
@@ -2394,7 +2391,6 @@ struct HalfProduct {
   Product p;
   Tiles tiles;
   TileQueue queue;
-  int clusters;
   NonFinite non_finite;
 };
 
@@ -2763,11 +2759,10 @@ static int64_t non_finite_words(const Product& p) {
 
 template <typename T>
 static void launch_half(const Product& p, const Gpu& gpu, void* workspace) {
-  const HalfPlan plan(p, gpu);
-  if (plan.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  if (plan.apart) launch_half<T>(last_on_diagonal(p, plan.apart), gpu, workspace);
   HalfProduct h = {};
-  h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
+  h.p = p, h.tiles = half_tiles(p, gpu);
+  if (h.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
+  if (h.tiles.apart) launch_half<T>(last_on_diagonal(p, h.tiles.apart), gpu, workspace);
   auto* const words = static_cast<unsigned long long*>(workspace);
   h.queue = {words, launch_number()};
   h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), words + 2, uint32_t(h.queue.launch >> 32), uint32_t(non_finite_words(p))};
@@ -2779,7 +2774,8 @@ static void launch_half(const Product& p, const Gpu& gpu, void* workspace) {
   h.y = encode_map<T>(p.y, y, p.n, p.k, h.y_box, p, p.y_batch, h.y_batch);
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
-    const Launch launch(h.clusters * plan.ctas, kHopperThreads, sizeof(SharedMemory<Policy>), plan.ctas, true, gpu.stream);
+    const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
+    const Launch launch(h.tiles.clusters * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, gpu.stream);
     launch_kernel<tile_product<Policy>>(launch, h, Alone::Product());
   }, constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4), constant(twice));
 }
@@ -2804,7 +2800,6 @@ struct PairsProduct {
   Packed x, y;                    // X and Y, or what is transposed: see k_is_row
   SplitTiles tiles;
   TileQueue queue;
-  int clusters;
   int64_t c_batch;                // from the C of one product to the next one's
   const Control* controls;        // of each product
   unsigned long long* progress;   // see Progress
@@ -3381,7 +3376,7 @@ struct Workspace {
       take(h.partial_sums, p.batches * tiles.places * kTile);
       h.p = u ? *dy : p, h.x = u ? kept->x : x, h.y = u ? x : kept ? kept->y : y;
       h.c_batch = h.p.batch_dims ? h.p.c_batch[h.p.batch_dims - 1] : 0;   // not p's: neighbours may merge in one alone
-      h.clusters = (clusters + products - 1 - u) / products, h.chain_sums = of[0].chain_sums;
+      h.tiles.clusters = (clusters + products - 1 - u) / products, h.chain_sums = of[0].chain_sums;
       h.controls = packing.controls, h.progress = packing.progress;
     }
   }

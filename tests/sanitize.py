@@ -119,7 +119,7 @@ COPIED = {  # for a tool: what becomes of what, besides
 }
 EXACT_SIZES = (1, 63, 257)  # one element, less than a tile, no multiple of one
 TF32_SIZES = (450, 576)  # rows that cannot be copied 16 bytes at a time, and ones that can
-# Of half precision, by what its HalfPlan makes of them on 132 SMs; tests/test_sizes.py holds them to it:
+# Of half precision, by what half_tiles makes of them on 132 SMs; tests/test_sizes.py holds them to it:
 HALF_SIZE = 136  # tiles of 128 x 128, of triangles in halves, a CTA each
 HALF_SHARED = (2000, 100, 136)  # K, M, N: two CTAs share the k of each; so they do where K x K is a triangle
 HALF_LONG = (4100, 100, 136)  # four share it

@@ -200,24 +200,24 @@ CUtensorMap map_of(const void* data, int64_t line_stride, int64_t k_stride, int 
 }
 
 template <typename T, int kMajorX, int kMajorY, bool kWide, bool kTwice>
-void run(const HalfProduct& h, int ctas) {
+void run(const HalfProduct& h) {
   using Policy = Half<T, kMajorX, kMajorY, kWide, kTwice && kMajorX == kMajorY>;
-  if (!kTwice && is_stored_twice(h.p)) return run<T, kMajorX, kMajorY, kWide, true>(h, ctas);
-  gridDim.x = h.clusters * ctas;
+  if (!kTwice && is_stored_twice(h.p)) return run<T, kMajorX, kMajorY, kWide, true>(h);
+  const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
+  gridDim.x = h.tiles.clusters * ctas;
   body = [&] { tile_product<Policy>(h, {}); };
-  for (int number = 0; number < h.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads, {}, 1024);
+  for (int number = 0; number < h.tiles.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads, {}, 1024);
 }
 
 template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](Product& p) {
-    const HalfPlan plan(p, {std::atoi(arguments[14]), 90});
     const int64_t boxes = p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock);
     std::vector<unsigned long long> words(is_masked(p) ? boxes / NonFinite::kBoxes + 1 : 0, 0x123456789ABCDEFull);
     unsigned long long queue = 0x123456789ABCDEFull;
     uint64_t found = queue;
     HalfProduct h = {};
-    h.p = p, h.tiles = plan.tiles, h.clusters = plan.clusters;
+    h.p = p, h.tiles = half_tiles(p, {std::atoi(arguments[14]), 90});
     h.queue = {&queue, 0xFEDCBA9876543210ull};
     h.non_finite = {&found, words.data(), 0xFEDCBA99u, static_cast<uint32_t>(words.size())};
     const int x_box = is_stored_twice(p) && p.x_col == 1 ? 2 * kBlock : kBlock;   // as launch_half does
@@ -226,11 +226,11 @@ int run_type(char** arguments) {
     h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, p.y_batch, h.y_batch, h.y_box);
     const bool x = p.x_col != 1, y = p.y_row != 1, wide = h.tiles.edge == 4;
     for (int launch = 0; launch < 2; ++launch) {
-      if (wide && x) y ? run<T, 1, 1, 1, 0>(h, 2) : run<T, 1, 0, 1, 0>(h, 2);
-      else if (wide) y ? run<T, 0, 1, 1, 0>(h, 2) : run<T, 0, 0, 1, 0>(h, 2);
-      else if (x) y ? run<T, 1, 1, 0, 0>(h, plan.ctas) : run<T, 1, 0, 0, 0>(h, plan.ctas);
-      else y ? run<T, 0, 1, 0, 0>(h, plan.ctas) : run<T, 0, 0, 0, 0>(h, plan.ctas);
-      if (plan.clusters < h.tiles.count && queue != 0 && queue != h.queue.launch)   // the latter by a cluster that began late
+      if (wide && x) y ? run<T, 1, 1, 1, 0>(h) : run<T, 1, 0, 1, 0>(h);
+      else if (wide) y ? run<T, 0, 1, 1, 0>(h) : run<T, 0, 0, 1, 0>(h);
+      else if (x) y ? run<T, 1, 1, 0, 0>(h) : run<T, 1, 0, 0, 0>(h);
+      else y ? run<T, 0, 1, 0, 0>(h) : run<T, 0, 0, 0, 0>(h);
+      if (h.tiles.clusters < h.tiles.count && queue != 0 && queue != h.queue.launch)   // the latter by a cluster that began late
         fail("the queue is not left empty");
       // Nothing else is summed again: what NaN stands for has been masked
       const bool infinite = std::atoi(arguments[12]) % 10 >= 4 && is_masked(p);
@@ -240,8 +240,8 @@ int run_type(char** arguments) {
       if (left) fail("boxes are not summed again");
     }
     if (is_stored_twice(p)) p.symmetric = 0;   // so that nothing is mirrored
-    std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", plan.ctas, h.tiles.edge * kBlock, h.tiles.halved,
-                plan.clusters, h.tiles.count, h.tiles.corners ? "corners, " : "");
+    std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", wide ? 2 : h.tiles.splits, h.tiles.edge * kBlock,
+                h.tiles.halved, h.tiles.clusters, h.tiles.count, h.tiles.corners ? "corners, " : "");
   });
 }
 

@@ -284,37 +284,37 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms);
 
 // What is computed apart: where it begins in memory, and its own tiles.
-void check_apart(const Product& p, const HalfPlan& plan, int sms) {
+void check_apart(const Product& p, int tiles, int sms) {
   Product strides = p;
   strides.x_row = 1000, strides.x_col = 3, strides.y_row = 2000, strides.y_col = 5, strides.c_row = 7000, strides.c_col = 11;
-  const Product q = last_on_diagonal(strides, plan.apart);
-  const HalfPlan apart(q, {sms, 90});
-  CHECK(apart.tiles.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", plan.apart);
-  for (int tile = 0; tile < plan.apart; ++tile) {
-    const int64_t first = p.m - (plan.apart - tile) * 256;
+  const Product q = last_on_diagonal(strides, tiles);
+  const Tiles apart = half_tiles(q, {sms, 90});
+  CHECK(apart.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", tiles);
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int64_t first = p.m - (tiles - tile) * 256;
     auto offset = [&](const void* to, const int64_t (&batch)[kMaxBatchDims]) {
       return reinterpret_cast<intptr_t>(to) / 2 + tile * batch[0];
     };
     CHECK(offset(q.x, q.x_batch) == first * 1000 && offset(q.y, q.y_batch) == first * 5 && offset(q.c, q.c_batch) == first * 7011,
           "tile %d apart", tile);
   }
-  check_half(kNN, 256, 256, p.k, p.c_lower << 2 | p.symmetric << 3, plan.apart, sms);
+  check_half(kNN, 256, 256, p.k, p.c_lower << 2 | p.symmetric << 3, tiles, sms);
 }
 
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
   const Product p = product_of(contraction, m, n, k, masks, batches);
   const bool triangular = p.x_side || p.y_side;
-  const HalfPlan plan(p, {sms, 90});
-  const Tiles& tiles = plan.tiles;
-  if (plan.apart) check_apart(p, plan, sms);
-  const int apart_from = ceil_div(m, kBlock) - plan.apart * tiles.edge;   // blocks from there on are of the tiles apart, on the diagonal
+  const Tiles tiles = half_tiles(p, {sms, 90});
+  if (tiles.apart) check_apart(p, tiles.apart, sms);
+  const int apart_from = ceil_div(m, kBlock) - tiles.apart * tiles.edge;   // blocks from there on are of the tiles apart, on the diagonal
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
+  const int ctas = tiles.edge == 4 ? 2 : splits;   // of a cluster
   CHECK(tiles.count <= kMaxSize && tiles.halved >= 0 && 2 * tiles.halved <= tiles.count, "%d numbers, %d tiles in halves", tiles.count,
         tiles.halved);
-  CHECK(plan.clusters >= 1 && plan.clusters <= tiles.count && plan.clusters * plan.ctas <= sms, "%d clusters", plan.clusters);
-  CHECK(splits == 1 || (plan.clusters == tiles.count && tiles.edge == 2), "CTAs that share k take %d tiles", tiles.count);
-  CHECK(triangular || splits > 1 || tiles.edge == 2 || 2 * tiles.halved <= plan.clusters, "%d dense tiles in halves", tiles.halved);
-  CHECK(triangular || !tiles.halved || tiles.count <= sms / plan.ctas || tiles.count - tiles.halved > sms / plan.ctas,
+  CHECK(tiles.clusters >= 1 && tiles.clusters <= tiles.count && tiles.clusters * ctas <= sms, "%d clusters", tiles.clusters);
+  CHECK(splits == 1 || (tiles.clusters == tiles.count && tiles.edge == 2), "CTAs that share k take %d tiles", tiles.count);
+  CHECK(triangular || splits > 1 || tiles.edge == 2 || 2 * tiles.halved <= tiles.clusters, "%d dense tiles in halves", tiles.halved);
+  CHECK(triangular || !tiles.halved || tiles.count <= sms / ctas || tiles.count - tiles.halved > sms / ctas,
         "halves make more numbers, %d, than there is room for at once", tiles.count);
   std::map<std::tuple<int, int, int>, std::vector<char>> summed;   // by product and block of C
   auto is_masked = [&](const ClusterTile& tile, int k) {
@@ -366,7 +366,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
     for (int i = 0; i < m_blocks; ++i)
       for (int j = 0; j < (p.c_lower ? i + 1 : n_blocks); ++j) {
         if (i >= apart_from && j >= apart_from && i / tiles.edge == j / tiles.edge) {
-          CHECK(plan.apart && !summed.count({batch, i, j}), "block %d, %d is computed apart, too", i, j);
+          CHECK(tiles.apart && !summed.count({batch, i, j}), "block %d, %d is computed apart, too", i, j);
           continue;
         }
         CHECK(summed.count({batch, i, j}), "block %d, %d of product %d is left out", i, j, batch);
@@ -375,7 +375,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
         for (int k_block = begin / kBlock; k_block * kBlock < end; ++k_block)
           CHECK(summed[std::make_tuple(batch, i, j)][k_block], "block %d, %d lacks k-block %d", i, j, k_block);
       }
-  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d apart, ", plan.ctas, tiles.edge * kBlock, tiles.halved, plan.apart);
+  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d apart, ", ctas, tiles.edge * kBlock, tiles.halved, tiles.apart);
 }
 
 int main(int, char** arguments) {

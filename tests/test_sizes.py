@@ -457,8 +457,8 @@ int main(int, char** arguments) {
     p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]);
     const int masks = std::atoi(at[4]);
     p.x_side = Side(masks & 1), p.y_side = Side(masks >> 1 & 1), p.c_lower = masks >> 2 & 1, p.symmetric = masks >> 3;
-    const HalfPlan plan(p, gpu);
-    std::printf("%d %d %d\n", plan.tiles.splits, plan.tiles.edge * kBlock, plan.tiles.halved > 0);
+    const Tiles tiles = half_tiles(p, gpu);
+    std::printf("%d %d %d\n", tiles.splits, tiles.edge * kBlock, tiles.halved > 0);
   }
   std::printf("all holds\n");
 }
