@@ -1974,30 +1974,27 @@ struct MmaReader {
 constexpr int kMmaFragments = kWarpTilesM + kWarpTilesN / 2;
 using MmaFragments = uint32_t[kMmaFragments][4];
 
-// sum += X Y.
-template <typename T>
-__device__ inline void mma_multiply(const MmaFragments& x, const MmaFragments& y, MmaSums<T>& sum) {
-  UNROLL for (int m = 0; m < kWarpTilesM; ++m)
-    UNROLL for (int n = 0; n < kWarpTilesN; ++n)
-      mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[kWarpTilesM + n / 2][n % 2 * 2], y[kWarpTilesM + n / 2][n % 2 * 2 + 1]);
-}
-
-// The same; float32 is scaled and split. As in the tf32 kernel small terms come first; the sums, in `part`, go no further than two steps.
+// sum += X Y; float32 is scaled and split. As in the tf32 kernel small terms come first; the sums, in `part`, go no further than two steps.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
+  auto multiply = [](const MmaFragments& x, const MmaFragments& y, MmaSums<T>& sum) {
+    UNROLL for (int m = 0; m < kWarpTilesM; ++m)
+      UNROLL for (int n = 0; n < kWarpTilesN; ++n)
+        mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[kWarpTilesM + n / 2][n % 2 * 2], y[kWarpTilesM + n / 2][n % 2 * 2 + 1]);
+  };
   if constexpr (kSplitOperands<T>) {
     MmaFragments small;
     UNROLL for (int i = 0; i < kMmaFragments; ++i)
       UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[i][e]), large[i][e], small[i][e]);
     if (step % kStepsToPromote == 0)
       UNROLL for (int u = 0; u < kMmaSums; ++u) part[u] = 0.0f;
-    mma_multiply<T>(small, large, part);
-    mma_multiply<T>(large, small, part);
-    mma_multiply<T>(large, large, part);
+    multiply(small, large, part);
+    multiply(large, small, part);
+    multiply(large, large, part);
     if ((step + 1) % kStepsToPromote == 0)   // promote
       UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
   } else {
-    mma_multiply<T>(large, large, sum);
+    multiply(large, large, sum);
   }
 }
 
