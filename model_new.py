@@ -211,11 +211,6 @@ __host__ __device__ inline bool k_is_row(Operand operand, const Product& p) {
 
 __device__ inline bool on_side(Side side, int line, int k) { return (k - line) * side <= 0; }
 
-// Whether an operand has all of `lines` lines at each of `depth` k.
-__device__ inline bool has_all(Side side, int line, int lines, int k, int depth) {
-  return side == kUpToLine ? k + depth - 1 <= line : side == kFromLine ? k >= line + lines - 1 : true;
-}
-
 // The first k-block of an operand's lines from `line` on, in blocks, that may be on its diagonal; of one that has none, beyond all.
 __device__ inline int first_on_diagonal(Side side, int line) { return side != kEverywhere ? line : int(kMaxSize); }
 
@@ -1486,8 +1481,9 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
           }
       }
     };
-    const bool all = next <= k_end && has_all(x.side, x.first_line & -kBlock, kBlock, k0, kBlockK) &&
-                     has_all(y.side, y.first_line & -kBlock, kBlock, k0, kBlockK);   // of whole blocks: what is opposite is summed alike
+    auto has_all = [&](Side side, int line) { return on_side(side, line, next - 1) && on_side(side, line + kBlock - 1, k0); };
+    // Of whole blocks: what is opposite is summed alike
+    const bool all = next <= k_end && has_all(x.side, x.first_line & -kBlock) && has_all(y.side, y.first_line & -kBlock);
     all ? multiply(std::false_type()) : multiply(std::true_type());
     meet_exactly<kThreads>();   // the stage has been read
   }
