@@ -485,27 +485,22 @@ struct SplitTiles : Tiles {
       }
       if (tiles.longest < tiles.depth) tiles.cut = int(left);
     }
-    int64_t numbers = 0;
-    for (int group = 0; group < tiles.groups(); ++group) {
-      const int64_t of_group = tiles.tiles_of(group);
-      numbers += p.batches * of_group * tiles.splits_of(group), tiles.places += int(of_group) * (tiles.splits_of(group) - 1);
-    }
-    static_cast<Tiles&>(tiles).count = int(std::min<int64_t>(numbers, kMaxSize));   // too many: launch_pairs says so
+    int64_t numbers = 0;   // of one product
+    for (int group = 0; group < tiles.groups(); ++group) numbers += tiles.tiles_of(group) * tiles.splits_of(group);
+    tiles.places = int(numbers - tiles.TileOrder::count());
+    static_cast<Tiles&>(tiles).count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_pairs says so
     return tiles;
   }
 
   __device__ ClusterTile at(uint32_t number) const {
-    const uint32_t batch = number % uint32_t(batches);
-    uint32_t rest = number / uint32_t(batches), first = 0, place = 0, group = 0, parts;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= uint32_t(tiles_of(group)) * parts; ++group) {
-      const uint32_t of_group = uint32_t(tiles_of(group));
-      rest -= of_group * parts;
-      first += of_group, place += of_group * (parts - 1);
-    }
+    const uint32_t batch = number % uint32_t(batches), in_product = number / uint32_t(batches);
+    uint32_t rest = in_product, first = 0, group = 0, parts, of_group;   // first: tile of the group
+    for (; (parts = splits_of(group)) > 1 && rest >= (of_group = uint32_t(tiles_of(group))) * parts; ++group)
+      rest -= of_group * parts, first += of_group;
     const uint32_t in_group = rest / parts;
     ClusterTile tile = Tiles::at((first + in_group) * batches + batch);
     tile.split = rest - in_group * parts, tile.splits = parts;
-    tile.place = batch * places + place + in_group * (parts - 1);
+    tile.place = batch * places + in_product - tile.split - (first + in_group);   // of the splits before, all but one of each tile
     return tile;
   }
 
