@@ -1312,7 +1312,6 @@ constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // o
 // that, else single elements. kUnit: one stride, that along k (kKMajor) or that along the lines, is known to be 1.
 template <typename T, bool kKMajor, int kPermuted(int), bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
-  static constexpr bool kIsKMajor = kKMajor;
   static constexpr int kCopiers = kThreads;
   static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
   static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;   // of a thread; between them
@@ -1344,6 +1343,15 @@ struct BlockCopier {
   __device__ static uint32_t beyond(uint32_t at, int lines, int ks) {
     const uint32_t there = offset(lines, ks);
     return (at ^ there % kLineBytes) + there / kLineBytes * kLineBytes;
+  }
+  // An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once, 16-bit ones by words, and kept.
+  template <int kLines, int kDepth>
+  __device__ static T element(const uint8_t* stage, int line, int at, int k, int ahead) {
+    constexpr int kCount = kKMajor ? kDepth : kLines;
+    const uint8_t* const from = stage + (kKMajor ? offset(line + at, k) : offset(line, k + ahead));
+    using Word = std::conditional_t<sizeof(T) == 2 && kCount % 2 == 0, uint32_t, T>;
+    const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * sizeof(T) / sizeof(Word)>*>(from);
+    return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? ahead : at];
   }
   // The thread's first chunk: its row of the k-block, line or k, and the element in that.
   __device__ static int far() { return fresh_thread_index() / kInRow; }
@@ -1419,16 +1427,6 @@ struct alignas(128) ExactMemory {   // copiers permute by bits of the address be
   uint8_t stage[2][2][kStageOperandBytes];   // X, and Y
 };
 
-// An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once, 16-bit ones by words, and kept.
-template <typename Copier, int kLines, int kDepth, typename T>
-__device__ inline T element_of(const uint8_t* stage, int line, int at, int k, int ahead) {
-  constexpr int kCount = Copier::kIsKMajor ? kDepth : kLines;
-  const uint8_t* const from = stage + (Copier::kIsKMajor ? Copier::offset(line + at, k) : Copier::offset(line, k + ahead));
-  using Word = std::conditional_t<sizeof(T) == 2 && kCount % 2 == 0, uint32_t, T>;
-  const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * sizeof(T) / sizeof(Word)>*>(from);
-  return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : Copier::kIsKMajor ? ahead : at];
-}
-
 // All threads that sum meet: of a CTA, or of those that are its consumers.
 template <int kThreads>
 __device__ inline void meet_exactly() { named_barrier_sync<kThreads>(0); }
@@ -1468,8 +1466,8 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
           UNROLL for (int e = 0; e < kCount; ++e) {
             const int of_rows = e / Lanes::kNear % kRows, near = e % kNear;
             const int r = Lanes::row(warp, lane, e - of_rows * Lanes::kNear), c = Lanes::col(warp, lane, e - near);
-            const Sum a = element_of<XCopier, kRows, kDepth, T>(x_stage, r, of_rows, k, ahead);
-            const Sum b = element_of<YCopier, kNear, kDepth, T>(y_stage, c, near, k, ahead);
+            const Sum a = XCopier::template element<kRows, kDepth>(x_stage, r, of_rows, k, ahead);
+            const Sum b = YCopier::template element<kNear, kDepth>(y_stage, c, near, k, ahead);
             const int x_beyond = (k0 + k - x.first_line - r) * x.side, y_beyond = (k0 + k - y.first_line - c) * y.side;
             const Sum with = fma(a, b, part[e]);
             part[e] = !kMasked || max(x_beyond, y_beyond) <= 0 ? with : part[e];   // without branches
