@@ -672,18 +672,24 @@ __device__ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, ui
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// Whether 8 x 8 matrices are transposed, in an instruction's name, where a "C" operand of asm puts it.
-template <bool kTransposed>
-struct WayInPtx { static constexpr char way[] = ".trans"; };
+// What stands in an instruction's name, where a "C" operand of asm puts it: an element type; or that 8 x 8 matrices are transposed, or not.
+template <typename T>
+struct InPtx { static constexpr char name[] = "f16"; };
 template <>
-struct WayInPtx<false> { static constexpr char way[] = ""; };
+struct InPtx<__nv_bfloat16> { static constexpr char name[] = "bf16"; };
+template <>
+struct InPtx<float> { static constexpr char name[] = "tf32"; };
+template <>
+struct InPtx<std::true_type> { static constexpr char name[] = ".trans"; };
+template <>
+struct InPtx<std::false_type> { static constexpr char name[] = ""; };
 
 // Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
 // row lane % 8 of matrix lane / 8, or of its column (kTransposed).
 template <bool kTransposed>
 __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4%5.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "C"(WayInPtx<kTransposed>::way) : "memory");
+               ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "C"(InPtx<std::bool_constant<kTransposed>>::name) : "memory");
 }
 
 // ---- PTX: copies.
@@ -761,21 +767,13 @@ __device__ inline void warpgroup_commit_batch() { asm volatile("wgmma.commit_gro
 template <int kPending>
 __device__ inline void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
-// An element type in an instruction's name, where a "C" operand of asm puts it.
-template <typename T>
-struct InPtx { static constexpr char type[] = "f16"; };
-template <>
-struct InPtx<__nv_bfloat16> { static constexpr char type[] = "bf16"; };
-template <>
-struct InPtx<float> { static constexpr char type[] = "tf32"; };
-
 // mma: a warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or four
 // of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "n"(32 / sizeof(T)), "C"(InPtx<T>::type));
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "n"(32 / sizeof(T)), "C"(InPtx<T>::name));
 }
 template <typename T>
 __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -794,7 +792,7 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
 template <bool kTransposed>
 __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(WayInPtx<kTransposed>::way) : "memory");
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(InPtx<std::bool_constant<kTransposed>>::name) : "memory");
 }
 
 #define SUMS_8(s, i) \
@@ -811,7 +809,7 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
                "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32.%" #kType ".%" #kType " {" REGISTERS "}, %" #kA ", %" #kB     \
                ", p, 1, 1, %" #kMA ", %" #kMB ";\n}"                                                                          \
                : __VA_ARGS__                                                                                                  \
-               : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB), "C"(InPtx<T>::type))
+               : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB), "C"(InPtx<T>::name))
 
 // s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T, 16 bits. kMajorA, kMajorB: 0 where k runs along an operand's rows, else 1.
 template <typename T, int kN, int kMajorA, int kMajorB>
