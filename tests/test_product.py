@@ -408,6 +408,8 @@ def test_meta_tensors_give_shape_and_dtype(model):
     A, B = torch.empty(2, 1, 7, 7, device="meta", dtype=torch.float16), torch.empty(3, 7, 7, device="meta", dtype=torch.float16)
     C = model.tril_matmul(A, B)
     assert (C.shape, C.dtype, C.device.type) == ((2, 3, 7, 7), torch.float16, "meta")
+    C = model.tril_matmul(A.requires_grad_(), B)
+    assert torch.autograd.grad(C, A, C)[0].shape == A.shape
     A, B = torch.empty(5, 3, device="meta"), torch.empty(5, 4, device="meta")
     assert model.transposed_a_matmul(A, B).shape == (3, 4)
 
