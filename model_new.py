@@ -524,19 +524,20 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
 inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
   const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
   const int64_t small = p.batches * TileOrder::of(p, 128).count(), large = p.batches * TileOrder::of(p, 256).count();
-  const int64_t over = large % pairs, with_corners = small - (is_stored_twice(p) ? p.batches * (ceil_div(p.m, 128) / 2) : 0);
+  const int64_t over = large % pairs, cheap = is_stored_twice(p) ? p.batches * ceil_div(p.m, 128) : 0;   // see on_diagonal_of_c
+  const int64_t with_corners = small - (cheap ? p.batches * (ceil_div(p.m, 128) / 2) : 0);
   const bool corners = small > sms && with_corners <= sms;   // a round less; they take a fifth longer than others
-  const int64_t all_small = corners ? with_corners : small;
+  const int64_t full = corners ? with_corners : small - cheap / 2;   // what all small ones take, in such
   const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
   const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
   // Dense: in hundredths of a large tile's time. The halves of a tile take 60 each, a small one 60, or more where each SM has several
-  const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (all_small + sms - 1) / sms;
+  const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (full + sms - 1) / sms;
   const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
-  const int64_t time_of_small = std::max(60 * rounds, 72 * all_small * (k_blocks + 2) / ((k_blocks + 5) * sms));
+  const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
   const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
   Tiles tiles = Tiles::of(p, wide ? 256 : 128);
   tiles.splits = splits, tiles.corners = corners && !wide;
-  const int64_t all = wide ? large : all_small, at_once = sms / (wide ? 2 : splits), left = all % at_once;
+  const int64_t all = wide ? large : corners ? full : small, at_once = sms / (wide ? 2 : splits), left = wide ? over : full % at_once;
   int64_t halved = 0;
   if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do
     const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides its k-blocks, in such
@@ -548,7 +549,7 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
   } else if (wide && few_over) {
     tiles.apart = int(left);
   } else if (splits == 1 && 2 * left <= at_once) {   // what would leave half of the clusters idle at the end
-    halved = left;
+    halved = std::min(left, wide ? large : small - cheap);   // not those on the diagonal of C, which are half as long and come last
   }
   const int64_t count = all + halved - tiles.apart;
   tiles.clusters = int(std::min(at_once, count)), tiles.halved = int(halved);

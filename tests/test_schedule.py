@@ -330,6 +330,7 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
     CHECK(tile.cols == tiles.edge / (half ? 2 : 1), "tile %d has %d columns of blocks", number, tile.cols);
     const bool meets = tile.row == tile.col + 2 && tile.col % 4 == 0;   // two tiles on the diagonal, of which the first has an even number
     CHECK(!tile.corner || (is_stored_twice(p) && tiles.edge == 2 && !half && meets), "tile %d is no corner", number);
+    CHECK(!half || !is_stored_twice(p) || tiles.edge == 4 || tile.row != tile.col / 2 * 2, "half of a cheap tile, %d", number);
     std::vector<char> all(k_blocks, 0);
     int length = 0;
     for (int rank = 0; rank < splits; ++rank) {
