@@ -4454,30 +4454,30 @@ def explain(A, B, problem="lower"):
 
 
 class ModelNew(torch.nn.Module):
-    """KernelBench level 1, problem 15: the product of two lower triangular matrices. No parameters; nor have the public functions below."""
+    """KernelBench level 1, problem 15: the product of two lower triangular matrices. No parameters, nor have the functions below."""
 
     def forward(self, A, B):
         return tril_matmul(A, B)
 
 
 class UpperModelNew(torch.nn.Module):  # problem 14: upper triangular matrices
-    forward = staticmethod(triu_matmul)
+    forward, __doc__ = staticmethod(triu_matmul), triu_matmul.__doc__
 
 
 class TransposedAModelNew(torch.nn.Module):  # problem 16: A.T @ B
-    forward = staticmethod(transposed_a_matmul)
+    forward, __doc__ = staticmethod(transposed_a_matmul), transposed_a_matmul.__doc__
 
 
 class TriangularModelNew(torch.nn.Module):
-    forward = staticmethod(triangular_matmul)
+    forward, __doc__ = staticmethod(triangular_matmul), triangular_matmul.__doc__
 
 
 class GramModelNew(torch.nn.Module):
-    forward = staticmethod(gram)
+    forward, __doc__ = staticmethod(gram), gram.__doc__
 
 
 class InverseModelNew(torch.nn.Module):
-    forward = staticmethod(triangular_inverse)
+    forward, __doc__ = staticmethod(triangular_inverse), triangular_inverse.__doc__
 
 
 def get_inputs():
