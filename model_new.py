@@ -3568,10 +3568,10 @@ struct Structure {
 };
 
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
-// that have too many of those are copied, if they are not contiguous.
+// that have too many of those are copied, if they do not merge into one; a padded copy's do.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
-  if (x.dim() - 2 > kMaxBatchDims) x = x.contiguous(), y = y.contiguous();   // as c is: all of them are merged, since there are elements
+  if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3).view(x.sizes()), y = y.flatten(0, -3).view(y.sizes());   // merge, as c's do
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {   // neighbours are merged where they can be, and what is of size 1 is left out
     const int64_t size = x.size(d);

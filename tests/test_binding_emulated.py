@@ -1,0 +1,205 @@
+"""The binding and what launchers make of its products, without a GPU: the C++ that knows torch and the Workspaces are compiled for the
+host, as an extension module for CPU tensors. In place of kernels loops sum what each is given: a Product, by its strides; or packed blocks,
+which hold float32, by the Workspace that says where they lie. What a kernel wants of its operands is asked for.
+"""
+
+import importlib.util
+import itertools
+import random
+import re
+import subprocess
+import sysconfig
+
+import pytest
+import torch
+from helpers import COMPILER, DENSE, DTYPES, FUNCTIONS, assert_product, assert_within, bound_for, normal, truth
+from test_outliers_emulated import cut
+from test_schedule import PRELUDE
+
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("binding emulated")]
+
+HEAD = r"""
+using cudaError_t = int;
+constexpr cudaError_t cudaErrorInvalidConfiguration = 9;
+#define CHECK(holds) TORCH_CHECK(holds, "does not hold: ", #holds)
+void check(cudaError_t error) { CHECK(error == 0); }
+const Gpu gpu = {132, 90, nullptr};
+struct NonFinite { static constexpr int kBoxes = 8; };
+"""
+
+# Every third product of a batch falls back.
+LAUNCHERS = r"""
+template <typename T, typename X, typename Y>
+void sum_up(const Product& p, T* c, X x, Y y) {
+  for (int m = 0; m < p.m; ++m)
+    for (int n = 0; n < p.n; ++n) {
+      double sum = 0;
+      for (int k = 0; k < p.k; ++k)
+        if (on_side(p.x_side, m, k) && on_side(p.y_side, n, k)) sum += double(x(m, k)) * double(y(n, k));
+      if (!p.c_lower || n <= m || !p.symmetric) c[m * p.c_row + n * p.c_col] = p.c_lower && n > m ? T(0) : T(sum);
+      if (p.symmetric && n <= m) c[n * p.c_row + m * p.c_col] = T(sum);
+    }
+}
+template <typename T>
+void by_strides(const Product& p, int batch) {
+  const T* const x = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch);
+  const T* const y = static_cast<const T*>(p.y) + batch_offset(p, p.y_batch, batch);
+  sum_up(p, c_of<T>(p, batch), [&](int m, int k) { return x[m * p.x_row + k * p.x_col]; },
+         [&](int n, int k) { return y[k * p.y_row + n * p.y_col]; });
+}
+void pack(const Packing& of, Operand operand) {
+  const Packed& to = operand == kX ? of.x : of.y;
+  for (int number = 0; number < (operand == kX ? of.x_blocks : of.y_blocks); ++number) {
+    const int matrix = number / to.blocks_each, block = number % to.blocks_each;
+    const int row = to.triangular ? triangle_root(block) : block / to.block_cols, col = block - int(block_index(to, row, 0));
+    const float* from = to.source + row * kBlock * to.row_stride + col * kBlock * to.col_stride;
+    if (to.matrices > 1) from += batch_offset(of.product, operand == kX ? of.product.x_batch : of.product.y_batch, matrix);
+    for (int i = 0; i < kBlock; ++i)
+      for (int j = 0; j < kBlock; ++j)
+        reinterpret_cast<float*>(to.blocks)[(int64_t(number) * kBlock + i) * kBlock + j] =
+            row * kBlock + i < to.rows && col * kBlock + j < to.cols ? from[i * to.row_stride + j * to.col_stride] : NAN;
+    to.metadata[number].head.none = of.low;
+  }
+}
+void launch_pairs(const Workspace& at, int64_t bytes) {
+  CHECK(at.bytes <= bytes);
+  const Packing& packing = at.packing;
+  std::fill_n(reinterpret_cast<int*>(packing.controls), packing.words, 0);
+  pack(packing, kX), pack(packing, kY);
+  for (int batch = 0; batch < packing.product.batches; ++batch)
+    packing.controls[batch].fallback = packing.kept ? packing.kept[batch].fallback : batch % 3 == 2;
+  for (int u = 0; u < at.products; ++u)
+    for (int batch = 0; batch < packing.product.batches; ++batch) {
+      const PairsProduct& h = at.of[u];
+      CHECK(batch * h.c_batch == batch_offset(h.p, h.p.c_batch, batch));
+      auto element = [&](Operand operand, int line, int k) {
+        const Packed& packed = operand == kX ? h.x : h.y;
+        const bool rows = k_is_row(operand, h.p);
+        const int block = matrix_of(packed, batch) * packed.blocks_each + block_of(h, operand, rows, line / kBlock, k / kBlock);
+        CHECK(h.p.tf32 || packed.metadata[block].head.none);
+        const int row = (rows ? k : line) % kBlock, col = (rows ? line : k) % kBlock;
+        return reinterpret_cast<const float*>(packed.blocks)[(int64_t(block) * kBlock + row) * kBlock + col];
+      };
+      if (h.controls[batch].fallback) by_strides<float>(h.p, batch);
+      else sum_up(h.p, static_cast<float*>(h.p.c) + batch * h.c_batch, [&](int m, int k) { return element(kX, m, k); },
+                  [&](int n, int k) { return element(kY, n, k); });
+    }
+}
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* workspace, bool keep) {
+  if (kernel == kHopperKernel) {
+    Workspace at(p, gpu.sms / 2, workspace);
+    at.packing.low |= keep;
+    return launch_pairs(at, workspace_bytes_for(p, kernel, gpu, false));
+  }
+  CHECK(kernel != kHalfKernel || (p.type >= kFloat16 && !operands_to_copy(p, kernel)));
+  CHECK(kernel != kTf32Kernel || (p.type == kFloat32 && (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));
+  for (int batch = 0; batch < p.batches; ++batch)
+    p.type == kFloat32   ? by_strides<float>(p, batch)
+    : p.type == kFloat64 ? by_strides<double>(p, batch)
+    : p.type == kFloat16 ? by_strides<c10::Half>(p, batch)
+                         : by_strides<c10::BFloat16>(p, batch);
+}
+void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu) {
+  const Workspace before(product, gpu.sms / 2, kept);
+  launch_pairs(Workspace(dx, gpu.sms / 2, workspace, &dy, &before.packing), workspace_bytes_for(dx, kHopperKernel, gpu, true));
+}
+void launch_inverse(const Product&, int, const void*, bool, const Gpu&) { CHECK(false); }
+struct OnDevice {
+  const Gpu gpu = ::gpu;
+  explicit OnDevice(const at::Tensor&) {}
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def extension(model, tmp_path_factory):
+    from torch.utils import cpp_extension
+
+    room, launch, binding = tmp_path_factory.mktemp("binding"), model._CUDA_HOPPER_LAUNCH, model._CPP_BINDING
+    includes = re.findall(r"^#include <(?!c10/cuda).*", binding, re.MULTILINE)
+    of_cuda = "{DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA}"
+    assert binding.count(of_cuda) == 1 and "struct OnDevice {" in binding
+    parts = [
+        *includes,
+        "#include <numeric>",
+        PRELUDE,
+        model._CUDA_TYPES,
+        model._CUDA_LAUNCHERS.replace("#include <cuda_runtime_api.h>", "using cudaError_t = int;"),
+        HEAD,
+        model._CUDA_SCHEDULE,
+        cut(model._CUDA_ELEMENTS, "[[maybe_unused]] constexpr int kChain", "template <int kCount>\n__device__ inline void end_chain"),
+        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
+        model._CUDA_PACKED,
+        cut(model._CUDA_PACKING, "struct Packing {", "// Of this launch, while it packs"),
+        cut(model._CUDA_SKELETON, "struct TileQueue {", "  // A word that counts for some other launch") + "};",
+        cut(model._CUDA_HALF, "// NonFinite's words, which products", "template <typename T>\nstatic void launch_half("),
+        model._CUDA_PAIRS_TYPES,
+        cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),
+        cut(launch, "int operands_to_copy(", "// Of other parts of the source"),
+        LAUNCHERS,
+        "namespace {\nusing at::Tensor;\n",
+        binding[binding.index("// ---- Binding: tensors described") :].replace(of_cuda, of_cuda.replace("CUDA", "CPU")),
+    ]
+    (room / "binding.cpp").write_text("\n".join(parts))
+    headers = [f"-isystem{path}" for path in (*cpp_extension.include_paths(), sysconfig.get_path("include"))]
+    flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-DTORCH_EXTENSION_NAME=binding", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    libraries = [f"-L{path}" for path in cpp_extension.library_paths()] + ["-ltorch_python", "-ltorch_cpu", "-lc10"]
+    command = [COMPILER, *flags, *headers, "binding.cpp", "-o", "binding.so", *libraries]
+    built = subprocess.run(command, cwd=room, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[:4000]
+    spec = importlib.util.spec_from_file_location("binding", room / "binding.so")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture
+def bound(model, extension, monkeypatch):
+    """The model, whose CPU tensors go to the extension, and there by Hopper's kernels."""
+    monkeypatch.setattr(model, "_EXTENSION", extension)
+    monkeypatch.setattr(model, "_has_kernels", lambda X: True)
+    monkeypatch.setattr(model, "_PATH", model._HOPPER)
+    return model
+
+
+def laid_out(draw, batch, rows, cols, seed, dtype):
+    """A matrix, or a batch, of which some dimensions are expanded, in one of several layouts."""
+    own = [1 if draw.random() < 0.3 else size for size in batch]
+    layout = draw.choice(["rows", "columns", "padded rows", "steps", "permuted", "not aligned"])
+    V = normal(*own, rows, cols, seed=seed, dtype=dtype)
+    if layout == "columns":
+        V = V.mT.contiguous().mT
+    elif layout == "padded rows":
+        V = V.new_empty(*own, rows, cols + 5)[..., :cols].copy_(V)
+    elif layout == "steps":
+        V = V.new_empty(*own, 2 * rows, 2 * cols)[..., ::2, ::2].copy_(V)
+    elif layout == "permuted":
+        order = draw.sample(range(V.dim()), V.dim())
+        V = V.permute(order).contiguous().permute([order.index(d) for d in range(V.dim())])
+    elif layout == "not aligned":
+        V = V.new_empty(V.numel() + 1)[1:].view(V.shape).copy_(V)
+    return V.expand(*batch, rows, cols)
+
+
+BATCHES = [(), (3,), (2, 3), (2, 2, 2), (1, 2, 1, 2), (2, 1, 1, 2, 1, 1, 1, 1, 2), (2, 1, 2, 1, 2, 1, 1, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_products_and_gradients_in_any_layout(bound, function, dtype):
+    """Also of more than eight leading dimensions, and where those of the operands, and of the gradient, merge in different ways."""
+    contraction, structure = FUNCTIONS[function]
+    draw = random.Random(function + str(dtype))
+    for batch, round in itertools.product(BATCHES, range(12)):
+        K, M, N = draw.choices([1, 8, 17, 65, 72] if len(batch) < 3 else [1, 8, 17], k=3)
+        M, N = (M, N) if structure == DENSE else (K, K)
+        A, B = (laid_out(draw, batch, K, cols, seed, dtype).requires_grad_() for seed, cols in enumerate((M, N)))
+        C = getattr(bound, function)(A, B)
+        what = f"{batch}, {A.stride()}, {B.stride()}, round {round}"
+        assert_product(C, A, B, contraction, structure, what)
+        G = laid_out(draw, batch, *C.shape[-2:], 2, dtype)
+        for gradient, of in zip(
+            torch.autograd.grad(C, (A, B), G), bound._GRADIENTS[contraction](A, B, G, *[structure & 3] * 3), strict=True
+        ):
+            exact, magnitude = truth(*of)
+            assert_within(gradient, exact, bound_for(*of, exact, magnitude), f"of {what}, {G.stride()}")
