@@ -23,8 +23,6 @@ using cudaError_t = int;
 constexpr cudaError_t cudaErrorInvalidConfiguration = 9;
 #define CHECK(holds) TORCH_CHECK(holds, "does not hold: ", #holds)
 void check(cudaError_t error) { CHECK(error == 0); }
-const Gpu gpu = {132, 90, nullptr};
-struct NonFinite { static constexpr int kBoxes = 8; };
 """
 
 # Every third product of a batch falls back.
@@ -61,9 +59,12 @@ void pack(const Packing& of, Operand operand) {
     to.metadata[number].head.none = of.low;
   }
 }
-void launch_pairs(const Workspace& at, int64_t bytes) {
-  CHECK(at.bytes <= bytes);
-  const Packing& packing = at.packing;
+void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy = nullptr, const Packing* kept = nullptr) {
+  const int64_t bytes = Workspace(p, gpu.sms / 2, nullptr, dy, kept).bytes;
+  Workspace at(p, gpu.sms / 2, gpu.allocate(gpu, bytes), dy, kept);
+  CHECK(at.bytes == bytes);
+  Packing& packing = at.packing;
+  packing.low = keep || !p.tf32;
   std::fill_n(reinterpret_cast<int*>(packing.controls), packing.words, 0);
   pack(packing, kX), pack(packing, kY);
   for (int batch = 0; batch < packing.product.batches; ++batch)
@@ -85,12 +86,8 @@ void launch_pairs(const Workspace& at, int64_t bytes) {
                   [&](int n, int k) { return element(kY, n, k); });
     }
 }
-void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* workspace, bool keep) {
-  if (kernel == kHopperKernel) {
-    Workspace at(p, gpu.sms / 2, workspace);
-    at.packing.low |= keep;
-    return launch_pairs(at, workspace_bytes_for(p, kernel, gpu, false));
-  }
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep) {
+  if (kernel == kHopperKernel) return launch_pairs(p, gpu, keep);
   CHECK(kernel != kHalfKernel || (p.type >= kFloat16 && !operands_to_copy(p, kernel)));
   CHECK(kernel != kTf32Kernel || (p.type == kFloat32 && (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));
   for (int batch = 0; batch < p.batches; ++batch)
@@ -99,14 +96,13 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, void* works
     : p.type == kFloat16 ? by_strides<c10::Half>(p, batch)
                          : by_strides<c10::BFloat16>(p, batch);
 }
-void launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, void* workspace, const Gpu& gpu) {
-  const Workspace before(product, gpu.sms / 2, kept);
-  launch_pairs(Workspace(dx, gpu.sms / 2, workspace, &dy, &before.packing), workspace_bytes_for(dx, kHopperKernel, gpu, true));
-}
 void launch_inverse(const Product&, int, const void*, bool, const Gpu&) { CHECK(false); }
-struct OnDevice {
-  const Gpu gpu = ::gpu;
-  explicit OnDevice(const at::Tensor&) {}
+struct OnDevice : Gpu {
+  mutable at::Tensor workspace;
+  static void* take(const Gpu& gpu, int64_t bytes) {
+    return (static_cast<const OnDevice&>(gpu).workspace = at::empty({bytes}, at::kByte)).mutable_data_ptr();
+  }
+  explicit OnDevice(const at::Tensor&) : Gpu{132, 90, nullptr, take} {}
 };
 """
 
@@ -118,7 +114,7 @@ def extension(model, tmp_path_factory):
     room, launch, binding = tmp_path_factory.mktemp("binding"), model._CUDA_HOPPER_LAUNCH, model._CPP_BINDING
     includes = re.findall(r"^#include <(?!c10/cuda).*", binding, re.MULTILINE)
     of_cuda = "{DispatchKey::CUDA, DispatchKey::AutogradCUDA, DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA}"
-    assert binding.count(of_cuda) == 1 and "struct OnDevice {" in binding
+    assert binding.count(of_cuda) == 1 and "struct OnDevice : Gpu {" in binding
     parts = [
         *includes,
         "#include <numeric>",
@@ -132,11 +128,11 @@ def extension(model, tmp_path_factory):
         model._CUDA_PACKED,
         cut(model._CUDA_PACKING, "struct Packing {", "// Of this launch, while it packs"),
         cut(model._CUDA_SKELETON, "struct TileQueue {", "  // A word that counts for some other launch") + "};",
-        cut(model._CUDA_HALF, "// NonFinite's words, which products", "template <typename T>\nstatic void launch_half("),
         model._CUDA_PAIRS_TYPES,
         cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),
         cut(launch, "int operands_to_copy(", "// Of other parts of the source"),
         LAUNCHERS,
+        launch[launch.index("bool launch_gradients(") :],
         "namespace {\nusing at::Tensor;\n",
         binding[binding.index("// ---- Binding: tensors described") :].replace(of_cuda, of_cuda.replace("CUDA", "CPU")),
     ]
