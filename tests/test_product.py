@@ -220,7 +220,8 @@ def test_half_precision_of_rectangles(model, K, M, N, dtype):
 def test_half_precision_of_a_batch(model, function, N):
     A, B = normal(2, 1, N, N, seed=1, dtype=torch.float16, device="cuda"), normal(3, N, N, seed=2, dtype=torch.float16, device="cuda").mT
     last = B.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # the batch varies fastest
-    for operands in ((A, B), (A.expand(2, 3, N, N), last), (A[:, 0, None, 2:, 2:], B[1:, 2:, 2:])):
+    many = A[(None,) * 8], B  # more leading dimensions than a Product has
+    for operands in ((A, B), (A.expand(2, 3, N, N), last), (A[:, 0, None, 2:, 2:], B[1:, 2:, 2:]), many):
         assert_product(getattr(model, function)(*operands), *operands, *FUNCTIONS[function])
 
 
