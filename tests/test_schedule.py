@@ -751,6 +751,7 @@ int main() {
 
 def test_each_product_of_a_batch_is_found_by_its_number(model, tmp_path):
     """Whatever the order of its dimensions, which are merged where they can be, and whichever of them an operand does not have."""
-    described = cut(model._CPP_BINDING, "void describe_batch(", "// Whether torch's settings allow TF32")
+    batch = cut(model._CPP_BINDING, "  p.batches = 1, p.batch_dims = 0;\n", "  const int64_t m = c.size(-2)")
+    described = f"void describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {{\n{batch}}}\n"
     head = [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// Masks: 1 for X")[0], BATCH_HARNESS]
     host_program(tmp_path, "batches", [*head, described, BATCH_MAIN])()
