@@ -3685,14 +3685,14 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
 // The gradients of triangular products, C = X Y, from G = dC and the workspace that they kept; none where something else looks on, or has
 // changed what the workspace holds.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
-  if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure)) return {};
+  if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
   const OnDevice on(x);
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = at::empty(x.sizes(), x.options());
   const Product product = describe(x, y, dx, kNN, structure);
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
-  if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), kept.numel(), on)) return {dx, dy};
-  return {};   // of one matrix a hook has made several
+  if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), int64_t(kept.nbytes()), on)) return {dx, dy};
+  return {};   // of one matrix a hook has made several, or of bytes other numbers
 }
 
 // The inverses of lower triangular matrices (..., N, N), float32 or float64. Substitution by blocks of rows: X21 = -L22^-1 (L21 X11), where

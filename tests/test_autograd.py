@@ -358,6 +358,17 @@ def test_hooks_of_one_saved_tensor(model):
         assert torch.equal(gradient, truth(*operands, LOWER)[0].float())
 
 
+@needs_hopper
+@pytest.mark.parametrize(("pack", "unpack"), [("half", "float"), ("cpu", "cpu")], ids=["half, then float", "left on the CPU"])
+def test_hooks_of_the_packed_operands(model, pack, unpack):
+    """They are saved like others. What a hook brings back as something else than bytes on the GPU is not read as those."""
+    A, B, G = (torch.randint(-4, 5, (1400, 1400), generator=generator(seed)).float().cuda() for seed in range(3))
+    C = model.tril_matmul(A.requires_grad_(), B.requires_grad_())
+    C.grad_fn._raw_saved_tensors[2].register_hooks(*(getattr(torch.Tensor, name) for name in (pack, unpack)))
+    for gradient, operands in zip(torch.autograd.grad(C, (A, B), G), ((G, B, NT), (A, G, TN)), strict=True):
+        assert torch.equal(gradient, truth(*operands, LOWER)[0].float())
+
+
 @pytest.mark.parametrize(("device", "N"), [("cpu", 8), pytest.param("cuda", 1400, marks=needs_hopper)])
 def test_packed_operands_live_as_long_as_their_graph(model, device, N, monkeypatch):
     """They go with what torch saves: by a backward that does not retain the graph, though the result lives on; else with the result."""

@@ -12,7 +12,7 @@ import sysconfig
 
 import pytest
 import torch
-from helpers import COMPILER, DENSE, DTYPES, FUNCTIONS, assert_product, assert_within, bound_for, normal, truth
+from helpers import COMPILER, DENSE, DTYPES, FUNCTIONS, LOWER, NN, assert_product, assert_within, bound_for, normal, truth
 from test_outliers_emulated import cut
 from test_schedule import PRELUDE
 
@@ -199,3 +199,12 @@ def test_products_and_gradients_in_any_layout(bound, function, dtype):
         ):
             exact, magnitude = truth(*of)
             assert_within(gradient, exact, bound_for(*of, exact, magnitude), f"of {what}, {G.stride()}")
+
+
+def test_what_a_hook_makes_of_the_packed_operands(bound):
+    """As many numbers, which are no bytes: they are not taken for blocks."""
+    A, B, G = (torch.randint(-4, 5, (65, 65), generator=torch.Generator().manual_seed(seed)).float() for seed in range(3))
+    C = bound.tril_matmul(A.requires_grad_(), B.requires_grad_())
+    C.grad_fn._raw_saved_tensors[2].register_hooks(torch.Tensor.float, torch.zeros_like)
+    for gradient, of in zip(torch.autograd.grad(C, (A, B), G), bound._GRADIENTS[NN](A, B, G, *[LOWER & 3] * 3), strict=True):
+        assert torch.equal(gradient, truth(*of)[0].float())
