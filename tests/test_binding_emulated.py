@@ -12,7 +12,25 @@ import sysconfig
 
 import pytest
 import torch
-from helpers import COMPILER, DENSE, DTYPES, FUNCTIONS, LOWER, NN, assert_product, assert_within, bound_for, normal, truth
+from helpers import (
+    COMPILER,
+    DENSE,
+    DTYPES,
+    FUNCTIONS,
+    LOWER,
+    NN,
+    NT,
+    SYMMETRIC,
+    TN,
+    assert_product,
+    assert_within,
+    bound_for,
+    every_mask,
+    masks,
+    normal,
+    product,
+    truth,
+)
 from test_outliers_emulated import cut
 from test_schedule import PRELUDE
 
@@ -208,3 +226,16 @@ def test_what_a_hook_makes_of_the_packed_operands(bound):
     C.grad_fn._raw_saved_tensors[2].register_hooks(torch.Tensor.float, torch.zeros_like)
     for gradient, of in zip(torch.autograd.grad(C, (A, B), G), bound._GRADIENTS[NN](A, B, G, *[LOWER & 3] * 3), strict=True):
         assert torch.equal(gradient, truth(*of)[0].float())
+
+
+@every_mask
+def test_products_of_the_family_in_any_layout(bound, contraction, structure):
+    (x, y, c), draw = masks(structure), random.Random(f"{contraction}, {structure}")
+    for batch, dtype, round in itertools.product(BATCHES, DTYPES, range(3)):
+        K, M, N = draw.choices([1, 8, 17, 65, 72] if len(batch) < 3 else [1, 8, 17], k=3)
+        M, N = K if x else M, K if y else N
+        if c:
+            M, N = (N, N) if y else (M, M)
+        X = laid_out(draw, batch, *((K, M) if contraction == TN else (M, K)), 1, dtype)
+        Y = X if c == SYMMETRIC else laid_out(draw, batch, *((N, K) if contraction == NT else (K, N)), 2, dtype)
+        assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{batch}, {X.stride()}, {Y.stride()}, {round}")
