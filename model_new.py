@@ -454,7 +454,9 @@ struct Tiles : TileOrder {
   }
 };
 
-// The same, of 256 x 256. A tile whose k-blocks are cut has a number for each split, in their order, so that those before one have been
+// ---- Schedule: the tiles of Pairs, and their splits.
+
+// Tiles of 256 x 256. A tile whose k-blocks are cut has a number for each split, in their order, so that those before one have been
 // handed out before it: of triangular operands a tile of more than `longest` k-blocks; of dense ones, equally long, the first `cut`.
 struct SplitTiles : Tiles {
   int longest;
@@ -506,6 +508,8 @@ struct SplitTiles : Tiles {
 
   __device__ KRange k_range(const ClusterTile& tile, int /*rank*/) const { return Tiles::k_range(tile, 0).split(tile.split, tile.splits); }
 };
+
+// ---- Schedule: the tiles of half precision.
 
 // The last large tiles on the diagonal of C, as a batch of products: so few that four CTAs can share the k of each of their small tiles. In
 // a launch of their own they take a fraction of the time for which they would leave other clusters idle.
@@ -2035,6 +2039,7 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
     __syncthreads();   // it is there, and this one has been read
     const int next = stage == (kMmaStages - 1) * kMmaStageBytes ? 0 : stage + kMmaStageBytes;
     read(next, 0, fragments[0]);
+    // Start the copies of a later k-block
     copy(k0 + kMmaStages * kMmaBlockK<T>, stage);
     // Multiply the last step
     mma_multiply_step<T>(fragments[1], kMmaSteps - 1, part, sum);
