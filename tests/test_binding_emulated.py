@@ -3,7 +3,6 @@ host, as an extension module for CPU tensors. In place of kernels loops sum what
 which hold float32, by the Workspace that says where they lie. What a kernel wants of its operands is asked for.
 """
 
-import importlib.util
 import itertools
 import os
 import random
@@ -27,6 +26,7 @@ from helpers import (
     assert_within,
     bound_for,
     every_mask,
+    generator,
     masks,
     normal,
     product,
@@ -43,7 +43,6 @@ pytestmark = [
 ]
 
 HEAD = r"""
-using cudaError_t = int;
 constexpr cudaError_t cudaErrorInvalidConfiguration = 9;
 #define CHECK(holds) TORCH_CHECK(holds, "does not hold: ", #holds)
 void check(cudaError_t error) { CHECK(error == 0); }
@@ -167,10 +166,7 @@ def extension(model, tmp_path_factory):
     command = [COMPILER, *flags, *headers, "binding.cpp", "-o", "binding.so", *libraries]
     built = subprocess.run(command, cwd=room, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr[:4000]
-    spec = importlib.util.spec_from_file_location("binding", room / "binding.so")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    return model._load_build(str(room), "binding")
 
 
 @pytest.fixture
@@ -201,6 +197,10 @@ def laid_out(draw, batch, rows, cols, seed, dtype):
     return V.expand(*batch, rows, cols)
 
 
+def sizes(draw, batch):
+    return draw.choices([1, 8, 17, 65, 72] if len(batch) < 3 else [1, 8, 17], k=3)
+
+
 BATCHES = [(), (3,), (2, 3), (2, 2, 2), (1, 2, 1, 2), (2, 1, 1, 2, 1, 1, 1, 1, 2), (2, 1, 2, 1, 2, 1, 1, 1, 1, 1)]
 
 
@@ -211,7 +211,7 @@ def test_products_and_gradients_in_any_layout(bound, function, dtype):
     contraction, structure = FUNCTIONS[function]
     draw = random.Random(function + str(dtype))
     for batch, round in itertools.product(BATCHES, range(12)):
-        K, M, N = draw.choices([1, 8, 17, 65, 72] if len(batch) < 3 else [1, 8, 17], k=3)
+        K, M, N = sizes(draw, batch)
         M, N = (M, N) if structure == DENSE else (K, K)
         A, B = (laid_out(draw, batch, K, cols, seed, dtype).requires_grad_() for seed, cols in enumerate((M, N)))
         C = getattr(bound, function)(A, B)
@@ -227,7 +227,7 @@ def test_products_and_gradients_in_any_layout(bound, function, dtype):
 
 def test_what_a_hook_makes_of_the_packed_operands(bound):
     """As many numbers, which are no bytes: they are not taken for blocks."""
-    A, B, G = (torch.randint(-4, 5, (65, 65), generator=torch.Generator().manual_seed(seed)).float() for seed in range(3))
+    A, B, G = (torch.randint(-4, 5, (65, 65), generator=generator(seed)).float() for seed in range(3))
     C = bound.tril_matmul(A.requires_grad_(), B.requires_grad_())
     C.grad_fn._raw_saved_tensors[2].register_hooks(torch.Tensor.float, torch.zeros_like)
     for gradient, of in zip(torch.autograd.grad(C, (A, B), G), bound._GRADIENTS[NN](A, B, G, *[LOWER & 3] * 3), strict=True):
@@ -238,7 +238,7 @@ def test_what_a_hook_makes_of_the_packed_operands(bound):
 def test_products_of_the_family_in_any_layout(bound, contraction, structure):
     (x, y, c), draw = masks(structure), random.Random(f"{contraction}, {structure}")
     for batch, dtype, round in itertools.product(BATCHES, DTYPES, range(3)):
-        K, M, N = draw.choices([1, 8, 17, 65, 72] if len(batch) < 3 else [1, 8, 17], k=3)
+        K, M, N = sizes(draw, batch)
         M, N = K if x else M, K if y else N
         if c:
             M, N = (N, N) if y else (M, M)
