@@ -293,6 +293,12 @@ STOPPING = 20.0  # seconds that a signal may take, on a machine with more to do:
 DOING = {"start": "it starts", "load": "it is loaded", "calls": "it answers a request"}
 
 
+def tell(what):
+    """On standard error. What cannot be written there, nobody reading it or its disk being full, costs no verdict."""
+    with contextlib.suppress(OSError):
+        say(what, file=sys.stderr)
+
+
 def printable(text, most=400):
     """Without what could draw on a terminal."""
     return "".join(c if c.isprintable() else " " for c in str(text))[:most]
@@ -405,7 +411,7 @@ class Contender(contextlib.ExitStack):
             self.printed = self.printed or text * (file is self.prints[0])
             for line in text.splitlines()[: RELAYED_LINES - self.relayed]:
                 self.relayed += 1
-                say(f"{self.who}: {printable(line.decode(errors='replace'))}", file=sys.stderr)
+                tell(f"{self.who}: {printable(line.decode(errors='replace'))}")
 
     def fetch(self, result, shape, dtype):
         """Moves a result out of the child's memory, and leaves NaN: it is its caller's, and nothing may count on what stands there. Where
@@ -510,7 +516,7 @@ class Run:
     # ---- The report. ----
 
     def progress(self, what):
-        say(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)", file=sys.stderr)
+        tell(f"check.py: {what} ({time.perf_counter() - self.begun:.0f} s)")
 
     def check(self, name, verdict, detail):
         self.checks.append({"name": name, "verdict": verdict, "detail": detail})
@@ -965,7 +971,7 @@ def referee(options):
             say(f"wrote {options.json}")
         except OSError as error:  # the verdict stands all the same
             kept = False
-            say(f"check.py: --json {options.json}: cannot be written ({error})", file=sys.stderr)
+            tell(f"check.py: --json {options.json}: cannot be written ({error})")
     say(told)
     return 1 if run.findings else 0 if kept else 2
 
@@ -1002,7 +1008,7 @@ def main(argv=None):
         status, why = 130, "interrupted"
     except (CannotRun, OSError, RuntimeError, MemoryError) as reason:  # no file more, no such driver, no memory, no factorization
         status, why = 2, f"{reason}" + "; a smaller --size may fit" * ("memory" in str(reason))
-    print(f"check.py: {why}", file=sys.stderr)
+    tell(f"check.py: {why}")
     return status
 
 

@@ -493,10 +493,10 @@ def test_help_shows_examples_and_exit_statuses(capsys):
     assert "python check.py --size 256 --no-timing" in printed and "Exit status: 0 all holds; 1 " in printed and "--batches" in printed
 
 
-def start(folder, text, out=subprocess.PIPE, **others):
+def start(folder, text, out=subprocess.PIPE, err=subprocess.PIPE, **others):
     """The judge in a process of its own, in another folder."""
     options = ["--solution", solution(folder, text).name, "--size", "16", "--no-timing", "--forward-only", "--device", "cpu"]
-    return Fork([sys.executable, check.__file__, *options], cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, **others)
+    return Fork([sys.executable, check.__file__, *options], cwd=folder, stdout=out, stderr=err, text=True, **others)
 
 
 @pytest.mark.usefixtures("quick")
@@ -525,6 +525,15 @@ def test_closed_descriptors_cost_no_verdict(tmp_path):
     judge = start(tmp_path, PLAIN, closed=(0, 1))
     _, err = judge.communicate(timeout=300)
     assert judge.returncode == 0, err
+
+
+@pytest.mark.parametrize("text,status,verdict", [(PLAIN, 0, "all holds: "), ("1 / 0\n", 1, "WRONG: ")], ids=["right", "wrong"])
+def test_what_cannot_be_written_to_standard_error_costs_no_verdict(text, status, verdict, tmp_path):
+    """Where its disk was full the judge ended with status 1, by which it convicts, and without a verdict."""
+    with open("/dev/full", "w") as full:
+        judge = start(tmp_path, text, err=full)
+    out, _ = judge.communicate(timeout=300)
+    assert judge.returncode == status and out.splitlines()[-1].startswith(verdict), out
 
 
 def test_only_what_lacks_memory_is_told_to_take_a_smaller_size(capsys, monkeypatch):
