@@ -66,6 +66,9 @@ class Wrong(Exception):
     """The solution fails, so that nothing more can be judged: the name of the finding, and what it is."""
 
 
+UNABLE = (CannotRun, OSError, RuntimeError, MemoryError)  # no file more, no such driver, no memory, no factorization
+
+
 # ==== 1. Memory that processes share ====
 
 
@@ -925,7 +928,7 @@ def judge(run, texts):
                 stopwatch.judge()
         except Wrong as wrong:
             run.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
-        except (CannotRun, torch.OutOfMemoryError) as reason:
+        except UNABLE as reason:
             if not run.findings:
                 raise
             run.check("running", "note", f"{reason}; nothing more is judged")
@@ -1006,7 +1009,7 @@ def main(argv=None):
         return 141
     except KeyboardInterrupt:
         status, why = 130, "interrupted"
-    except (CannotRun, OSError, RuntimeError, MemoryError) as reason:  # no file more, no such driver, no memory, no factorization
+    except UNABLE as reason:
         status, why = 2, f"{reason}" + "; a smaller --size may fit" * ("memory" in str(reason))
     tell(f"check.py: {why}")
     return status

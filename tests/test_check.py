@@ -550,20 +550,28 @@ def test_only_what_lacks_memory_is_told_to_take_a_smaller_size(capsys, monkeypat
     assert "smaller" not in first + second and third.endswith("; a smaller --size may fit"), (first, second, third)
 
 
-@pytest.mark.parametrize("who", ["the solution", "the judge"])
+LACKS = {
+    "its GPU": torch.OutOfMemoryError("out of memory"),
+    "its CPU": RuntimeError("DefaultCPUAllocator: out of memory"),
+    "Python": MemoryError("out of memory"),
+    "the kernel": OSError(24, "Too many open files: out of memory"),
+}
+
+
+@pytest.mark.parametrize("who", ["the solution", *LACKS])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_who_lacks_memory_keeps_what_was_found(who, wrong, quick, capsys, monkeypatch):
-    """Where the judge's own GPU had no memory left, a solution that it had convicted had no verdict."""
+    """Where the judge's own GPU, or CPU, had no memory left, a solution that it had convicted had no verdict."""
 
     def found(run):
         run.findings |= {"normal inputs": "8: wrong"} if wrong else {}
-        if who == "the judge":
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        check.Run.take(run, run.solution, None, {"no_memory": "CUDA out of memory"})
+        if who in LACKS:
+            raise LACKS[who]
+        check.Run.take(run, run.solution, None, {"no_memory": "out of memory"})
 
     monkeypatch.setattr(check, "judge_values", found)
     status, out, err = judge(capsys, CHEATS[0].parent / "honest_plain.py", "--no-timing", "--forward-only")
-    assert status == 2 - wrong and "CUDA out of memory; " in (out if wrong else err), out + err
+    assert status == 2 - wrong and "out of memory; " in (out if wrong else err), out + err
 
 
 def test_what_the_terminal_cannot_write_is_written_as_numbers(tmp_path):
