@@ -860,7 +860,7 @@ def parse(argv):
     add("--device", choices=["cpu", *gpus], default=["cpu", *gpus][bool(gpus)], help="default: a GPU if any")
     add("--seed", metavar="S", type=number(int, 0, 2**63 - 1), help="repeat a run; who knows the seed could prepare: no ratio is certified")
     add("--timeout", type=number(float, 0.1, 1e6), default=60.0, help="seconds beyond the reference's (60), to load ten times that")
-    add("--trials", metavar="T", type=number(int, 1, 100_000), help="calls to be timed at least (default: 30, on a CPU 8)")
+    add("--trials", metavar="T", type=number(int, 1, 10**5), help="calls timed at least, if 4 requests hold them (default: 30, on a CPU 8)")
     add("--no-timing", action="store_true", help="judge values only")
     add("--forward-only", action="store_true", help="leave gradients out; the last line says so")
     add("--batches", action=argparse.BooleanOptionalAction, help="judge batches too (default: where no --solution is given)")
