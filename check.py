@@ -377,7 +377,9 @@ class Contender(contextlib.ExitStack):
             with contextlib.suppress(OSError):  # who does not read will not answer
                 self.channel.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
             self.channel.settimeout(0)  # a byte out of band is told of, and never comes
-            while not said.endswith(b"\n\n"):
+            while not said.endswith(b"\n\n"):  # what is there at last is an answer, however long the judge itself has been stopped
+                if time.perf_counter() > deadline:
+                    raise self.fault(f" hangs: no answer within {limit:.3g} s (see --timeout) while {doing}")
                 ready, piece = select.select([self.channel, *self.prints], [], [], 0.1)[0], b""  # who prints waits where one is full
                 with contextlib.suppress(OSError):  # a channel that answers in another way is closed
                     piece = self.channel.recv(1 << 20) if self.channel in ready else b""
@@ -393,8 +395,6 @@ class Contender(contextlib.ExitStack):
                     raise self.fault(f"'s process {'closes its channel' if code is None else end} while {doing}")
                 if not piece:
                     self.relay()
-                if time.perf_counter() > deadline:
-                    raise self.fault(f" hangs: no answer within {limit:.3g} s (see --timeout) while {doing}")
         except (ValueError, TypeError, RecursionError):
             raise self.fault(f"'s process answers the judge with something of its own: {printable(said, 80)}") from None
         finally:

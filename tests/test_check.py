@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -646,6 +647,26 @@ def test_a_short_timeout_is_not_that_of_importing_torch(quick, capsys, monkeypat
     monkeypatch.setattr(check, "Contender", contender)
     judge(capsys, CHEATS[0].parent / "hangs_asleep.py", "--timeout", "0.5", "--no-timing", "--forward-only")
     assert limits["start"] >= 60 and limits["load"] == 5
+
+
+@pytest.mark.parametrize("said", [b'{"here": 1}\n\n', b'{"here": 1}\n'], ids=["all of it", "a part"])
+def test_who_has_answered_while_the_judge_was_stopped_does_not_hang(said, monkeypatch):
+    """Ctrl-Z for longer than --timeout, and an honest solution was convicted. Who has not said all of it hangs."""
+    channel, other = socket.socketpair()
+    other.sendall(said)
+    clock, real = [0.0], select.select
+
+    def stopped(*arguments):
+        clock.append(1e9)
+        return real(*arguments)
+
+    monkeypatch.setattr(check, "time", types.SimpleNamespace(perf_counter=lambda: clock[-1]))
+    monkeypatch.setattr(check, "select", types.SimpleNamespace(select=stopped))
+    child = object.__new__(check.Contender)
+    vars(child).update({"who": "solution", "path": "", "gpu": None, "channel": channel, "prints": []})
+    vars(child).update({"send": lambda _: None, "stop": lambda: None})
+    with channel, other, contextlib.nullcontext() if said.endswith(b"\n\n") else pytest.raises(check.Wrong, match="hangs"):
+        assert child.ask("calls", 60.0) == {"here": 1}
 
 
 def test_a_child_that_ends_while_it_is_stopped_stands():
