@@ -58,15 +58,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16")}
 
 
-class CannotRun(Exception):
+class CannotRun(RuntimeError):
     """The run could not be made, and nothing is said about the solution: exit 2."""
 
 
 class Wrong(Exception):
     """The solution fails, so that nothing more can be judged: the name of the finding, and what it is."""
-
-
-UNABLE = (CannotRun, OSError, RuntimeError, MemoryError)  # no file more, no such driver, no memory, no factorization
 
 
 # ==== 1. Memory that processes share ====
@@ -928,7 +925,7 @@ def judge(run, texts):
                 stopwatch.judge()
         except Wrong as wrong:
             run.check(wrong.args[0], "WRONG", f"{wrong.args[1]}; nothing more is judged")
-        except UNABLE as reason:
+        except (OSError, RuntimeError, MemoryError) as reason:
             if not run.findings:
                 raise
             run.check("running", "note", f"{reason}; nothing more is judged")
@@ -1009,7 +1006,7 @@ def main(argv=None):
         return 141
     except KeyboardInterrupt:
         status, why = 130, "interrupted"
-    except UNABLE as reason:
+    except (OSError, RuntimeError, MemoryError) as reason:  # CannotRun; no file more, no such driver, no memory, no factorization
         status, why = 2, f"{reason}" + "; a smaller --size may fit" * ("memory" in str(reason))
     tell(f"check.py: {why}")
     return status
