@@ -43,7 +43,10 @@ import types
 import warnings
 from pathlib import Path
 
-from judge.guard import LEFT_OPEN, LIBC, guard
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)  # where PYTHONSAFEPATH is set Python leaves it out
+
+from judge.guard import LEFT_OPEN, LIBC, guard  # noqa: E402
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None
@@ -54,7 +57,6 @@ import torch  # noqa: E402
 
 from judge.measures import *  # noqa: E402, F403
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16")}
 
 

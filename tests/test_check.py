@@ -487,6 +487,12 @@ def test_a_bad_option_says_what_was_given_and_what_is_accepted(argv, says, capsy
     assert all(s in printed for s in says), printed
 
 
+def test_it_finds_its_parts_where_python_looks_beside_no_script():
+    """It ended with status 1, by which it convicts."""
+    done = subprocess.run([sys.executable, check.__file__, "--help"], env=os.environ | {"PYTHONSAFEPATH": "1"}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_shows_examples_and_exit_statuses(capsys):
     assert check.main(["--help"]) == 0
     printed = capsys.readouterr().out
