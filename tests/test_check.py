@@ -581,6 +581,20 @@ def test_who_lacks_memory_keeps_what_was_found(who, wrong, quick, capsys, monkey
     assert status == 2 - wrong and "out of memory; " in (out if wrong else err), out + err
 
 
+def test_what_ends_without_a_verdict_has_not_the_status_of_one(tmp_path):
+    """Python's own is 1: who had no torch, or a full disk under standard error, had the solution convicted."""
+    (tmp_path / "torch.py").write_text("raise ImportError('none')\n")
+    where = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, check.__file__], env=where, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.endswith("ImportError: none\n")
+
+
+def test_nobody_finds_the_seed_by_trying_all():
+    """Of 48 bits a GPU can try a part that counts, in the seconds that requests may take: of each what --timeout allows."""
+    options = check.parse(["--solution", "theirs.py", "--size", "1", "--device", "cpu"])
+    assert max(check.Run(options).seed for _ in range(9)) >= 2**60
+
+
 def test_what_the_terminal_cannot_write_is_written_as_numbers(tmp_path):
     judge = start(tmp_path, "raise ValueError('\u00e9 \u6f22')\n", encoding="ascii")
     out, err = judge.communicate(timeout=300)
