@@ -89,7 +89,7 @@ def restrict_files():
     rules = LIBC.syscall(444, (ctypes.c_uint64 * 3)(rights, 0, 2 * (version >= 6)), 24, 0)  # older ones want zeros in what they do not know
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")  # torch takes an empty one as the current folder
     usual = {"TORCH_EXTENSIONS_DIR": os.path.join(caches, "torch_extensions"), "TORCHINDUCTOR_CACHE_DIR": "~/.cache/torch"}
-    usual |= {"TRITON_CACHE_DIR": "~/.triton", "CUDA_CACHE_PATH": "~/.nv"}
+    usual["TRITON_CACHE_DIR"] = "~/.triton"
     folders = [tempfile.gettempdir(), "/dev/shm", "/dev/null", "/dev/zero", "/dev/dri"]
     for name, path in usual.items():
         folders.append(os.environ.get(name, os.path.expanduser(path)))
@@ -109,7 +109,8 @@ def restrict_files():
 
 def guard(judge, others, folder):
     """Gives up what no solution needs; it may fill `folder`, as its temporary one. Says what the system has of it."""
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    # ~/.nv, a GPU's driver's cache, is the judge's too, which executes what lies there
+    os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = tempfile.tempdir = folder
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
         f.write("1000")  # where memory runs out, it is not the judge that goes
     LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: no exec gives any capability back

@@ -48,6 +48,7 @@ attempts = {
     "a new file beside torch": lambda: os.open(os.path.join(os.path.dirname(torch.__file__), "new"), os.O_WRONLY | os.O_CREAT),
     "the judge itself": lambda: os.open(sys.modules["__main__"].__file__, os.O_WRONLY),
     "a new file in /tmp": lambda: os.open(f"/tmp/{os.getpid()}", os.O_WRONLY | os.O_CREAT),
+    "code for the judge's GPU": lambda: os.open(os.path.expanduser(f"~/.nv/{os.getpid()}"), os.O_WRONLY | os.O_CREAT),
     "to be spared where memory runs out": lambda: os.open("/proc/self/oom_score_adj", os.O_WRONLY),
     "a terminal of its own": lambda: fcntl.ioctl(os.open("/dev/ptmx", os.O_RDONLY | os.O_NOCTTY), 0x40045431, bytes(4)),  # TIOCSPTLCK
     "userfaultfd by its device": lambda: fcntl.ioctl(os.open("/dev/userfaultfd", os.O_RDONLY), 0xAA00, 1),
