@@ -1598,6 +1598,44 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
 #
 # A kernel says by Lanes of which elements of the tile its threads have the sums.
 _CUDA_TILES = r"""
+// ---- Tiles of 64 x 64: from shared memory to registers.
+
+// What is read at once meets no bank conflict: eight rows of 16 bytes; of MN-major float32 and float64 eight lines at four k, by words.
+template <typename T, bool kKMajor>
+__device__ constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
+template <typename T, bool kKMajor, bool kUnit = false>
+using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
+
+// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two of its tiles.
+// wgmma_tf32 wants the same of A.
+template <typename T, bool kKMajor, bool kOfX>
+struct MmaReader {
+  using Copier = MmaCopier<T, kKMajor>;
+  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);
+  uint32_t at;   // in the first stage
+  __device__ MmaReader(uint32_t operand, int first_line) {
+    const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
+    const int line = kByMatrices ? line_half * 8 + (kKMajor ? lane % 8 : 0) : lane / 4;
+    const int k = kByMatrices ? k_half * (16 / sizeof(T)) + (kKMajor ? 0 : lane % 8) : lane % 4;
+    at = operand + Copier::offset(first_line + line, k);
+    keep(at);
+  }
+  // Lines 16 u to 16 u + 15 of the warp's.
+  __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
+    auto from = [&](int line, int k) { return Copier::beyond(at + stage, u * 16 + line, step * (32 / sizeof(T)) + k); };
+    if constexpr (kByMatrices) {
+      ldmatrix_x4<!kKMajor>(from(0, 0), w);
+    } else if constexpr (sizeof(T) == 8) {
+      UNROLL for (int i = 0; i < 2; ++i) {   // eight lines at a time
+        const float2 two = load_shared<float2>(from(i * 8, 0));
+        w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
+      }
+    } else {
+      UNROLL for (int i = 0; i < 4; ++i) w[i] = load_shared<int>(kOfX ? from(i % 2 * 8, i / 2 * 4) : from(i / 2 * 8, i % 2 * 4));
+    }
+  }
+};
+
 // ---- Tiles of 64 x 64: sums that are not finite.
 
 // Sums a CTA's split on the exact path, if a sum of any of its threads is not finite.
@@ -1750,63 +1788,37 @@ struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of 
   WorkTile<float> work;                              // kept here, and not in registers, while k-blocks are multiplied
 };
 
-// Chunks are so permuted that a warp reads what it needs of X and of Y without a bank conflict.
-template <bool kAlongK>
-__device__ constexpr int tf32_permuted(int row) { return (row & 12) << (kAlongK ? 2 : 3) ^ (row & 1) << 6; }
-template <bool kAlongK>
-using Tf32Copier = BlockCopier<float, kAlongK, tf32_permuted<kAlongK>, true>;
+// ---- tf32 kernel: splitting Y into a second place in shared memory.
 
-// ---- tf32 kernel: splitting a k-block: X on its way to registers, Y into a second place in shared memory.
-
-// A warp multiplies 16 lines of X, and a lane reads two: four neighbours at once where k is along memory, else both lines. It has the sums
-// of lines tf32_row(lane / 4, r), and of 4 x 4 columns, from 16 i + lane % 4 * 4 on: of r and c in part[8 i + 4 (c / 2) + 2 r + c % 2].
-__device__ inline int tf32_row(bool along_k, int g, int r) { return along_k ? g + 8 * r : 2 * g + r; }
-template <bool kXAlongK>
-struct Tf32Lanes {   // e = 8 i + 4 r + c
+// The tensor cores get Y's column 16 i + 4 q + f as number 16 i + 8 (f / 2) + 2 q + f % 2. Of each eight numbers a lane has sums of two
+// neighbours, for two rows: so it has them of four columns, of row r and column c in part[part_at(8 i + 4 r + c)].
+struct Tf32Lanes {
   static constexpr int kNear = 4;
   __device__ static constexpr int part_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
-  __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) { return warp * 16 + tf32_row(kXAlongK, lane / 4, e / 4 % 2); }
+  __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) { return warp * 16 + e / 4 % 2 * 8 + lane / 4; }
   __device__ static int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
-// How k are numbered for the tensor cores, which take eight at a time: k = 16 h + 4 q + e is in step 2 h + e / 2 number q + 4 (e % 2). So
-// four neighbours belong to one lane of X, and of a row of Y the 16 bytes number 4 h + e are those k for q = 0 .. 3.
-
-// Reads and splits X: by step, as the tensor cores want it.
-template <bool kAlongK>
-__device__ inline void tf32_read_x(uint32_t at, uint32_t (&large)[4][4], uint32_t (&small)[4][4]) {
-  constexpr int kNear = kAlongK ? 4 : 2;   // read at once
-  UNROLL for (int h = 0; h < 2; ++h) {
-    float v[2][4];   // by line and k
-    UNROLL for (int u = 0; u < 8; u += kNear) {
-      const int line = kAlongK ? u / 4 : 0, k = kAlongK ? 0 : u / 2;
-      const auto near = load_shared<AlignedArray<float, kNear>>(Tf32Copier<kAlongK>::beyond(at, line * 8, h * 16 + k));
-      UNROLL for (int e = 0; e < kNear; ++e) v[kAlongK ? line : e][kAlongK ? e : k] = near.v[e];
-    }
-    UNROLL for (int u = 0; u < 8; ++u)
-      split_tf32(v[u % 2][u / 2], large[2 * h + u / 4][u / 2 % 2 * 2 + u % 2], small[2 * h + u / 4][u / 2 % 2 * 2 + u % 2]);
-  }
-}
-
-// Splits a k-block of Y into two matrices that the tensor cores read: a row of 128 bytes a column of Y, its 16-byte chunks permuted by
-// the row's number modulo 8. Column 16 i + 4 q + f is row 16 i + 8 (f / 2) + 2 q + f % 2. A thread moves 4 x 4 elements.
-template <bool kAlongK>
+// Splits a k-block of Y into two matrices that the tensor cores read: a row for a column, K-major. A thread moves 4 x 4 elements; eight
+// neighbours have all k, and columns of their own, so that nothing they read or write at once meets a bank conflict.
+template <bool kKMajor>
 struct Tf32Splitter {
+  using From = MmaCopier<float, kKMajor>;
+  using To = MmaCopier<float, true>;
   uint32_t from, to;
   __device__ Tf32Splitter(const uint8_t* stage, const float* split) {
-    // Of a column, from k = 16 h on (kAlongK), or of four columns, each fourth of k = 16 h + e on
-    const int i = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane % 4, h = lane / 16, fourth = lane / 4 % 4;
-    const int f = kAlongK ? fourth : 0, e = kAlongK ? 0 : fourth, row = 16 * i + f / 2 * 8 + 2 * q + f % 2;
-    from = shared_address(stage) + Tf32Copier<kAlongK>::offset(16 * i + 4 * q + f, 16 * h + e);
-    to = shared_address(split + row * kTfBlockK + (4 * h + e ^ row % 8) * 4);
+    const int k = threadIdx.x % 8 * 4, col = (threadIdx.x / 8 ^ threadIdx.x % 8) * 4;
+    from = shared_address(stage) + From::offset(col, k), to = shared_address(split) + To::offset(col / 16 * 16 + col % 16 / 2, k);
+    keep(from), keep(to);
   }
   __device__ void split(int stage) const {
     AlignedArray<float, 4> four[4];
-    UNROLL for (int w = 0; w < 4; ++w) four[w] = load_shared<AlignedArray<float, 4>>(Tf32Copier<kAlongK>::beyond(from + stage, 0, 4 * w));
-    UNROLL for (int u = 0; u < 4; ++u) {
+    UNROLL for (int w = 0; w < 4; ++w)
+      four[w] = load_shared<AlignedArray<float, 4>>(From::beyond(from + stage, kKMajor ? w : 0, kKMajor ? 0 : w));
+    UNROLL for (int f = 0; f < 4; ++f) {
       uint32_t large[4], small[4];
-      UNROLL for (int w = 0; w < 4; ++w) split_tf32(four[w].v[u], large[w], small[w]);
-      const uint32_t at = kAlongK ? to ^ u * 16 : (to ^ u % 2 * 16) + (u / 2 * 8 + u % 2) * kTfBlockK * 4;
+      UNROLL for (int w = 0; w < 4; ++w) split_tf32(kKMajor ? four[f].v[w] : four[w].v[f], large[w], small[w]);
+      const uint32_t at = To::beyond(to, f / 2 * 8 + f % 2, 0);
       store_shared_four(at, large[0], large[1], large[2], large[3]);
       store_shared_four(at + kStageOperandBytes, small[0], small[1], small[2], small[3]);
     }
@@ -1817,7 +1829,7 @@ struct Tf32Splitter {
 
 // A CTA sums the k-blocks of its split of a tile, each while others are being copied, and writes its fragments of the tile; of a tile with
 // one split, all of them. kChains: there may be more than one chain.
-template <bool kXAlongK, bool kYAlongK, bool kChains>
+template <bool kXKMajor, bool kYKMajor, bool kChains>
 __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
@@ -1830,13 +1842,11 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   if (threadIdx.x == 0) memory.work = here;
   const int k_begin = here.k_begin, k_blocks = here.k_blocks;
   const auto view_x = view_of(kX, p, here), view_y = view_of(kY, p, here);
-  Tf32Copier<kXAlongK> x(view_x, k_begin, shared_address(memory.stage[0][0]));
-  Tf32Copier<kYAlongK> y(view_y, k_begin, shared_address(memory.stage[0][1]));
+  MmaCopier<float, kXKMajor, true> x(view_x, k_begin, shared_address(memory.stage[0][0]));
+  MmaCopier<float, kYKMajor, true> y(view_y, k_begin, shared_address(memory.stage[0][1]));
   float sum[32] = {}, total[32] = {};   // total: of chains
-  const int x_line = threadIdx.x / 32 * 16 + tf32_row(kXAlongK, threadIdx.x % 32 / 4, 0);
-  uint32_t x_at = shared_address(memory.stage[0][0]) + x.offset(x_line, threadIdx.x % 4 * 4);   // where a lane begins to read
-  Tf32Splitter<kYAlongK> splitter(memory.stage[0][1], memory.y[0]);
-  keep(x_at), keep(splitter.from), keep(splitter.to);
+  const MmaReader<float, kXKMajor, true> x_reader(shared_address(memory.stage[0][0]), threadIdx.x / 32 * 16);
+  const Tf32Splitter<kYKMajor> splitter(memory.stage[0][1], memory.y[0]);
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
@@ -1848,7 +1858,10 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
       cp_async_wait_group<kTfStages - 1>();
       __syncthreads();   // the k-block is there, and the one before it has been multiplied
       splitter.split(stage);
-      tf32_read_x<kXAlongK>(x_at + stage, large, small);
+      UNROLL for (int step = 0; step < 4; ++step) {
+        x_reader.read(stage, 0, step, large[step]);
+        UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[step][e]), large[step][e], small[step][e]);
+      }
       ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();   // it has been read, and Y is there split
     }
@@ -1869,13 +1882,13 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     warpgroup_commit_batch();
     warpgroup_wait<0>();
     // Promote
-    UNROLL for (int e = 0; e < 32; ++e) sum[e] = fmaf(part[Tf32Lanes<kXAlongK>::part_at(e)], kTf32Unscale, sum[e]);
+    UNROLL for (int e = 0; e < 32; ++e) sum[e] = fmaf(part[Tf32Lanes::part_at(e)], kTf32Unscale, sum[e]);
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
   // In the stages, and not where sums of other CTAs may have come
-  sum_non_finite<Tf32Copier<kXAlongK>, Tf32Copier<kYAlongK>, Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.stage);
-  write_tile<Tf32Lanes<kXAlongK>>(p, memory.work, sum, memory.sums, memory.sums_are_here, memory.work.splits == 1);
+  sum_non_finite<decltype(x), decltype(y), Tf32Lanes>(p, memory.work, sum, memory.stage);
+  write_tile<Tf32Lanes>(p, memory.work, sum, memory.sums, memory.sums_are_here, memory.work.splits == 1);
 #endif
 }
 """
@@ -1912,12 +1925,6 @@ struct alignas(256) MmaMemory {   // permutations go by bits of the address belo
   WorkTile<T> work;
 };
 
-// What is read at once meets no bank conflict: eight rows of 16 bytes; of MN-major float32 and float64 eight lines at four k, by words.
-template <typename T, bool kKMajor>
-__device__ constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
-template <typename T, bool kKMajor>
-using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>>;
-
 // Of an m16n8 instruction a thread has sums of two rows and two columns.
 struct MmaLanes {
   static constexpr int kNear = 2;
@@ -1926,37 +1933,6 @@ struct MmaLanes {
   }
   __device__ static int col(uint32_t warp, uint32_t lane, uint32_t e) {
     return warp / 2 * kWarpMN + e / 4 % kWarpTilesN * 8 + lane % 4 * 2 + e % 2;
-  }
-};
-
-// ---- mma kernel: from shared memory to registers.
-
-// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two of its tiles.
-template <typename T, bool kKMajor, bool kOfX>
-struct MmaReader {
-  using Copier = MmaCopier<T, kKMajor>;
-  static constexpr bool kByMatrices = sizeof(T) == 2 || (sizeof(T) == 4 && kKMajor);
-  uint32_t at;   // in the first stage
-  __device__ MmaReader(uint32_t operand, int first_line) {
-    const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
-    const int line = kByMatrices ? line_half * 8 + (kKMajor ? lane % 8 : 0) : lane / 4;
-    const int k = kByMatrices ? k_half * (16 / sizeof(T)) + (kKMajor ? 0 : lane % 8) : lane % 4;
-    at = operand + Copier::offset(first_line + line, k);
-    keep(at);
-  }
-  // Lines 16 u to 16 u + 15 of the warp's.
-  __device__ void read(int stage, int u, int step, uint32_t (&w)[4]) const {
-    auto from = [&](int line, int k) { return Copier::beyond(at + stage, u * 16 + line, step * (32 / sizeof(T)) + k); };
-    if constexpr (kByMatrices) {
-      ldmatrix_x4<!kKMajor>(from(0, 0), w);
-    } else if constexpr (sizeof(T) == 8) {
-      UNROLL for (int i = 0; i < 2; ++i) {   // eight lines at a time
-        const float2 two = load_shared<float2>(from(i * 8, 0));
-        w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
-      }
-    } else {
-      UNROLL for (int i = 0; i < 4; ++i) w[i] = load_shared<int>(kOfX ? from(i % 2 * 8, i / 2 * 4) : from(i / 2 * 8, i % 2 * 4));
-    }
   }
 };
 
@@ -2051,8 +2027,7 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
   // A dense product of operands that are not split has all terms: what is not finite there is right
-  if (kSplitOperands<T> || is_masked(p))
-    sum_non_finite<MmaCopier<T, kXKMajor>, MmaCopier<T, kYKMajor>, MmaLanes>(p, work, sum, memory.stage);
+  if (kSplitOperands<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
   // The stages have been read: mma.sync has had their values. What has been written there need not be seen by others, and so no fence
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
