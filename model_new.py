@@ -1507,14 +1507,13 @@ using ExactCopier = BlockCopier<T, kKMajor, exact_permuted<kKMajor>, false, kExa
 // Sums and writes the rows of a tile of one product of the batch from `begin` on, kExactRows of them.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory& memory) {
-  using XCopier = ExactCopier<T, kXKMajor>;
-  const WorkTile<T> work(p, batch, tile, 1, 0, XCopier::kBlockK);
+  const WorkTile<T> work(p, batch, tile, 1, 0, kBlock);
   OperandView<T> x = view_of(kX, p, work), y = view_of(kY, p, work);
   x.first_line += begin;
   using Lanes = ExactLanes;
   using Acc = AccumulatorOf<T>;
   Acc sum[Lanes::kCount];
-  sum_exactly<XCopier, ExactCopier<T, kYKMajor>, Lanes, Lanes::kGroups>(x, y, tile.k_begin, tile.k_end, memory, sum);
+  sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, Lanes::kGroups>(x, y, tile.k_begin, tile.k_end, memory, sum);
   // Each group adds the sums of all, in their order, for one of the rows that a thread has
   auto& sums = *reinterpret_cast<AlignedArray<Acc, Lanes::kNear>(*)[Lanes::kRows][Lanes::kGroups][Lanes::kGroupThreads]>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
