@@ -98,7 +98,7 @@ struct Product {
   const void* x;
   const void* y;
   void* c;
-  int64_t x_row, x_col, y_row, y_col, c_row, c_col;
+  int64_t x_row, x_col, y_row, y_col, c_row, c_col, c_batch;   // the last: from one product's C to the next one's, which are one tensor
   int m, n, k;             // C is m x n; k is what is summed over
   Side x_side, y_side;     // kEverywhere: the operand has all elements; else it is a triangle, and so square
   int c_lower;             // 1: what is above the diagonal of C, which is square, is not computed, but zero or
@@ -107,7 +107,7 @@ struct Product {
   int64_t batches;         // how many products: batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
   ElementType type;        // of x, y and c
-  int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims], c_batch[kMaxBatchDims];
+  int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];
 };
 
 struct Gpu {
@@ -196,7 +196,7 @@ __device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides
   return offset;
 }
 template <typename T>
-__device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + batch_offset(p, p.c_batch, number); }
+__device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + uint32_t(number) * p.c_batch; }
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
 
@@ -325,8 +325,8 @@ struct WorkTile {
   int splits, split;       // of the tile, a power of two: this CTA's
   int k_begin, k_blocks;   // of the split
   __device__ WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
-      : x(static_cast<const T*>(p.x)), y(static_cast<const T*>(p.y)), c(static_cast<T*>(p.c)), tile(tile), splits(splits), split(split) {
-    for_each_batch_dim(p, batch, [&](int d, uint32_t at) { x += at * p.x_batch[d], y += at * p.y_batch[d], c += at * p.c_batch[d]; });
+      : x(static_cast<const T*>(p.x)), y(static_cast<const T*>(p.y)), c(c_of<T>(p, batch)), tile(tile), splits(splits), split(split) {
+    for_each_batch_dim(p, batch, [&](int d, uint32_t at) { x += at * p.x_batch[d], y += at * p.y_batch[d]; });
     const int all = ceil_div(tile.k_end - tile.k_begin, block_k), log = __ffs(splits) - 1, first = all * split >> log;
     k_begin = tile.k_begin + first * block_k, k_blocks = (all * (split + 1) >> log) - first;
   }
@@ -519,7 +519,7 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   q.x = static_cast<const uint16_t*>(p.x) + first * p.x_row, q.y = static_cast<const uint16_t*>(p.y) + first * p.y_col;
   q.c = static_cast<uint16_t*>(p.c) + first * (p.c_row + p.c_col);
   q.m = q.n = kTileEdge, q.batch_dims = 1, q.batches = q.batch_size[0] = tiles;
-  q.x_batch[0] = kTileEdge * p.x_row, q.y_batch[0] = kTileEdge * p.y_col, q.c_batch[0] = kTileEdge * (p.c_row + p.c_col);
+  q.x_batch[0] = kTileEdge * p.x_row, q.y_batch[0] = kTileEdge * p.y_col, q.c_batch = kTileEdge * (p.c_row + p.c_col);
   return q;
 }
 
@@ -2764,7 +2764,6 @@ struct PairsProduct {
   Packed x, y;                    // X and Y, or what is transposed: see k_is_row
   SplitTiles tiles;
   TileQueue queue;
-  int64_t c_batch;                // from the C of one product to the next one's
   const Control* controls;        // of each product
   unsigned long long* progress;   // see Progress
   uint64_t launch;                // its number
@@ -2818,12 +2817,11 @@ __device__ inline void add_sums(float* sum, const float4* at, const int& parts, 
 
 // Writes 128 columns of this warpgroup's 64 rows, from row and column `first` on. A warp's stores fill sectors of 32 bytes: eight columns
 // of a row where C is row-major, by pairs; eight rows of a column where it is column-major.
-__device__ inline void write_rows(const PairsProduct& of, int batch, int first_row, int first_col, const float (&total)[64]) {
-  const Product& p = of.p;
+__device__ inline void write_rows(const Product& p, int batch, int first_row, int first_col, const float (&total)[64]) {
   const int thread = fresh_thread_index(), lane = thread % 32;
   const int row0 = first_row + thread / 32 % 4 * 16 + lane / 4;
   int col0 = first_col + lane % 4 * 2;
-  float* at = static_cast<float*>(p.c) + uint32_t(batch) * of.c_batch + row0 * p.c_row + col0 * p.c_col;
+  float* at = c_of<float>(p, batch) + row0 * p.c_row + col0 * p.c_col;
   const int below = p.c_lower ? row0 - col0 : 128;   // how far the diagonal is from `at`
   const bool inside = first_row + 64 <= p.m && first_col + 128 <= p.n;
   if (inside && p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<uintptr_t>(at) % 8 == 0) {
@@ -2866,7 +2864,7 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
     const bool in_c = !h.chain_sums, by_rows = !in_c || p.c_col == 1;
     const int chunks = (by_rows ? kTileEdge : kBlock) / 4;   // of a line
     const int64_t pitch = !in_c ? kTileEdge : by_rows ? p.c_row : p.c_col, step = 128 / chunks * pitch / 4;
-    float* const c = static_cast<float*>(p.c) + uint32_t(tile.batch) * h.c_batch + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
+    float* const c = c_of<float>(p, tile.batch) + line * kBlock * p.c_row + tile.col * kBlock * p.c_col;
     float* const begin = in_c ? c : h.chain_sums + (blockIdx.x * 2 + group) * kPart;
     float4* const place = reinterpret_cast<float4*>(begin + thread / chunks * pitch) + thread % chunks;
     add_sums(total[0], place, flags & kAgain ? 1 : 0, step);
@@ -2891,8 +2889,8 @@ __device__ inline void write_sums(const PairsProduct& h, const ClusterTile& tile
     add_sums(total[0], at, tile.splits - 1, 128);
   }
   const int row = line * kBlock, col = tile.col * kBlock;
-  write_rows(h, tile.batch, row, col, total[0]);
-  if (col + 128 < h.p.n) write_rows(h, tile.batch, row, col + 128, total[1]);
+  write_rows(h.p, tile.batch, row, col, total[0]);
+  if (col + 128 < h.p.n) write_rows(h.p, tile.batch, row, col + 128, total[1]);
 }
 
 // ---- Pairs: the policy.
@@ -2937,7 +2935,7 @@ struct Pairs {
     shared.own.first_x = matrix_of(h.x, tile.batch) * h.x.blocks_each, shared.own.first_y = matrix_of(h.y, tile.batch) * h.y.blocks_each;
     return 0;   // load finds them there
   }
-  static __device__ float* result(const PairsProduct& h, int batch) { return static_cast<float*>(h.p.c) + batch * h.c_batch; }
+  static __device__ float* result(const PairsProduct& h, int batch) { return c_of<float>(h.p, batch); }
   static __device__ const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
   static __device__ void prepare(const PairsProduct&, Shared&) {}
   static __device__ void finish(const PairsProduct&, Shared&) {}
@@ -3339,7 +3337,6 @@ struct Workspace {
       PairsProduct& h = of[u];
       take(h.partial_sums, p.batches * tiles.places * kTile);
       h.p = u ? *dy : p, h.x = u ? kept->x : x, h.y = u ? x : kept ? kept->y : y;
-      h.c_batch = h.p.batch_dims ? h.p.c_batch[h.p.batch_dims - 1] : 0;   // not p's: neighbours may merge in one alone
       h.tiles.clusters = (clusters + products - 1 - u) / products, h.chain_sums = of[0].chain_sums;
       h.controls = packing.controls, h.progress = packing.progress;
     }
@@ -3550,18 +3547,17 @@ struct Structure {
 // that have too many of those are copied, if they do not merge into one; a padded copy's do.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
-  if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3).view(x.sizes()), y = y.flatten(0, -3).view(y.sizes());   // merge, as c's do
+  if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3).view(x.sizes()), y = y.flatten(0, -3).view(y.sizes());   // they merge
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {   // neighbours are merged where they can be, and what is of size 1 is left out
     const int64_t size = x.size(d);
     if (size == 1) continue;
     int at = p.batch_dims - 1;
-    const bool merged = at >= 0 && p.x_batch[at] == x.stride(d) * size && p.y_batch[at] == y.stride(d) * size &&
-                        p.c_batch[at] == c.stride(d) * size;
+    const bool merged = at >= 0 && p.x_batch[at] == x.stride(d) * size && p.y_batch[at] == y.stride(d) * size;
     at += !merged;
     p.batches *= size, p.batch_dims = at + 1;
     p.batch_size[at] = merged ? p.batch_size[at] * size : size;
-    p.x_batch[at] = x.stride(d), p.y_batch[at] = y.stride(d), p.c_batch[at] = c.stride(d);
+    p.x_batch[at] = x.stride(d), p.y_batch[at] = y.stride(d);
   }
   const int64_t m = c.size(-2), n = c.size(-1), k = x.size(contraction == kTN ? -2 : -1);
   TORCH_CHECK(std::max({m, n, k}) <= kMaxSize,
@@ -3571,7 +3567,7 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   p.type = element_type(x), p.tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
   p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
   p.y = y.const_data_ptr(), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
-  p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1);
+  p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1), p.c_batch = m * n;
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
   const Structure masks(structure, contraction);

@@ -662,7 +662,7 @@ int run_product(char** arguments, const Compute& compute) {
   Product p = {};
   p.m = m, p.n = n, p.k = k;
   p.batches = batches, p.batch_dims = batches > 1, p.batch_size[0] = batches;
-  p.x_batch[0] = x.size, p.y_batch[0] = y.size, p.c_batch[0] = c.size;
+  p.x_batch[0] = x.size, p.y_batch[0] = y.size, p.c_batch = c.size;
   p.x = x.begin(), p.x_row = x.row_stride(), p.x_col = x.col_stride();   // as the binding does
   p.y = y.begin(), p.y_row = y.row_stride(), p.y_col = y.col_stride();
   p.c = c.begin(), p.c_row = c.row_stride(), p.c_col = c.col_stride();

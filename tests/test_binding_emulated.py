@@ -95,7 +95,6 @@ void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy
   for (int u = 0; u < at.products; ++u)
     for (int batch = 0; batch < packing.product.batches; ++batch) {
       const PairsProduct& h = at.of[u];
-      CHECK(batch * h.c_batch == batch_offset(h.p, h.p.c_batch, batch));
       auto element = [&](Operand operand, int line, int k) {
         const Packed& packed = operand == kX ? h.x : h.y;
         const bool rows = k_is_row(operand, h.p);
@@ -105,7 +104,7 @@ void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy
         return reinterpret_cast<const float*>(packed.blocks)[(int64_t(block) * kBlock + row) * kBlock + col];
       };
       if (h.controls[batch].fallback) by_strides<float>(h.p, batch);
-      else sum_up(h.p, static_cast<float*>(h.p.c) + batch * h.c_batch, [&](int m, int k) { return element(kX, m, k); },
+      else sum_up(h.p, c_of<float>(h.p, batch), [&](int m, int k) { return element(kX, m, k); },
                   [&](int n, int k) { return element(kY, n, k); });
     }
 }

@@ -113,7 +113,7 @@ int run_inverse(int n, int batches, bool by_rows, bool unit, int kind) {
   }
   Product p = {};
   p.x = l.data(), p.c = c.data(), p.m = p.n = p.k = n, p.c_row = n, p.c_col = 1, p.x_row = at(1, 0), p.x_col = at(0, 1);
-  p.batches = p.batch_size[0] = batches, p.batch_dims = 1, p.x_batch[0] = p.c_batch[0] = size;
+  p.batches = p.batch_size[0] = batches, p.batch_dims = 1, p.x_batch[0] = p.c_batch = size;
   for (int first = 0; first < n; first += kBlock) {
     const int rows = std::min(kBlock, n - first);
     std::vector<T> before(batches * rows * first);

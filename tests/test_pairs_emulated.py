@@ -156,12 +156,6 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   if (fallback == 2) late_report = one.at.packing.progress, taken = one.product.queue.word;
   if (two) {
     run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>(clusters, one.product, one.at.of[1]);
-    for (int u = 0; p.batch_dims && u < 2; ++u) {   // of a gradient whose leading dimensions do not merge, as the other one's do
-      Product dx = nt, dy = tn, &apart = u ? dy : dx;
-      apart.batch_dims = 2, apart.batch_size[1] = p.batches, apart.c_batch[1] = apart.c_batch[0], apart.c_batch[0] = -1;
-      const Workspace both(dx, clusters, nullptr, &dy, &kept->at.packing);
-      if (both.of[0].c_batch != nt.c_batch[0] || both.of[1].c_batch != tn.c_batch[0]) fail("a gradient of a batch goes elsewhere");
-    }
   } else if (k_is_row(kX, p)) {
     run<Pairs<true, true, kLo>>(clusters, one.product);
   } else {
@@ -187,11 +181,11 @@ int main(int, char** arguments) {
     if (two) {   // the other one: of the same matrices, in each other's place
       q.tf32 = tf32, q.x_side = static_cast<Side>(-p.x_side), q.y_side = static_cast<Side>(-p.y_side);
       std::swap(q.x, q.y), std::swap(q.x_row, q.y_row), std::swap(q.x_col, q.y_col), std::swap(q.x_batch, q.y_batch);
-      q.c = scratch.data(), q.c_row = q.n, q.c_col = 1, q.c_batch[0] = static_cast<int64_t>(q.m) * q.n;
+      q.c = scratch.data(), q.c_row = q.n, q.c_col = 1, q.c_batch = static_cast<int64_t>(q.m) * q.n;
     }
     const Packer packer = {p, tf32, wide, scales};
     if (fallback) {   // what is left out stays as it is, but for zeros
-      const int64_t last = (p.batches - 1) * p.c_batch[0];
+      const int64_t last = (p.batches - 1) * p.c_batch;
       for (int i = 0; i < p.m; ++i)
         for (int j = 0; j < p.n; ++j) static_cast<float*>(p.c)[last + i * p.c_row + j * p.c_col] = j > i && has_zeros(p) ? 0.0f : 77.0f;
     }
@@ -200,7 +194,7 @@ int main(int, char** arguments) {
     for (int batch = 0; batch < p.batches; ++batch)
       for (int i = 0; i < p.m; ++i)
         for (int j = 0; j < (has_zeros(p) ? i + 1 : p.n); ++j) {
-          const float got = static_cast<float*>(p.c)[batch * p.c_batch[0] + i * p.c_row + j * p.c_col];
+          const float got = static_cast<float*>(p.c)[batch * p.c_batch + i * p.c_row + j * p.c_col];
           if (fallback == 2 && batch == p.batches - 1) continue;
           if ((got == 77.0f) != (batch == p.batches - 1)) fail("a product that is not left out, or another one that is");
         }

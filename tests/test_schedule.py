@@ -124,8 +124,8 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
   Product p = product_of(contraction, m, n, k, masks, batches);
   p.batch_dims = batches % 4 ? 1 : 3, p.batch_size[0] = batches >> (p.batch_dims - 1), p.batch_size[1] = p.batch_size[2] = 2;
   for (int64_t d = 0, step = batches; d < p.batch_dims; ++d)
-    step /= p.batch_size[d], p.x_batch[d] = step, p.y_batch[d] = 2 * step, p.c_batch[d] = 3 * step;
-  p.x = p.y = p.c = elements;
+    step /= p.batch_size[d], p.x_batch[d] = step, p.y_batch[d] = 2 * step;
+  p.x = p.y = p.c = elements, p.c_batch = 3;
   const int spread = at_once / 3;   // clusters, over all SMs
   const SplitPlan plan = SplitPlan::of(p, block_k, at_once, spread);
   const int rows = ceil_div(m, kBlock), cols = ceil_div(n, kBlock), size = plan.cluster_size;
@@ -292,10 +292,8 @@ void check_apart(const Product& p, int tiles, int sms) {
   CHECK(apart.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", tiles);
   for (int tile = 0; tile < tiles; ++tile) {
     const int64_t first = p.m - (tiles - tile) * 256;
-    auto offset = [&](const void* to, const int64_t (&batch)[kMaxBatchDims]) {
-      return reinterpret_cast<intptr_t>(to) / 2 + tile * batch[0];
-    };
-    CHECK(offset(q.x, q.x_batch) == first * 1000 && offset(q.y, q.y_batch) == first * 5 && offset(q.c, q.c_batch) == first * 7011,
+    auto offset = [&](const void* to, int64_t batch) { return reinterpret_cast<intptr_t>(to) / 2 + tile * batch; };
+    CHECK(offset(q.x, q.x_batch[0]) == first * 1000 && offset(q.y, q.y_batch[0]) == first * 5 && offset(q.c, q.c_batch) == first * 7011,
           "tile %d apart", tile);
   }
   check_half(kNN, 256, 256, p.k, p.c_lower << 2 | p.symmetric << 3, tiles, sms);
@@ -720,29 +718,27 @@ int64_t offset_in(const Tensor& t, int64_t number) {
   for (int64_t d = t.dim() - 3; d >= 0; --d) offset += number % t.sizes[d] * t.strides[d], number /= t.sizes[d];
   return offset;
 }
-template <typename T>
-int64_t place(const T* of) { return reinterpret_cast<const float*>(of) - static_cast<const float*>(nullptr); }
 
 int main() {
   for (int round = 0; round < 3000; ++round) {
     std::vector<int64_t> sizes(random_below(6));
     for (int64_t& size : sizes) size = 1 + random_below(4);
     const bool contiguous = round % 4 == 0;
-    const Tensor x = tensor_of(sizes, contiguous), y = tensor_of(sizes, contiguous), c = tensor_of(sizes, true);
+    const Tensor x = tensor_of(sizes, contiguous), y = tensor_of(sizes, contiguous);
     Product p = {};
-    describe_batch(x, y, c, p);
+    describe_batch(x, y, p);
     int64_t all = 1;
     for (const int64_t size : sizes) all *= size;
     CHECK(p.batches == all && (!contiguous || p.batch_dims == (all > 1)), "%lld products, %d dimensions", (long long)p.batches,
           p.batch_dims);
     for (int number = 0; number < all; ++number)
-      CHECK(place(c_of<float>(p, number)) == offset_in(c, number) && batch_offset(p, p.x_batch, number) == offset_in(x, number) &&
-            batch_offset(p, p.y_batch, number) == offset_in(y, number), "product %d", number);
+      CHECK(batch_offset(p, p.x_batch, number) == offset_in(x, number) && batch_offset(p, p.y_batch, number) == offset_in(y, number),
+            "product %d", number);
   }
   const std::vector<int64_t> many(kMaxBatchDims + 1, 2);   // contiguous they are one, as the binding counts on
   const Tensor t = tensor_of(many, true);
   Product p = {};
-  describe_batch(t, t, t, p);
+  describe_batch(t, t, p);
   CHECK(p.batch_dims == 1 && p.batches == 1 << many.size(), "%d dimensions", p.batch_dims);
   std::printf("all holds\n");
 }
@@ -752,6 +748,6 @@ int main() {
 def test_each_product_of_a_batch_is_found_by_its_number(model, tmp_path):
     """Whatever the order of its dimensions, which are merged where they can be, and whichever of them an operand does not have."""
     batch = cut(model._CPP_BINDING, "  p.batches = 1, p.batch_dims = 0;\n", "  const int64_t m = c.size(-2)")
-    described = f"void describe_batch(const Tensor& x, const Tensor& y, const Tensor& c, Product& p) {{\n{batch}}}\n"
+    described = f"void describe_batch(const Tensor& x, const Tensor& y, Product& p) {{\n{batch}}}\n"
     head = [PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, HARNESS.partition("// Masks: 1 for X")[0], BATCH_HARNESS]
     host_program(tmp_path, "batches", [*head, described, BATCH_MAIN])()
