@@ -1037,34 +1037,21 @@ __device__ inline float power_of_two(int exponent) { return __int_as_float((127 
 // outliers or needs the fallback, the product kernel the third.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
-struct Packing {
-  Product product;                // whose operands these are
-  Packed x, y;
-  int x_blocks, y_blocks;         // how many of each there are to pack
-  Control* controls;              // of each product
-  int words;                      // from the controls on, which the first CTA resets; then it writes the launch's number
-  unsigned long long* progress;   // see Progress
-  uint64_t launch;                // the number
-  const Control* kept;            // of operands that were packed before; or null
-  int most_outliers;              // with more than these a product is left to the fallback
-  bool low;                       // whether lo is stored; TF32 multiplies hi alone
-};
-
 // Of this launch, while it packs: below kPackingEnded once the first CTA, which begins before all others, has reset what packing counts in.
 // Until then another launch's number stands there, or, where a graph is launched again, its own with kPackingEnded.
-__device__ inline uint64_t progress_of(const Packing& p) { return load_relaxed(p.progress) - p.launch; }
+__device__ inline uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
 
 // A product has so many outliers more, or needs the fallback.
-__device__ inline void report(const Packing& p, int product, int outliers, bool fallback) {
-  Control& control = p.controls[product];
-  if (outliers && atomicAdd(&control.outliers, outliers) + outliers > p.most_outliers) fallback = true;
+__device__ inline void report(const PairsProduct& h, int product, int outliers, bool fallback) {
+  Control& control = h.controls[product];
+  if (outliers && atomicAdd(&control.outliers, outliers) + outliers > h.most_outliers) fallback = true;
   if (fallback) atomicExch(&control.fallback, 1);
-  atomicOr(p.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
+  atomicOr(h.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
 
 // One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. What counts is reset by the
 // way: by a kernel before this one, the whole call took 1 us more, and 4 of the host.
-__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ Packing p) {
+__global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ PairsProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ struct {
     uint32_t largest[kPackers / 32], least[kPackers / 32];   // by warp
@@ -1072,20 +1059,20 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     Outlier outlier[kMaxOutliers];   // in any order
   } scratch;
   const int t = threadIdx.x;
-  const bool of_x = blockIdx.x < p.x_blocks;
-  const Packed& operand = of_x ? p.x : p.y;
-  const int number = of_x ? blockIdx.x : blockIdx.x - p.x_blocks;
+  const bool of_x = blockIdx.x < h.x_blocks;
+  const Packed& operand = of_x ? h.x : h.y;
+  const int number = of_x ? blockIdx.x : blockIdx.x - h.x_blocks;
   const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
-  auto of_one = [&] { return operand.matrices == p.product.batches; };   // else all products have the matrix: packed if one falls back
-  const uint64_t progress = blockIdx.x >= kFirstBlocks ? progress_of(p) : kPackingEnded;   // the first ones begin at once, and do not ask
+  auto of_one = [&] { return operand.matrices == h.p.batches; };   // else all products have the matrix: packed if one falls back
+  const uint64_t progress = blockIdx.x >= kFirstBlocks ? progress_of(h) : kPackingEnded;   // the first ones begin at once, and do not ask
   const bool is_reset = progress < kPackingEnded;
-  auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&p.controls[matrix].fallback); };
+  auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&h.controls[matrix].fallback); };
   if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(falls_back())) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - int(block_index(operand, r, 0));
   const float* source = operand.source + int64_t(r * kBlock) * operand.row_stride + int64_t(c * kBlock) * operand.col_stride;
-  if (operand.matrices > 1) source += batch_offset(p.product, of_x ? p.product.x_batch : p.product.y_batch, matrix);
+  if (operand.matrices > 1) source += batch_offset(h.p, of_x ? h.p.x_batch : h.p.y_batch, matrix);
   const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;   // of the matrix from there on, possibly more than 64
   const bool diagonal = operand.triangular && r == c;                            // only elements with column <= row
   const bool along_rows = operand.col_stride <= operand.row_stride;              // rows, or else columns, run along the smaller stride
@@ -1125,16 +1112,16 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     }
   }
   if (blockIdx.x == 0) {   // meanwhile reset what is counted in, and only then say so
-    for (int i = t; i < p.words; i += kPackers) reinterpret_cast<int*>(p.controls)[i] = 0;
+    for (int i = t; i < h.words; i += kPackers) reinterpret_cast<int*>(h.controls)[i] = 0;
     __threadfence();
     __syncthreads();
-    if (t == 0) *p.progress = p.launch;
+    if (t == 0) *h.progress = h.launch;
     __syncthreads();
   }
   cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
-  if (blockIdx.x == 0 && p.kept)
-    for (int u = t; u < p.product.batches; u += kPackers)
-      if (p.kept[u].fallback || p.kept[u].outliers) report(p, u, p.kept[u].outliers, p.kept[u].fallback);
+  if (blockIdx.x == 0 && h.kept)
+    for (int u = t; u < h.p.batches; u += kPackers)
+      if (h.kept[u].fallback || h.kept[u].outliers) report(h, u, h.kept[u].outliers, h.kept[u].fallback);
   // Wait for the loads. Put zeros for elements that do not exist; then find the largest magnitude and the least one but zero, less one, as
   // bits: magnitudes order as integers do, with NaN and Inf above all others
   if (rows < kBlock || cols < kBlock || diagonal) {
@@ -1190,19 +1177,19 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     split_two(block[i][2], block[i][3], scale, wide ? 1 / kWideResidual : 1, hi.y, lo.y);
     uint8_t* to = operand.blocks + int64_t(number) * kBlockBytes + swizzled(first_row + i * row_step, col);
     *reinterpret_cast<uint2*>(to) = hi;
-    if (p.low) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;
+    if (h.low) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;
   }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
-    while ((wide || non_finite) && !is_reset && progress_of(p) >= kPackingEnded) {}
+    while ((wide || non_finite) && !is_reset && progress_of(h) >= kPackingEnded) {}
     for (int u = 0; u < 2 * wide; ++u) {   // outliers make a block wide, too
       uint32_t* const words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
       if (outliers) atomicOr(words, 1u);
     }
     if (non_finite || outliers)
-      for (int product = of_one() ? matrix : 0; product < (of_one() ? matrix + 1 : p.product.batches); ++product)
-        report(p, product, outliers, non_finite || outliers > kMaxOutliers);
+      for (int product = of_one() ? matrix : 0; product < (of_one() ? matrix + 1 : h.p.batches); ++product)
+        report(h, product, outliers, non_finite || outliers > kMaxOutliers);
   }
 #endif
 }
@@ -2757,16 +2744,21 @@ void launch_{0}(const Product& p, const Gpu& gpu) {{ launch_half<{1}>(p, gpu, gp
 #
 # Consumers sum three products of a k-block of packed blocks, and promote the sums. docs/kernel.md follows one k-block through it.
 _CUDA_PAIRS_TYPES = r"""
-// ---- Pairs: what its CTAs are given.
+// ---- Pairs: what packing, its own CTAs and those behind them are given.
 
 struct PairsProduct {
   Product p;
   Packed x, y;                    // X and Y, or what is transposed: see k_is_row
-  SplitTiles tiles;
-  TileQueue queue;
-  const Control* controls;        // of each product
+  int x_blocks, y_blocks;         // how many of each there are to pack
+  bool low;                       // whether lo is stored; TF32 multiplies hi alone
   unsigned long long* progress;   // see Progress
   uint64_t launch;                // its number
+  Control* controls;              // of each product
+  int words;                      // from the controls on, which packing's first CTA resets; then it writes the launch's number
+  const Control* kept;            // of operands that were packed before; or null
+  int most_outliers;              // with more than these a product is left to the fallback
+  SplitTiles tiles;
+  TileQueue queue;
   int* splits_done;               // for each 64 x 256 of each C: how many of its splits have left their sums
   int* next_behind;               // of product_behind's queue
   float* partial_sums;            // of all splits but each tile's last
@@ -3287,16 +3279,16 @@ static Packed to_pack(const Product& p, Operand operand) {
 // What Hopper products need besides their operands, in one allocation: first their progress, then words that packing resets, of which the
 // Controls are the first.
 struct Workspace {
-  Packing packing;           // of gradients only of x, the gradient of the result
-  PairsProduct of[2] = {};   // the product; or both gradients
+  PairsProduct of[2];   // the product; or both gradients, of which the first is packed: of it only x, the gradient of the result
   int products;
-  int64_t bytes = 0;         // so many have been given out
+  int64_t bytes = 0;    // so many have been given out
 
   // Of a product; or of its gradients, p = G Y^T and dy = X^T G, which share the packed G and have X and Y from `kept`. For the size base
   // is null.
-  Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr, const Packing* kept = nullptr)
-      : packing{p, to_pack(p, kX), to_pack(p, kY)}, products(dy ? 2 : 1) {
-    Packed &x = packing.x, &y = packing.y;
+  Workspace(const Product& p, int clusters, void* base, const Product* dy = nullptr, const PairsProduct* kept = nullptr)
+      : of{{p, to_pack(p, kX), to_pack(p, kY)}}, products(dy ? 2 : 1) {
+    PairsProduct& first = of[0];
+    Packed &x = first.x, &y = first.y;
     // One matrix and its transpose, of which X and Y have the same part, are packed once
     const bool square = p.x == p.y && p.x_side == p.y_side && p.x_row == p.y_col && p.x_col == p.y_row && p.m == p.n &&
                         std::equal(p.x_batch, p.x_batch + p.batch_dims, p.y_batch);
@@ -3305,8 +3297,8 @@ struct Workspace {
       first = reinterpret_cast<std::remove_reference_t<decltype(first)>>(static_cast<uint8_t*>(base) + bytes);
       bytes += (count * int64_t(sizeof(*first)) + 7) / 8 * 8;   // a TileQueue's word has eight
     };
-    take(packing.progress, 1);
-    take(packing.controls, p.batches);   // what is reset
+    take(first.progress, 1);
+    take(first.controls, p.batches);   // what is reset
     for (Packed* packed : {&x, &y}) {
       take(packed->wide_by_row, int64_t(packed->matrices) * blocks_in(packed->rows) * mask_words(packed->block_cols));
       take(packed->wide_by_col, int64_t(packed->matrices) * packed->block_cols * mask_words(blocks_in(packed->rows)));
@@ -3316,43 +3308,42 @@ struct Workspace {
       take(of[u].queue.word, 1), take(of[u].next_behind, 1);
       take(of[u].splits_done, kTileEdge / kBlock * int64_t(tiles.rows) * tiles.cols * p.batches);
     }
-    packing.words = int((bytes - sizeof(*packing.progress)) / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
+    first.words = int((bytes - sizeof(*first.progress)) / sizeof(int)), bytes = (bytes + 127) / 128 * 128;   // and what is not
     // Of more blocks, where operands are expanded, no GPU has room for the packed ones
     auto blocks_of = [](const Packed& packed) { return int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize)); };
-    packing.x_blocks = blocks_of(x), packing.y_blocks = blocks_of(y);
-    take(x.metadata, packing.x_blocks), take(y.metadata, packing.y_blocks);
-    take(x.blocks, packing.x_blocks * int64_t(kBlockBytes)), take(y.blocks, packing.y_blocks * int64_t(kBlockBytes));
-    if (y.matrices == 0) y = x;
-    packing.most_outliers = 8 * (blocks_in(p.m) + blocks_in(p.n));   // of a line each meets every tile: the fallback is sooner done
-    if (kept) packing.kept = kept->controls;
-    const SplitTiles& tiles = of[0].tiles;
+    first.x_blocks = blocks_of(x), first.y_blocks = blocks_of(y);
+    take(x.metadata, first.x_blocks), take(y.metadata, first.y_blocks);
+    take(x.blocks, first.x_blocks * int64_t(kBlockBytes)), take(y.blocks, first.y_blocks * int64_t(kBlockBytes));
+    if (y.matrices == 0) y = kept ? kept->y : x;
+    first.most_outliers = 8 * (blocks_in(p.m) + blocks_in(p.n));   // of a line each meets every tile: the fallback is sooner done
+    if (kept) first.kept = kept->controls;
+    const SplitTiles& tiles = first.tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
     const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
     const bool in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether the sums of some have no place in C: of a tile in splits they have none
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kChain && !(in_c && tiles.splits_of(group) == 1);
-    if (chains) take(of[0].chain_sums, clusters * kTile);   // both gradients' clusters have places in it
+    if (chains) take(first.chain_sums, clusters * kTile);   // both gradients' clusters have places in it
     for (int u = 0; u < products; ++u) {
       PairsProduct& h = of[u];
       take(h.partial_sums, p.batches * tiles.places * kTile);
-      h.p = u ? *dy : p, h.x = u ? kept->x : x, h.y = u ? x : kept ? kept->y : y;
-      h.tiles.clusters = (clusters + products - 1 - u) / products, h.chain_sums = of[0].chain_sums;
-      h.controls = packing.controls, h.progress = packing.progress;
+      if (u) h.p = *dy, h.x = kept->x, h.y = x;
+      h.tiles.clusters = (clusters + products - 1 - u) / products, h.chain_sums = first.chain_sums;
+      h.controls = first.controls, h.progress = first.progress;
     }
   }
 };
 
 // ---- Hopper kernel, launching: all kernels of a product, or of two.
 
-static void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy = nullptr, const Packing* kept = nullptr) {
+static void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
   const int clusters = gpu.sms / 2;
   Workspace at(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
-  Packing& packing = at.packing;
   auto& of = at.of;
-  packing.low = keep || !p.tf32;
-  packing.launch = of[0].launch = of[1].launch = launch_number();
-  launch_kernel<pack_blocks>({packing.x_blocks + packing.y_blocks, kPackers, 0, 1, true, gpu.stream}, packing);
+  of[0].low = keep || !p.tf32;
+  of[0].launch = of[1].launch = launch_number();
+  launch_kernel<pack_blocks>({of[0].x_blocks + of[0].y_blocks, kPackers, 0, 1, true, gpu.stream}, of[0]);
   if (of[0].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);   // a second one has as many
   std::visit([&](auto tf32, auto major_x, auto major_y) {
     using Policy = Pairs<major_x, major_x || major_y, !tf32>;
@@ -3446,7 +3437,7 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep) 
 
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  if (before.bytes == bytes) launch_pairs(dx, gpu, false, &dy, &before.packing);
+  if (before.bytes == bytes) launch_pairs(dx, gpu, false, &dy, before.of);
   return before.bytes == bytes;
 }
 """
@@ -3715,7 +3706,7 @@ _PATH = _PATHS[_wanted]
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
 # Behind what is templates alone: parts, each with kernels that it alone launches. nvcc compiles them at once.
-_CUDA_PARTS = [[_CUDA_PACKING, _CUDA_PAIRS_TYPES, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]]
+_CUDA_PARTS = [[_CUDA_PAIRS_TYPES, _CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]]
 _CUDA_PARTS += [[_CUDA_TILE_LAUNCH], [_CUDA_LAUNCH_HALF.format("float16", "__half")]]
 _CUDA_PARTS += [[_CUDA_LAUNCH_HALF.format("bfloat16", "__nv_bfloat16")]]
 for _part, _sources in enumerate(_CUDA_PARTS):

@@ -107,12 +107,12 @@ COPIED = {  # for a tool: what becomes of what, besides
             "  check(cudaMemsetAsync(words, 0, (2 + non_finite_words(p)) * 8, gpu.stream));\n",
         ),
         (
-            "  packing.low = keep || !p.tf32;\n",
-            "  packing.low = keep || !p.tf32;\n  check(cudaMemsetAsync(packing.progress, 0, 8, gpu.stream));\n",
+            "  of[0].low = keep || !p.tf32;\n",
+            "  of[0].low = keep || !p.tf32;\n  check(cudaMemsetAsync(of[0].progress, 0, 8, gpu.stream));\n",
         ),
         (
-            "progress_of(p) >= kPackingEnded) {}",
-            "progress_of(p) >= kPackingEnded) {}\n    if (wide || non_finite) __threadfence();",
+            "progress_of(h) >= kPackingEnded) {}",
+            "progress_of(h) >= kPackingEnded) {}\n    if (wide || non_finite) __threadfence();",
         ),
         ("to = at::empty(shape, from.options()).narrow(-1", "to = at::empty(shape, from.options()).zero_().narrow(-1"),
     ),

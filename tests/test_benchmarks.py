@@ -503,7 +503,7 @@ def test_each_line_of_the_file_is_in_one_part(tables):
     [
         ("_Z6mirrorPji", "mirror"),
         ("_Z11mma_productIdLi64ELb1ELb1EEv7Producti", "mma_product"),
-        ("_Z11pack_blocks7Packing", "pack_blocks"),
+        ("_Z11pack_blocks12PairsProduct", "pack_blocks"),
     ],
 )
 def test_the_name_of_a_kernel(tables, mangled, name):

@@ -68,13 +68,13 @@ void by_strides(const Product& p, int batch) {
   sum_up(p, c_of<T>(p, batch), [&](int m, int k) { return x[m * p.x_row + k * p.x_col]; },
          [&](int n, int k) { return y[k * p.y_row + n * p.y_col]; });
 }
-void pack(const Packing& of, Operand operand) {
+void pack(const PairsProduct& of, Operand operand) {
   const Packed& to = operand == kX ? of.x : of.y;
   for (int number = 0; number < (operand == kX ? of.x_blocks : of.y_blocks); ++number) {
     const int matrix = number / to.blocks_each, block = number % to.blocks_each;
     const int row = to.triangular ? triangle_root(block) : block / to.block_cols, col = block - int(block_index(to, row, 0));
     const float* from = to.source + row * kBlock * to.row_stride + col * kBlock * to.col_stride;
-    if (to.matrices > 1) from += batch_offset(of.product, operand == kX ? of.product.x_batch : of.product.y_batch, matrix);
+    if (to.matrices > 1) from += batch_offset(of.p, operand == kX ? of.p.x_batch : of.p.y_batch, matrix);
     for (int i = 0; i < kBlock; ++i)
       for (int j = 0; j < kBlock; ++j)
         reinterpret_cast<float*>(to.blocks)[(int64_t(number) * kBlock + i) * kBlock + j] =
@@ -82,18 +82,18 @@ void pack(const Packing& of, Operand operand) {
     to.metadata[number].head.none = of.low;
   }
 }
-void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy = nullptr, const Packing* kept = nullptr) {
+void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
   const int64_t bytes = Workspace(p, gpu.sms / 2, nullptr, dy, kept).bytes;
   Workspace at(p, gpu.sms / 2, gpu.allocate(gpu, bytes), dy, kept);
   CHECK(at.bytes == bytes);
-  Packing& packing = at.packing;
-  packing.low = keep || !p.tf32;
-  std::fill_n(reinterpret_cast<int*>(packing.controls), packing.words, 0);
-  pack(packing, kX), pack(packing, kY);
-  for (int batch = 0; batch < packing.product.batches; ++batch)
-    packing.controls[batch].fallback = packing.kept ? packing.kept[batch].fallback : batch % 3 == 2;
+  PairsProduct& first = at.of[0];
+  first.low = keep || !p.tf32;
+  std::fill_n(reinterpret_cast<int*>(first.controls), first.words, 0);
+  pack(first, kX), pack(first, kY);
+  for (int batch = 0; batch < p.batches; ++batch)
+    first.controls[batch].fallback = first.kept ? first.kept[batch].fallback : batch % 3 == 2;
   for (int u = 0; u < at.products; ++u)
-    for (int batch = 0; batch < packing.product.batches; ++batch) {
+    for (int batch = 0; batch < p.batches; ++batch) {
       const PairsProduct& h = at.of[u];
       auto element = [&](Operand operand, int line, int k) {
         const Packed& packed = operand == kX ? h.x : h.y;
@@ -148,7 +148,6 @@ def extension(model, tmp_path_factory):
         cut(model._CUDA_ELEMENTS, "[[maybe_unused]] constexpr int kChain", "template <int kCount>\n__device__ inline void end_chain"),
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
         model._CUDA_PACKED,
-        cut(model._CUDA_PACKING, "struct Packing {", "// Of this launch, while it packs"),
         cut(model._CUDA_SKELETON, "struct TileQueue {", "  // A word that counts for some other launch") + "};",
         model._CUDA_PAIRS_TYPES,
         cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),

@@ -66,8 +66,8 @@ int main(int, char** arguments) {
     Matrix<float>& m = matrix[which];
     o.packed = {m.begin(), m.row_stride(), m.col_stride(), n, n, 1, blocks, 1, count, o.blocks.data(), o.metadata.data(), o.by_row.data(),
                 o.by_col.data()};
-    Packing packing = {};
-    packing.product.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
+    PairsProduct packing = {};
+    packing.p.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
     packing.words = which == 0 ? 2 : 0, packing.launch = 8;   // both count in one
     packing.most_outliers = 1 << 20, packing.x = o.packed, packing.low = true;
     struct Nothing {};
@@ -128,7 +128,7 @@ def run_outliers(model, tmp_path_factory):
     behind = cut(model._CUDA_BEHIND, "using Corrections", "// ---- Behind the Hopper kernel: the kernel.")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.device(model._CUDA_EXACT), model._CUDA_PACKED]
     types = ["struct TileQueue {};", model._CUDA_PAIRS_TYPES]  # a queue that nobody asks here
-    parts = [emulation.PRELUDE, CUDA, *source, model._CUDA_PACKING, *types, behind, emulation.PRODUCT, OUTLIERS_MAIN]
+    parts = [emulation.PRELUDE, CUDA, *source, *types, model._CUDA_PACKING, behind, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 
 

@@ -88,8 +88,8 @@ int main(int, char** arguments) {
   Control controls[3] = {{7, 7}, {7, 7}, {7, 7}}, &control = controls[batches - 1];   // which packing resets
   const Control kept[3] = {{0, 3}, {0, 3}, {0, 3}};   // of the other operand, where it was packed before
   unsigned long long progress = 7;
-  Packing p = {};
-  p.product.batches = batches, p.x_blocks = blocks, p.controls = controls, p.words = 6, p.progress = &progress, p.launch = 4096;
+  PairsProduct p = {};
+  p.p.batches = batches, p.x_blocks = blocks, p.controls = controls, p.words = 6, p.progress = &progress, p.launch = 4096;
   if (kind == 1) p.kept = kept, expected_outliers += 3;
   p.most_outliers = kind == 7 ? expected_outliers : 1 << 20, p.low = kind != 5;
   p.x = {matrix.begin(), matrix.row_stride(), matrix.col_stride(), rows, cols, triangular, block_cols, 1, blocks,
@@ -140,8 +140,10 @@ int main(int, char** arguments) {
 @pytest.fixture(scope="module")
 def run(model, tmp_path_factory):
     """run(rows, columns, triangular, ...): fails with what the program found wrong."""
-    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED, model._CUDA_PACKING]
-    return host_program(tmp_path_factory.mktemp("packing"), "packing", [emulation.PRELUDE, CUDA, *source, emulation.PRODUCT, MAIN])
+    source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED]
+    types = ["struct TileQueue {};", model._CUDA_PAIRS_TYPES]  # a queue that nobody asks here
+    parts = [emulation.PRELUDE, CUDA, *source, *types, model._CUDA_PACKING, emulation.PRODUCT, MAIN]
+    return host_program(tmp_path_factory.mktemp("packing"), "packing", parts)
 
 
 KINDS = ["uniform", "outliers", "wide", "zeros", "nan", "hi alone", "tiny", "as many outliers as there may be", "infinity"]

@@ -128,11 +128,11 @@ struct Launched {
   std::vector<uint8_t> memory;
   Workspace at;
   PairsProduct& product = at.of[0];
-  Launched(const Product& p, const Packer& packer, int clusters, const Product* dy = nullptr, const Packing* kept = nullptr)
+  Launched(const Product& p, const Packer& packer, int clusters, const Product* dy = nullptr, const PairsProduct* kept = nullptr)
       : memory(Workspace(p, clusters, nullptr, dy, kept).bytes + 1024, 0xFF), at(p, clusters, aligned(), dy, kept) {
-    std::memset(aligned(), 0, sizeof(uint64_t) + at.packing.words * sizeof(int));
-    packer.pack(kX, at.packing.x);
-    if (!dy) packer.pack(kY, at.packing.y);
+    std::memset(aligned(), 0, sizeof(uint64_t) + product.words * sizeof(int));
+    packer.pack(kX, product.x);
+    if (!dy) packer.pack(kY, product.y);
   }
   uint8_t* aligned() { return memory.data() + (1024 - reinterpret_cast<uintptr_t>(memory.data()) % 1024) % 1024; }
 };
@@ -151,9 +151,9 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   forward.x = nt.y, forward.x_row = forward.y_row = nt.y_col, forward.x_col = forward.y_col = nt.y_row, forward.y_side = kFromLine;
   std::copy(nt.y_batch, nt.y_batch + kMaxBatchDims, forward.x_batch);
   const std::unique_ptr<Launched> kept(two ? new Launched(forward, packer.of(forward), clusters) : nullptr);
-  Launched one(two ? nt : p, packer.of(two ? nt : p), clusters, two ? &tn : nullptr, two ? &kept->at.packing : nullptr);
-  if (fallback) *one.at.packing.progress = kFallback, one.at.packing.controls[p.batches - 1].fallback = 1;
-  if (fallback == 2) late_report = one.at.packing.progress, taken = one.product.queue.word;
+  Launched one(two ? nt : p, packer.of(two ? nt : p), clusters, two ? &tn : nullptr, two ? kept->at.of : nullptr);
+  if (fallback) *one.product.progress = kFallback, one.product.controls[p.batches - 1].fallback = 1;
+  if (fallback == 2) late_report = one.product.progress, taken = one.product.queue.word;
   if (two) {
     run<Pairs<false, false, kLo>, Pairs<true, true, kLo>>(clusters, one.product, one.at.of[1]);
   } else if (k_is_row(kX, p)) {
@@ -161,7 +161,7 @@ void run_all(const Product& p, const Product& q, const Packer& packer, int clust
   } else {
     k_is_row(kY, p) ? run<Pairs<false, true, kLo>>(clusters, one.product) : run<Pairs<false, false, kLo>>(clusters, one.product);
   }
-  if (!(*one.at.packing.progress & kPackingEnded)) fail("nobody says that packing has ended");
+  if (!(*one.product.progress & kPackingEnded)) fail("nobody says that packing has ended");
   if (*one.product.queue.word != 0 && !(fallback && p.batches == 1)) fail("the queue is not left empty");
   std::printf("%d tiles, %d places, ", one.product.tiles.count, one.product.tiles.places);
 }
