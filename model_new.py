@@ -2703,20 +2703,17 @@ static CUtensorMap encode_map(const void* data, const OperandLayout& layout, int
   return map;
 }
 
-// NonFinite's words, which products with masks have. Before them the workspace has TileQueue's word and NonFinite's `found`.
-static int64_t non_finite_words(const Product& p) {
-  return is_masked(p) ? (p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) - 1) / NonFinite::kBoxes + 1 : 0;
-}
-
 template <typename T>
-static void launch_half(const Product& p, const Gpu& gpu, void* workspace) {
+static void launch_half(const Product& p, const Gpu& gpu) {
   HalfProduct h = {};
   h.p = p, h.tiles = half_tiles(p, gpu);
   if (h.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
-  if (h.tiles.apart) launch_half<T>(last_on_diagonal(p, h.tiles.apart), gpu, workspace);
-  auto* const words = static_cast<unsigned long long*>(workspace);
+  if (h.tiles.apart) launch_half<T>(last_on_diagonal(p, h.tiles.apart), gpu);
+  // The workspace: TileQueue's word, NonFinite's `found` and, of products with masks, its words
+  const int64_t count = is_masked(p) ? (p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) - 1) / NonFinite::kBoxes + 1 : 0;
+  auto* const words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + count) * 8));
   h.queue = {words, launch_number()};
-  h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), words + 2, uint32_t(h.queue.launch >> 32), uint32_t(non_finite_words(p))};
+  h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), words + 2, uint32_t(h.queue.launch >> 32), uint32_t(count)};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   const bool twice = is_stored_twice(p);
   const int x_box = twice && !x.lines_first ? 2 * kBlock : kBlock;   // see kMerged
@@ -2735,7 +2732,7 @@ static void launch_half(const Product& p, const Gpu& gpu, void* workspace) {
 _CUDA_LAUNCH_HALF = """
 // ---- Half precision, launching: {0}.
 
-void launch_{0}(const Product& p, const Gpu& gpu) {{ launch_half<{1}>(p, gpu, gpu.allocate(gpu, (2 + non_finite_words(p)) * 8)); }}
+void launch_{0}(const Product& p, const Gpu& gpu) {{ launch_half<{1}>(p, gpu); }}
 """
 
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------

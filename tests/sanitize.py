@@ -102,9 +102,8 @@ COPIED = {  # for a tool: what becomes of what, besides
     ),
     "initcheck": (
         (
-            "  auto* const words = static_cast<unsigned long long*>(workspace);\n",
-            "  auto* const words = static_cast<unsigned long long*>(workspace);\n"
-            "  check(cudaMemsetAsync(words, 0, (2 + non_finite_words(p)) * 8, gpu.stream));\n",
+            "  h.queue = {words, launch_number()};\n",
+            "  h.queue = {words, launch_number()};\n  check(cudaMemsetAsync(words, 0, (2 + count) * 8, gpu.stream));\n",
         ),
         (
             "  of[0].low = keep || !p.tf32;\n",
