@@ -111,7 +111,7 @@ struct Product {
 };
 
 struct Gpu {
-  int sms, capability;         // 90 for compute capability 9.0
+  int sms, major;              // 9 for compute capability 9.0
   struct CUstream_st* stream;  // a cudaStream_t: the current one of a call, which all its kernels go to
   void* (*allocate)(const Gpu& gpu, int64_t bytes);   // device memory that goes to later work of this stream alone
 };
@@ -1747,7 +1747,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
     check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));
     return clusters;
   };
-  const int at_once = gpu.capability >= 90 ? on_this_device<kKernel>(clusters_at_once) : 0;
+  const int at_once = gpu.major >= 9 ? on_this_device<kKernel>(clusters_at_once) : 0;
   const SplitPlan plan = SplitPlan::of(p, block_k, at_once, at_once / kCtasPerSm);
   constexpr bool kBehind = sizeof...(behind) > 0;
   const int64_t all = plan.clusters * p.batches * plan.cluster_size, room = gpu.sms * kCtasPerSm;
@@ -3370,7 +3370,7 @@ int operands_to_copy(const Product& p, Kernel kernel) {
 bool is_computed_whole(const Product& p, const Gpu& gpu) {
   const int64_t small = ceil_div(p.m, 128), all = p.batches * small * small;
   if (p.type != kFloat16 && p.type != kBFloat16) return false;
-  if (p.m <= 256 || gpu.capability != 90) return p.m <= 256;
+  if (p.m <= 256 || gpu.major != 9) return p.m <= 256;
   if (!is_stored_twice(p)) return p.m <= 1024 || all <= 2 * gpu.sms;   // else mirrored by a launch of its own
   return all <= gpu.sms / (p.k < 3072 ? 2 : 4);                        // of long k more CTAs can share each tile of a half
 }
@@ -3404,7 +3404,7 @@ static bool mma_beats_half(const Product& p, const Gpu& gpu) {
 // Which kernel computes a product, on a GPU of 8.0 or later. docs/kernel.md has a table, docs/limits.md the measurement behind each bound.
 Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
   if (path == kExactPath) return kExactKernel;
-  if (path == kMmaPath || gpu.capability != 90 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
+  if (path == kMmaPath || gpu.major != 9 || gpu.sms < 4) return kMmaKernel;   // a part of a 9.0: two gradients want two clusters
   if (p.type == kFloat16 || p.type == kBFloat16) return path != kHopperPath && mma_beats_half(p, gpu) ? kMmaKernel : kHalfKernel;
   if (p.type != kFloat32) return kMmaKernel;
   const bool chunks = !operands_to_copy(p, kHalfKernel);
@@ -3488,12 +3488,11 @@ struct OnDevice : Gpu {
   c10::cuda::CUDAGuard guard;
   mutable Tensor workspace;   // what was allocated, until the call ends
   explicit OnDevice(const Tensor& x) : guard(x.device()) {
-    int least, most, major, minor;
+    int least, most;
     check(cudaDeviceGetStreamPriorityRange(&least, &most));
     check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, x.get_device()));
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device()));
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, x.get_device()));
-    capability = 10 * major + minor, stream = c10::cuda::getCurrentCUDAStream();
+    stream = c10::cuda::getCurrentCUDAStream();
     allocate = [](const Gpu& gpu, int64_t bytes) {
       const auto& on = static_cast<const OnDevice&>(gpu);
       return (on.workspace = at::empty({bytes}, at::device(on.guard.current_device()).dtype(at::kByte))).mutable_data_ptr();

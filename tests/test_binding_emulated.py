@@ -124,7 +124,7 @@ struct OnDevice : Gpu {
   static void* take(const Gpu& gpu, int64_t bytes) {
     return (static_cast<const OnDevice&>(gpu).workspace = at::empty({bytes}, at::kByte)).mutable_data_ptr();
   }
-  explicit OnDevice(const at::Tensor&) : Gpu{132, 90, nullptr, take} {}
+  explicit OnDevice(const at::Tensor&) : Gpu{132, 9, nullptr, take} {}
 };
 """
 

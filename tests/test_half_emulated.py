@@ -217,7 +217,7 @@ int run_type(char** arguments) {
     unsigned long long queue = 0x123456789ABCDEFull;
     uint64_t found = queue;
     HalfProduct h = {};
-    h.p = p, h.tiles = half_tiles(p, {std::atoi(arguments[14]), 90});
+    h.p = p, h.tiles = half_tiles(p, {std::atoi(arguments[14]), 9});
     h.queue = {&queue, 0xFEDCBA9876543210ull};
     h.non_finite = {&found, words.data(), 0xFEDCBA99u, static_cast<uint32_t>(words.size())};
     const int x_box = is_stored_twice(p) && p.x_col == 1 ? 2 * kBlock : kBlock;   // as launch_half does

@@ -288,7 +288,7 @@ void check_apart(const Product& p, int tiles, int sms) {
   Product strides = p;
   strides.x_row = 1000, strides.x_col = 3, strides.y_row = 2000, strides.y_col = 5, strides.c_row = 7000, strides.c_col = 11;
   const Product q = last_on_diagonal(strides, tiles);
-  const Tiles apart = half_tiles(q, {sms, 90});
+  const Tiles apart = half_tiles(q, {sms, 9});
   CHECK(apart.splits == 4 && !apart.apart && q.m == 256 && q.n == 256 && q.k == p.k, "%d tiles apart", tiles);
   for (int tile = 0; tile < tiles; ++tile) {
     const int64_t first = p.m - (tiles - tile) * 256;
@@ -302,7 +302,7 @@ void check_apart(const Product& p, int tiles, int sms) {
 void check_half(Contraction contraction, int m, int n, int k, int masks, int batches, int sms) {
   const Product p = product_of(contraction, m, n, k, masks, batches);
   const bool triangular = p.x_side || p.y_side;
-  const Tiles tiles = half_tiles(p, {sms, 90});
+  const Tiles tiles = half_tiles(p, {sms, 9});
   if (tiles.apart) check_apart(p, tiles.apart, sms);
   const int apart_from = ceil_div(m, kBlock) - tiles.apart * tiles.edge;   // blocks from there on are of the tiles apart, on the diagonal
   const int m_blocks = ceil_div(m, kBlock), n_blocks = ceil_div(n, kBlock), k_blocks = ceil_div(k, kBlock), splits = tiles.splits;
@@ -599,7 +599,7 @@ int main(int, char** arguments) {
   int a[10] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 132};
   for (int i = 0; i < 10 && arguments[1 + i]; ++i) a[i] = std::atoi(arguments[1 + i]);
   Product p = product_of(static_cast<Contraction>(a[0]), a[1], a[1], a[2], a[3], a[4]);
-  const Gpu gpu = {a[9], a[6]};
+  const Gpu gpu = {a[9], a[6] / 10};
   p.type = static_cast<ElementType>(a[7]);
   const int pitch = (a[1] + a[2]) / 8 * 8 + 8 + (a[5] ? 0 : 1);
   const bool k_first = a[0] != kTN, k_first_y = a[0] == kNT;

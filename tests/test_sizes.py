@@ -451,7 +451,7 @@ def test_a_tile_of_another_size_brings_its_own_sizes():
 
 PLANS = r"""
 int main(int, char** arguments) {
-  const Gpu gpu = {132, 90};   // an H200
+  const Gpu gpu = {132, 9};   // an H200
   for (char** at = arguments + 1; *at; at += 5) {
     Product p = {};
     p.k = std::atoi(at[0]), p.m = std::atoi(at[1]), p.n = std::atoi(at[2]), p.batches = std::atoi(at[3]);
