@@ -98,7 +98,8 @@ struct Product {
   const void* x;
   const void* y;
   void* c;
-  int64_t x_row, x_col, y_row, y_col, c_row, c_col, c_batch;   // the last: from one product's C to the next one's, which are one tensor
+  int64_t x_row, x_col, y_row, y_col, c_row, c_col;   // one of C's is 1
+  int64_t c_batch;         // from one product's C to the next one's, which are one tensor
   int m, n, k;             // C is m x n; k is what is summed over
   Side x_side, y_side;     // kEverywhere: the operand has all elements; else it is a triangle, and so square
   int c_lower;             // 1: what is above the diagonal of C, which is square, is not computed, but zero or
@@ -3316,8 +3317,7 @@ struct Workspace {
     if (kept) first.kept = kept->controls;
     const SplitTiles& tiles = first.tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile
-    const int64_t pitch = p.c_col == 1 ? p.c_row : p.c_row == 1 ? p.c_col : 1;
-    const bool in_c = (p.m | p.n) % kTileEdge == 0 && pitch % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
+    const bool in_c = (p.m | p.n) % kTileEdge == 0 && std::max(p.c_row, p.c_col) % 4 == 0 && reinterpret_cast<uintptr_t>(p.c) % 16 == 0;
     bool chains = false;   // whether the sums of some have no place in C: of a tile in splits they have none
     for (int group = 0; group < tiles.groups() && !p.tf32; ++group)
       chains |= ceil_div(tiles.length(group), tiles.splits_of(group)) > kChain && !(in_c && tiles.splits_of(group) == 1);
