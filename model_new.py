@@ -398,17 +398,17 @@ constexpr int kTileEdge = 256;   // of the large ones: the tiles of two CTAs, on
 struct alignas(16) ClusterTile {
   int row, col, cols;   // its first block, and how many columns of blocks; its rows are Tiles::edge
   int batch;            // which product of the batch
-  int split, splits;    // of SplitTiles: which split of its k-blocks, and of how many
-  int place;            // of the partial sums of its first split
+  int k_begin, k_end;   // the half-open range of k-blocks that it sums, or its split does
   int corner;           // 0, or 1 or 2: see Tiles::corners
-};
+  int split, splits;    // which split of its k-blocks, and of how many; set where tiles may be cut
+  int place;            // of SplitTiles: of the partial sums of its first split
 
-struct KRange {
-  int begin, end;   // half-open, in k-blocks
-  __device__ KRange split(int number, int splits) const {
-    if (splits == 1) return *this;
-    const uint32_t length = end - begin, parts = splits;   // without a sign a division takes fewer instructions
-    return {begin + int(length * number / parts), begin + int(length * (number + 1) / parts)};
+  // Leaves it one of so many splits.
+  __device__ void cut(int number, int parts) {
+    split = number, splits = parts;
+    if (parts == 1) return;
+    const uint32_t length = k_end - k_begin, count = parts;   // without a sign a division takes fewer instructions
+    k_end = k_begin + int(length * (number + 1) / count), k_begin += int(length * number / count);
   }
 };
 
@@ -435,23 +435,20 @@ struct Tiles : TileOrder {
     const int left = corners ? int(tile - triangle(rows - 2)) : -1, beside = (rows - 1) / 2;   // tiles beside the diagonal, not in corners
     if (corners && left >= beside) {
       const int on_diagonal = left - beside, first = on_diagonal / 2 * 2 * edge;
-      return {first + edge, first, edge, int(batch), 0, 0, 0, on_diagonal % 2 + 1};
+      return {first + edge, first, edge, int(batch), 0, depth, on_diagonal % 2 + 1};
     }
-    const Tile place = left >= 0 ? Tile{2 * left + 2, 2 * left + 1} : TileOrder::at(tile);
-    return {place.i * edge, place.j * edge + (half && number % 2 ? edge / 2 : 0), half ? edge / 2 : edge, int(batch)};
+    const Tile place = left >= 0 ? TileOrder::tile(2 * left + 2, 2 * left + 1) : TileOrder::at(tile);
+    const int row = place.i * edge, col = place.j * edge + (half && number % 2 ? edge / 2 : 0), cols = half ? edge / 2 : edge;
+    // Of all of C a half sums the k of the whole tile: in a symmetric product the tile opposite meets the same Inf. No tile has none, nor
+    // has a right half that lies beyond the last column
+    if (!half || (both_masked() && !c_lower)) return {row, col, cols, int(batch), place.k_begin, place.k_end};
+    return {row, col, cols, int(batch), min(first_k(x, y, row, col), depth - 1), end_of_k(x, y, row + edge, col + cols, depth)};
   }
 
-  // The k-blocks that a CTA sums of a tile. No tile has none, nor has a right half that lies beyond the last column.
-  __device__ KRange k_range(const ClusterTile& tile, int rank) const {
-    // Of all of C a half has those of the whole tile: in a symmetric product the tile opposite meets the same Inf
-    const int span = both_masked() && !c_lower ? edge - 1 : 0, begin = min(first_k(x, y, tile.row, tile.col & ~span), depth - 1);
-    return KRange{begin, end_of_k(x, y, tile.row + edge, (tile.col + tile.cols - 1 | span) + 1, depth)}.split(rank, splits);
-  }
-
-  // The k-block at place `at` of a range, which is gone through from the middle of k on, if it has that, and round at its end.
-  __device__ int k_block(const KRange& range, int at) const {
-    const int middle = depth / 2, k = (range.begin <= middle && middle < range.end ? middle : range.begin) + at;
-    return k < range.end ? k : k - (range.end - range.begin);
+  // The k-block at place `at` of a tile's, which are gone through from the middle of k on, if it has that, and round at their end.
+  __device__ int k_block(const ClusterTile& tile, int at) const {
+    const int middle = depth / 2, k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + at;
+    return k < tile.k_end ? k : k - (tile.k_end - tile.k_begin);
   }
 };
 
@@ -502,12 +499,10 @@ struct SplitTiles : Tiles {
       rest -= of_group * parts, first += of_group;
     const uint32_t in_group = rest / parts;
     ClusterTile tile = Tiles::at((first + in_group) * batches + batch);
-    tile.split = rest - in_group * parts, tile.splits = parts;
+    tile.cut(rest - in_group * parts, parts);
     tile.place = batch * places + in_product - tile.split - (first + in_group);   // of the splits before, all but one of each tile
     return tile;
   }
-
-  __device__ KRange k_range(const ClusterTile& tile, int /*rank*/) const { return Tiles::k_range(tile, 0).split(tile.split, tile.splits); }
 };
 
 // ---- Schedule: the tiles of half precision.
@@ -2185,15 +2180,14 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   const int rank = block_rank_in_cluster();
   Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
   for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
-    const KRange range = Policy::tiles_of(h).k_range(tile, rank);
-    const int count = range.end - range.begin;
+    const int count = tile.k_end - tile.k_begin;
     const auto operands = Policy::operands_of(h, shared, tile);
     const int ask_at = has_queue<Policy>(h) ? max(0, count - Policy::kAskedAhead) : -1;
-    int k = Policy::tiles_of(h).k_block(range, 0);
+    int k = Policy::tiles_of(h).k_block(tile, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
-      Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == range.begin, i == count - 1, round}, operands);
+      Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == tile.k_begin, i == count - 1, round}, operands);
       if (i == ask_at) ask_for_tile<Policy>(h, shared, round, rank);
-      if (++k == range.end) k = range.begin;
+      if (++k == tile.k_end) k = tile.k_begin;
     }
   }
 }
@@ -2274,7 +2268,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   __syncwarp();
   cluster_arrive_relaxed();
   ClusterTile first = {};
-  if (!Policy::kTakesFirst) first = Policy::tiles_of(h).at(number);
+  if (!Policy::kTakesFirst) {
+    first = Policy::tiles_of(h).at(number);
+    first.cut(block_rank_in_cluster(), h.tiles.splits);
+  }
   cluster_wait();
   if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
     take_part<Policy>(h, shared, first, number);
@@ -2536,9 +2533,8 @@ struct Half {
     uint32_t parities = 0;   // of `landed`, a bit for each stage
     Pipeline<kStages> at;
     for (int round = 0; tile.row >= 0; tile = next_tile<Half>(h, shared, round++)) {
-      const KRange range = h.tiles.k_range(tile, rank);
-      NO_UNROLL for (int i = 0; i < range.end - range.begin; ++i, at.advance()) {
-        const int k = h.tiles.k_block(range, i);
+      NO_UNROLL for (int i = 0; i < tile.k_end - tile.k_begin; ++i, at.advance()) {
+        const int k = h.tiles.k_block(tile, i);
         const uint32_t x = k - first_on_diagonal(h.p.x_side, tile.row), y = k - first_on_diagonal(h.p.y_side, tile.col);
         if (x >= kBlocksN && y >= tile.cols) continue;
         barrier_wait(&shared.own.landed[at.stage], parities >> at.stage & 1);
@@ -2571,7 +2567,6 @@ struct Half {
     const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     uint32_t base = shared_address(&shared);
     keep(base);   // or it would be found anew for each k-block
-    const KRange range = tiles_of(h).k_range(tile, rank);
     const int x_place = kOnDiagonal ? (tile.corner == 1 ? kBlocksM : 0) : kHasCorners && tile.corner ? tile.corner - 1 : group;
     const int y_place = kOnDiagonal ? x_place : on_diagonal_of_c(h, tile) ? 0 : kBlocksM;
     constexpr int kBoxes = kOnDiagonal ? 3 : kCols;
@@ -2583,7 +2578,7 @@ struct Half {
       if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
     };
     int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
-    NO_UNROLL for (int left = range.end - range.begin; left > 0; --left, at.advance()) {
+    NO_UNROLL for (int left = tile.k_end - tile.k_begin; left > 0; --left, at.advance()) {
       const uint64_t of_x = block(x_place), of_y = block(y_place);
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
       warpgroup_arrive();

@@ -219,13 +219,12 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
   std::vector<int> busy(clusters);   // for how many k-blocks
   for (int number = 0; number < tiles.count; ++number) {
     const ClusterTile tile = tiles.at(number);
-    const KRange range = tiles.k_range(tile, 0);
     splits = max(splits, tile.splits);
-    const int length = range.end - range.begin, i = tile.row / kEdge, j = tile.col / kEdge;
+    const int length = tile.k_end - tile.k_begin, i = tile.row / kEdge, j = tile.col / kEdge;
     CHECK(tile.row % kEdge == 0 && tile.col % kEdge == 0 && tile.cols == kEdge, "tile %d: %d, %d", number, tile.row, tile.col);
     CHECK(i >= 0 && i < rows && j >= 0 && j < cols, "tile %d: row %d, column %d", number, i, j);
     CHECK(!p.c_lower || j <= i, "tile %d: row %d, column %d is above the diagonal", number, i, j);
-    CHECK(range.begin >= 0 && range.end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, range.begin, range.end - 1);
+    CHECK(tile.k_begin >= 0 && tile.k_end <= k_blocks && length > 0, "tile %d: k-blocks %d .. %d", number, tile.k_begin, tile.k_end - 1);
     CHECK(length <= (tiles.masked() || tile.splits > 1 ? tiles.longest : k_blocks), "tile %d is %d long, longer than %d", number, length,
           tiles.longest);
     const int first_free = static_cast<int>(std::min_element(busy.begin(), busy.end()) - busy.begin());   // whoever is done first takes it
@@ -246,8 +245,8 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
     std::vector<char>& all = summed[std::make_pair(i, j)];
     all.resize(k_blocks, 0);
     for (int at = 0; at < length; ++at) {
-      const int k_block = tiles.k_block(range, at);
-      CHECK(k_block >= range.begin && k_block < range.end && !all[k_block]++, "tile %d: k-block %d of row %d, column %d is summed twice",
+      const int k_block = tiles.k_block(tile, at);
+      CHECK(k_block >= tile.k_begin && k_block < tile.k_end && !all[k_block]++, "tile %d: k-block %d of row %d, column %d is summed twice",
             number, k_block, i, j);
     }
   }
@@ -332,15 +331,16 @@ void check_half(Contraction contraction, int m, int n, int k, int masks, int bat
     std::vector<char> all(k_blocks, 0);
     int length = 0;
     for (int rank = 0; rank < splits; ++rank) {
-      const KRange range = tiles.k_range(tile, rank);
-      CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= k_blocks, "tile %d: k-blocks %d .. %d", number, range.begin,
-            range.end - 1);
-      CHECK(splits > 1 || range.begin < range.end, "tile %d has no k-block", number);
+      ClusterTile part = tile;
+      part.cut(rank, splits);
+      CHECK(part.k_begin >= 0 && part.k_begin <= part.k_end && part.k_end <= k_blocks, "tile %d: k-blocks %d .. %d", number, part.k_begin,
+            part.k_end - 1);
+      CHECK(splits > 1 || part.k_begin < part.k_end, "tile %d has no k-block", number);
       bool masked = !triangular || beyond || splits > 1;
-      for (int i = 0; i < range.end - range.begin; ++i, ++length) {
-        const int k_block = tiles.k_block(range, i);
-        CHECK(k_block >= range.begin && k_block < range.end && !all[k_block]++, "tile %d: k-block %d comes twice", number, k_block);
-        if (i == 0 && range.begin <= k_blocks / 2 && k_blocks / 2 < range.end)
+      for (int i = 0; i < part.k_end - part.k_begin; ++i, ++length) {
+        const int k_block = tiles.k_block(part, i);
+        CHECK(k_block >= part.k_begin && k_block < part.k_end && !all[k_block]++, "tile %d: k-block %d comes twice", number, k_block);
+        if (i == 0 && part.k_begin <= k_blocks / 2 && k_blocks / 2 < part.k_end)
           CHECK(k_block == k_blocks / 2, "tile %d begins with k-block %d", number, k_block);
         masked |= is_masked(tile, k_block);
       }
