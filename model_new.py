@@ -2335,7 +2335,6 @@ struct NonFinite {
 
 struct HalfProduct {
   CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
-  int y_box;          // rows of a box of Y
   int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // those of p, in units of the third dimension
   Product p;
   Tiles tiles;
@@ -2473,7 +2472,8 @@ struct Half {
     int begin, length;   // of the k-blocks that these lines have; the length may go beyond the last one
   };
   static constexpr int kBlocksY = kBlocksN / kCtas;      // that a CTA asks for, of a whole tile
-  static constexpr bool kMerged = kTwice && !kMajorX;    // boxes have two blocks: all lines have each k, and lie one behind the other
+  // Boxes have two blocks, of Y where no tile is halved: all lines have each k, and lie one behind the other
+  static constexpr bool kMerged = kTwice && !kMajorX;
   struct Operands {
     Line x[kBlocksM], y[kBlocksY];
     int y_boxes, place;           // how many the CTA asks for; where in the stage they come
@@ -2495,7 +2495,7 @@ struct Half {
     UNROLL for (int u = 0; u < kBlocksM; ++u) of.x[u] = line(h.p.x_side, tile.row + rank * kBlocksM + u);
     UNROLL for (int u = 0; u < kBlocksY; ++u) of.y[u] = line(h.p.y_side, tile.col + rank * blocks + u);
     const bool diagonal = on_diagonal_of_c(h, tile);
-    of.y_boxes = diagonal ? 0 : h.y_box == kBlock ? blocks : 1;
+    of.y_boxes = diagonal ? 0 : kMerged && !h.tiles.halved ? 1 : blocks;
     of.place = kBlocksM + rank * blocks, of.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
     of.x_batch = int(batch_offset(h.p, h.x_batch, tile.batch)), of.y_batch = int(batch_offset(h.p, h.y_batch, tile.batch));
     of.x_diagonal = first_on_diagonal(h.p.x_side, tile.row), of.y_diagonal = first_on_diagonal(h.p.y_side, tile.col);
@@ -2713,9 +2713,8 @@ static void launch_half(const Product& p, const Gpu& gpu) {
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   const bool twice = is_stored_twice(p);
   const int x_box = twice && !x.lines_first ? 2 * kBlock : kBlock;   // see kMerged
-  h.y_box = h.tiles.halved ? kBlock : x_box;
   h.x = encode_map<T>(p.x, x, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
-  h.y = encode_map<T>(p.y, y, p.n, p.k, h.y_box, p, p.y_batch, h.y_batch);
+  h.y = encode_map<T>(p.y, y, p.n, p.k, h.tiles.halved ? kBlock : x_box, p, p.y_batch, h.y_batch);
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
     const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster

@@ -221,9 +221,8 @@ int run_type(char** arguments) {
     h.queue = {&queue, 0xFEDCBA9876543210ull};
     h.non_finite = {&found, words.data(), 0xFEDCBA99u, static_cast<uint32_t>(words.size())};
     const int x_box = is_stored_twice(p) && p.x_col == 1 ? 2 * kBlock : kBlock;   // as launch_half does
-    h.y_box = h.tiles.halved ? kBlock : x_box;
     h.x = map_of(p.x, p.x_row, p.x_col, p.m, p.k, p, p.x_batch, h.x_batch, x_box);
-    h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, p.y_batch, h.y_batch, h.y_box);
+    h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, p.y_batch, h.y_batch, h.tiles.halved ? kBlock : x_box);
     const bool x = p.x_col != 1, y = p.y_row != 1, wide = h.tiles.edge == 4;
     for (int launch = 0; launch < 2; ++launch) {
       if (wide && x) y ? run<T, 1, 1, 1, 0>(h) : run<T, 1, 0, 1, 0>(h);
