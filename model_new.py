@@ -2131,7 +2131,7 @@ __device__ inline bool has_queue(const typename Policy::Product& h) { return Pol
 
 // The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
 // place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
-// once in each tile of a triangle, but for a right half that is empty.
+// once in each tile of a triangle, but for a first one that is an empty half.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -2147,11 +2147,11 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
   if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   if (rank != 0) return;
   const int given = Policy::kTakesFirst ? 0 : h.tiles.clusters;   // tiles that come by the cluster's number
-  int number;
-  do number = given + h.queue.take(h.tiles.count - given + h.tiles.clusters);
-  while (number < h.tiles.count && Policy::is_left_out(h, number));
-  ClusterTile tile = {-1};
-  if (number < h.tiles.count) tile = Policy::tiles_of(h).at(number);
+  ClusterTile tile;
+  do {
+    const int number = given + h.queue.take(h.tiles.count - given + h.tiles.clusters);
+    tile = number < h.tiles.count ? Policy::tiles_of(h).at(number) : ClusterTile{-1};
+  } while (tile.row >= 0 && Policy::is_left_out(h, tile));
   if (Policy::kCtas == 1) {   // st.async is an illegal instruction where a kernel has no clusters
     shared.next[round % kQueued] = tile;
     barrier_arrive_at(shared_address(full));
@@ -2462,7 +2462,7 @@ struct Half {
     return tiles;
   }
   static __device__ bool has_work(const HalfProduct&) { return true; }
-  static __device__ bool is_left_out(const HalfProduct&, int) { return false; }
+  static __device__ bool is_left_out(const HalfProduct& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
 
   // What the producer keeps of a tile. All that can be is found beforehand: one thread asks for all boxes, some six cycles an instruction,
@@ -2911,8 +2911,8 @@ struct Pairs {
     return h.tiles.batches > 1 || !(load_relaxed(h.progress) & kFallback);
   }
   // Of a batch whatever needs the fallback may be left out: product_behind writes all of it.
-  static __device__ bool is_left_out(const PairsProduct& h, int number) {
-    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[number % h.tiles.batches].fallback);
+  static __device__ bool is_left_out(const PairsProduct& h, const ClusterTile& tile) {
+    return load_relaxed(h.progress) & kFallback && load_relaxed(&h.controls[tile.batch].fallback);
   }
   static __device__ int operands_of(const PairsProduct& h, Shared& shared, const ClusterTile& tile) {
     shared.own.tile = tile;
