@@ -593,7 +593,6 @@ __device__ inline uint32_t fresh_thread_index() {
 __device__ inline uint32_t block_rank_in_cluster() {   // older GPUs have no clusters
   NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return __clusterRelativeBlockRank();), (return 0;))
 }
-__device__ inline uint32_t cluster_id_in_grid() { return ptx::get_sreg_clusterid_x(); }
 
 // The same place in another CTA of the cluster.
 __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
@@ -630,7 +629,6 @@ __device__ inline void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
 // ---- PTX: barriers in shared memory.
 
 // mbarriers: a phase ends when `count` arrivals and all the bytes that were announced have come.
-__device__ inline void barrier_init(uint64_t* barrier, uint32_t count) { ptx::mbarrier_init(barrier, count); }
 __device__ inline void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
@@ -1817,9 +1815,9 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
-  if (threadIdx.x == 0) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();
+  if (threadIdx.x == 0) ptx::mbarrier_init(&memory.sums_are_here, 1), barrier_init_fence();
   cluster_arrive_relaxed();
-  const WorkTile<float> here = work_of<float>(p, plan, cluster_id_in_grid(), block_rank_in_cluster(), kTfBlockK);
+  const WorkTile<float> here = work_of<float>(p, plan, ptx::get_sreg_clusterid_x(), block_rank_in_cluster(), kTfBlockK);
   if (here.tile.i < 0) return;
   if (threadIdx.x == 0) memory.work = here;
   const int k_begin = here.k_begin, k_blocks = here.k_blocks;
@@ -1955,7 +1953,7 @@ template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {   // all others wait for this
     memory.work = work_of<T>(p, plan, cluster, block_rank_in_cluster(), kMmaBlockK<T>);
-    NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) barrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) ptx::mbarrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
   }
   __syncthreads();
   const WorkTile<T>& work = memory.work;
@@ -2255,14 +2253,14 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
   static_assert(sizeof(shared) <= 227 * 1024, "a CTA of Hopper has no more");
   constexpr int kCount = std::is_same_v<Second, Alone> ? 1 : 2;
-  const int number = cluster_id_in_grid() / kCount;   // of the cluster, among those of its product
+  const int number = ptx::get_sreg_clusterid_x() / kCount;   // of the cluster, among those of its product
   // Fill the barriers: one thread, since of what several threads have of them the compiler makes a loop over threads (see elect_one)
   if (threadIdx.x < 32 && elect_one()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     Policy::prepare(h, shared);
     UNROLL for (int u = 0; u < Policy::kStages; ++u)
-      barrier_init(&shared.full[u], 1), barrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps);
-    UNROLL for (int u = 0; u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);
+      ptx::mbarrier_init(&shared.full[u], 1), ptx::mbarrier_init(&shared.empty[u], Policy::kCtas * kConsumerWarps);
+    UNROLL for (int u = 0; u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);
     barrier_init_fence();
   }
   __syncwarp();
@@ -2452,8 +2450,8 @@ struct Half {
 
   static __device__ void prepare(const HalfProduct& h, Shared& shared) {
     prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
-    UNROLL for (int u = 0; u < kStages; ++u) barrier_init(&shared.own.landed[u], 1);
-    barrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
+    UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.own.landed[u], 1);
+    ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
     UNROLL for (int u = 0; u < 2; ++u) shared.own.unfinished[u] = false;
   }
   static __device__ Tiles tiles_of(const HalfProduct& h) {   // what is stored twice is dense: a tenth less code, if the compiler knows

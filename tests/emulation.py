@@ -271,7 +271,6 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
 }
 inline uint32_t block_rank_in_cluster() { return current->block->rank; }
-inline uint32_t cluster_id_in_grid() { return cluster->number; }
 inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met; }
 inline void cluster_wait() {   // nobody arrives once more before all have come
   const int all = cluster->size * block_threads * current->met;
@@ -295,10 +294,6 @@ struct Barrier {
   }
 };
 static_assert(sizeof(Barrier) == sizeof(uint64_t));
-inline void barrier_init(uint64_t* barrier, uint32_t count) {
-  const uint8_t arrivals = count;
-  *reinterpret_cast<Barrier*>(barrier) = {0, arrivals, arrivals, 0, 1};
-}
 inline void barrier_init_fence() {}
 inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) { reinterpret_cast<Barrier*>(barrier)->change(bytes, 1); }
 inline void barrier_arrive_at(uint32_t barrier) {
@@ -328,6 +323,11 @@ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, u
 }
 namespace ptx {   // of cuda::ptx, what is called by its own name
 enum Space { space_global, space_shared, space_cluster };
+inline uint32_t get_sreg_clusterid_x() { return cluster->number; }
+inline void mbarrier_init(uint64_t* barrier, uint32_t count) {
+  const uint8_t arrivals = count;
+  *reinterpret_cast<Barrier*>(barrier) = {0, arrivals, arrivals, 0, 1};
+}
 enum { sem_acquire, scope_cluster };
 inline void fence_proxy_async(Space space) {
   if (space == space_shared) current->block->written -= std::exchange(current->written, false);

@@ -78,8 +78,8 @@ COPIED = {  # for a tool: what becomes of what, besides
             "barrier_arrive_at(shared_address(&shared.full[at.stage]));",
         ),
         (
-            "barrier_init(&shared.full[u], 1)",
-            "barrier_init(&shared.full[u], Policy::kTakesFirst ? 1 : 64)",
+            "mbarrier_init(&shared.full[u], 1)",
+            "mbarrier_init(&shared.full[u], Policy::kTakesFirst ? 1 : 64)",
         ),
         (
             "    at.advance();\n  }\n\n  // Two warps mask.",
@@ -95,9 +95,9 @@ COPIED = {  # for a tool: what becomes of what, besides
             "  while (!cuda::ptx::mbarrier_try_wait(&meeting, state)) {}\n}",
         ),
         (
-            "u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);",
-            "u < kQueued; ++u) barrier_init(&shared.next_full[u], 1);\n"
-            "    if (!Policy::kTakesFirst) barrier_init(&meeting, kExactThreads);",
+            "u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);",
+            "u < kQueued; ++u) ptx::mbarrier_init(&shared.next_full[u], 1);\n"
+            "    if (!Policy::kTakesFirst) ptx::mbarrier_init(&meeting, kExactThreads);",
         ),
     ),
     "initcheck": (
