@@ -3838,9 +3838,9 @@ def _private(path):
     return functools.reduce(lambda found, name: getattr(found, name, None), path.split("."), torch)
 
 
-_dispatch_keys = _private("_C._dispatch_keys")
-_dispatch_modes = _private("_C._len_torch_dispatch_stack")
-_func_levels = _private("_C._functorch.get_interpreter_stack")  # of vmap, grad and jvp, around a call
+_DispatchKey, _DispatchKeySet = _private("_C.DispatchKey"), _private("_C.DispatchKeySet")
+_keys_of = _private("_C._dispatch_keys")
+_keys_around = _private("_C._dispatch_tls_local_include_set")  # a call: of modes, transforms and tracing, where there are any
 _allow_one_level = _private("_functorch.utils.enable_single_level_autograd_function")  # to the innermost of them
 _set_forward_mode = _private("autograd.forward_ad._set_fwd_grad_enabled")
 _below_autograd = _private("_C._AutoDispatchBelowAutograd")
@@ -4201,10 +4201,10 @@ torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_f
 #
 # Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
 
-_CPU_KEYS = set()  # of a tensor that is nothing but a CPU tensor
-for _inference in (False, True) if None not in (_dispatch_keys, _dispatch_modes, _func_levels) and not _dispatch_modes() else ():
-    with torch.inference_mode(_inference):
-        _CPU_KEYS.add(_dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
+_PLAIN_KEYS = 0  # of what is nothing but a CPU tensor, and around each call
+if None not in (_DispatchKey, _DispatchKeySet, _keys_of, _keys_around):
+    for _name in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect"):
+        _PLAIN_KEYS |= _DispatchKeySet(getattr(_DispatchKey, _name)).raw_repr()
 
 
 def _recorded(X, Y, contraction, structure):
@@ -4222,13 +4222,13 @@ def _plain_way(X, Y, contraction, structure):
     """What computes the product of tensors at which nothing looks but autograd, None for others; on a GPU with kernels also for those that
     do not fit each other."""
     # A graph holds the operator, no function of Python's; and what has a class of its own is asked by the operator.
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or not (_is_no_subclass(X) and _is_no_subclass(Y)):
+    if torch.compiler.is_compiling() or not (_is_no_subclass(X) and _is_no_subclass(Y)):
         return None
     if _has_kernels(X):
         plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
     else:
-        plain = _CPU_KEYS and _dispatch_keys(X).raw_repr() in _CPU_KEYS and _dispatch_keys(Y).raw_repr() in _CPU_KEYS
-        plain = plain and not (_dispatch_modes() or _func_levels() or torch.is_autocast_enabled("cpu") or _in_forward_mode())
+        plain = _PLAIN_KEYS and not (torch.is_autocast_enabled("cpu") or _in_forward_mode())
+        plain = plain and not (_keys_of(X).raw_repr() | _keys_of(Y).raw_repr() | _keys_around().raw_repr()) & ~_PLAIN_KEYS
     if not plain:
         return None
     recorded = (X.requires_grad or Y.requires_grad) and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()

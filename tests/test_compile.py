@@ -1,7 +1,6 @@
 """What PyTorch builds on an operator works: opcheck in full; torch.compile without a graph break, with static and dynamic shapes,
 forward and backward; torch.export."""
 
-import functools
 import importlib.util
 
 import pytest
@@ -230,12 +229,17 @@ def test_the_fake_result_is_like_the_real_one(model, dtype):
         assert (fake.shape, fake.dtype, fake.device, fake.stride()) == (real.shape, real.dtype, real.device, real.stride())
 
 
-def test_functions_are_traced_by_make_fx(model):
+@pytest.mark.parametrize("before_dispatch", [False, True])
+def test_functions_are_traced_by_make_fx(model, before_dispatch):
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    A, B = (T.detach() for T in operands("tril_matmul", 9, "cpu"))
-    graph = make_fx(functools.partial(model.tril_matmul))(A, B)
-    torch.testing.assert_close(graph(A + 1, B), model.tril_matmul(A + 1, B))
+    def function(A, B):
+        return torch.autograd.grad(model.tril_matmul(model.tril_matmul(A, B), B).sum(), A)[0]
+
+    A, B = operands("tril_matmul", 9, "cpu")
+    graph = make_fx(function, pre_dispatch=before_dispatch)(A.requires_grad_(), B.detach())
+    assert str(graph.graph).count("tril_matmul.product") >= 2
+    torch.testing.assert_close(graph(A + 1, B), function(A + 1, B))
 
 
 # ---- torch.jit.trace. ------------------------------------------------------------------------------------------------
