@@ -4414,24 +4414,16 @@ class ModelNew(torch.nn.Module):
         return tril_matmul(A, B)
 
 
-class UpperModelNew(torch.nn.Module):  # problem 14: upper triangular matrices
-    forward, __doc__ = staticmethod(triu_matmul), triu_matmul.__doc__
+def _module(name, function):
+    """A class of modules that call the function."""
+    return type(name, (torch.nn.Module,), {"forward": staticmethod(function), "__doc__": function.__doc__, "__module__": __name__})
 
 
-class TransposedAModelNew(torch.nn.Module):  # problem 16: A.T @ B
-    forward, __doc__ = staticmethod(transposed_a_matmul), transposed_a_matmul.__doc__
-
-
-class TriangularModelNew(torch.nn.Module):
-    forward, __doc__ = staticmethod(triangular_matmul), triangular_matmul.__doc__
-
-
-class GramModelNew(torch.nn.Module):
-    forward, __doc__ = staticmethod(gram), gram.__doc__
-
-
-class InverseModelNew(torch.nn.Module):
-    forward, __doc__ = staticmethod(triangular_inverse), triangular_inverse.__doc__
+UpperModelNew = _module("UpperModelNew", triu_matmul)  # problem 14: upper triangular matrices
+TransposedAModelNew = _module("TransposedAModelNew", transposed_a_matmul)  # problem 16: A.T @ B
+TriangularModelNew = _module("TriangularModelNew", triangular_matmul)
+GramModelNew = _module("GramModelNew", gram)
+InverseModelNew = _module("InverseModelNew", triangular_inverse)
 
 
 def get_inputs():
