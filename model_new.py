@@ -3694,9 +3694,8 @@ _PATH = _PATHS[_wanted]
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
 # Behind what is templates alone: parts, each with kernels that it alone launches. nvcc compiles them at once.
-_CUDA_PARTS = [[_CUDA_PAIRS_TYPES, _CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH]]
-_CUDA_PARTS += [[_CUDA_TILE_LAUNCH], [_CUDA_LAUNCH_HALF.format("float16", "__half")]]
-_CUDA_PARTS += [[_CUDA_LAUNCH_HALF.format("bfloat16", "__nv_bfloat16")]]
+_CUDA_PARTS = [[_CUDA_PAIRS_TYPES, _CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH], [_CUDA_TILE_LAUNCH]]
+_CUDA_PARTS += [[_CUDA_LAUNCH_HALF.format(*names)] for names in (("float16", "__half"), ("bfloat16", "__nv_bfloat16"))]
 for _part, _sources in enumerate(_CUDA_PARTS):
     _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
