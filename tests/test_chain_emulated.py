@@ -1,0 +1,279 @@
+"""All launches of Hopper's float32 kernel without a GPU, by the launchers' own code; see emulation.py: packing, the product, what comes
+behind it, the mirror of a symmetric result; and the gradients by the operands that stay packed. Each seed draws the masks, sizes, a batch,
+strides (also zero, overlapping, not aligned, of one line), elements (outliers, NaN, the ends of the range), SMs, and how splits are shared.
+"""
+
+import emulation
+import pytest
+from helpers import COMPILER, host_program
+from test_half_emulated import CUDA, skeleton
+from test_outliers_emulated import cut
+from test_packing_emulated import CUDA as PACKING_CUDA
+from test_pairs_emulated import BULK
+
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("chain emulated")]
+
+# ---- What of CUDA is in none of the other emulations, and the launchers' own. ----------------------------------------
+
+OTHER_CUDA = r"""
+struct uint2 {
+  uint32_t x, y;
+};
+inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+inline float2 __half22float2(__half2 v) { return {__half2float(v.low), __half2float(v.high)}; }
+template <typename T>
+T __ldcs(const T* from) {
+  return *from;
+}
+inline uint32_t atomicOr(uint32_t* at, uint32_t value) { return std::exchange(*at, *at | value); }
+inline int atomicExch(int* at, int value) { return std::exchange(*at, value); }
+"""
+
+# One CTA, or cluster, after the other, each over shared memory that holds NaN. on_this_device: room for clusters, as the seed has drawn it.
+LAUNCH = r"""
+constexpr int cudaErrorInvalidConfiguration = 9;
+void check(int error) {
+  if (error) fail("a launch failed");
+}
+struct Launch {
+  int64_t blocks;
+  int threads, shared_bytes, cluster;
+  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool, void*)
+      : blocks(blocks), threads(threads), shared_bytes(int(shared_bytes)), cluster(cluster) {}
+};
+template <int kKilobytes>
+struct alignas(1024) SharedRoom {
+  uint8_t bytes[kKilobytes * 1024];
+};
+template <auto kKernel, typename... Arguments>
+void launch_kernel(const Launch& launch, const Arguments&... arguments) {
+  if (launch.blocks < 1 || launch.blocks % launch.cluster) fail("a grid of no clusters, or of broken ones");
+  body = [&] { kKernel(arguments...); };
+  gridDim.x = launch.blocks;
+  auto run = [&](auto* room) {
+    using Memory = std::remove_pointer_t<decltype(room)>;
+    for (int number = 0; number < launch.blocks / launch.cluster; ++number)
+      run_cluster<Memory>(number, launch.cluster, launch.threads, {}, 1024);
+  };
+  SharedRoom<1>* const none = nullptr;
+  SharedRoom<49>* const small = nullptr;
+  SharedRoom<227>* const large = nullptr;
+  launch.shared_bytes == 0 ? run(none) : launch.shared_bytes <= int(sizeof(*small)) ? run(small) : run(large);
+}
+uint64_t launch_number() {
+  static uint64_t number = 0xFEDCBA9800000000ull;
+  return number += 2ull << 32;
+}
+using Condition = std::variant<std::false_type, std::true_type>;
+Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
+int clusters_there;
+template <auto kKernel, typename F>
+int on_this_device(const F&) {
+  return clusters_there;
+}
+"""
+
+MAIN = r"""
+// ---- A seed's numbers.
+
+uint64_t state;
+uint64_t random_bits() { return (state = state * 6364136223846793005ull + 1442695040888963407ull) >> 33; }
+int below(int end) { return int(random_bits() % end); }
+template <typename... Of>
+int one_of(Of... values) {
+  const int all[] = {values...};
+  return all[below(sizeof...(values))];
+}
+
+std::vector<std::vector<uint8_t>> workspaces;   // which hold anything
+uint8_t* aligned(std::vector<uint8_t>& bytes) { return bytes.data() + -reinterpret_cast<uintptr_t>(bytes.data()) % 1024; }
+void* allocate(const Gpu&, int64_t bytes) {
+  workspaces.emplace_back(bytes + 1024);
+  for (uint8_t& byte : workspaces.back()) byte = uint8_t(random_bits());
+  return aligned(workspaces.back());
+}
+
+// The elements of a matrix, or of a batch, and strides of its lines and of k, whatever they are.
+struct Elements {
+  std::vector<float> memory;
+  const float* begin;
+  int64_t line, k, batch[kMaxBatchDims] = {};
+  bool infinite;
+  Elements(const Product& p, int lines, int depth) {
+    switch (below(5)) {
+      case 0: k = 1, line = depth + one_of(0, 0, 1, 4); break;
+      case 1: line = 1, k = lines + one_of(0, 0, 1, 4); break;
+      case 2: k = 2, line = 2 * depth + 1; break;
+      case 3: line = 3, k = 3 * lines; break;
+      default: k = one_of(0, 1), line = one_of(0, 1, 4);
+    }
+    int64_t size = line * (lines - 1) + k * (depth - 1) + 1;
+    if (lines == 1 && below(2)) line = one_of(0, 7, 1000000007);
+    if (depth == 1 && below(2)) k = one_of(0, 7, 1000000007);
+    const bool common = below(4) == 0;
+    for (int d = p.batch_dims - 1; d >= 0; --d) {
+      batch[d] = common || below(4) == 0 ? 0 : size + one_of(0, 0, 1, 4);
+      size += batch[d] * (p.batch_size[d] - 1);
+    }
+    memory.resize(size + 8);
+    begin = memory.data() + -reinterpret_cast<uintptr_t>(memory.data()) % 16 / 4 + one_of(0, 0, 1, 2);
+    const int kind = below(8), rare = one_of(3, 50, 1000), exponent = one_of(0, 60, -60, -120, 100);
+    infinite = kind == 5;
+    for (float& v : memory) {
+      v = float(random_bits()) * 0x1p-30f - 1;
+      if (kind == 1) v = std::ldexp(v, -below(24));   // wide blocks
+      if (kind == 2) v = std::ldexp(v, exponent);
+      if (kind == 3 && below(rare) == 0) v = std::ldexp(v, -below(60));   // outliers
+      if (kind == 4) v = std::fabs(v);
+      if (kind == 5 && below(3000) == 0) v = below(2) ? INFINITY : NAN;
+      if (kind == 6 && below(3000) == 0) v = std::ldexp(1 + v, 100);
+      if (kind == 7) v = below(4) ? 0 : std::ldexp(v, -below(40));
+    }
+  }
+};
+
+// ---- Products, and their truth.
+
+struct Result {
+  std::vector<float> memory;
+  Product& p;
+  Result(Product& p, bool by_columns) : memory(p.batches * p.m * p.n + 8, 77.0f), p(p) {
+    p.c = memory.data() + -reinterpret_cast<uintptr_t>(memory.data()) % 16 / 4;
+    p.c_row = by_columns ? 1 : p.n, p.c_col = by_columns ? p.m : 1;
+    int64_t step = int64_t(p.m) * p.n;
+    for (int d = p.batch_dims - 1; d >= 0; --d) p.c_batch[d] = step, step *= p.batch_size[d];
+  }
+  void check(bool infinite) const {
+    const float* const end = static_cast<const float*>(p.c) + p.batches * p.m * p.n;
+    for (const float& v : memory)
+      if ((&v < p.c || &v >= end) && v != 77.0f) fail("written beyond C");
+    for (int batch = 0; batch < p.batches; ++batch) {
+      const float* const x = static_cast<const float*>(p.x) + batch_offset(p, p.x_batch, batch);
+      const float* const y = static_cast<const float*>(p.y) + batch_offset(p, p.y_batch, batch);
+      for (int i = 0; i < p.m; ++i)
+        for (int j = 0; j < p.n; ++j) {
+          const bool opposite = p.symmetric && j > i;
+          const int m = opposite ? j : i, n = opposite ? i : j;
+          double sum = 0, magnitude = 0;
+          for (int k = 0; k < p.k && (!p.c_lower || n <= m); ++k)
+            if (on_side(p.x_side, m, k) && on_side(p.y_side, n, k)) {
+              const double term = double(x[m * p.x_row + k * p.x_col]) * y[k * p.y_row + n * p.y_col];
+              sum += term, magnitude += std::fabs(term);
+            }
+          const double got = c_of<float>(p, batch)[i * p.c_row + j * p.c_col];
+          if (std::isfinite(magnitude) && magnitude > 0x1p127) continue;   // parts of the sum may be Inf
+          const bool right = !std::isfinite(magnitude) ? std::isnan(sum) ? std::isnan(got) : got == sum
+                                                       : std::fabs(got - sum) <= (p.tf32 ? 1.1e-3 : 1.5e-6) * magnitude + p.k * 1.5e-45;
+          if (right && (std::isfinite(magnitude) || infinite)) continue;
+          std::printf("product %d, element %d, %d is %.9g, not %.9g (|X| |Y| = %.9g)\n", batch, i, j, got, sum, magnitude);
+          fail("not right");
+        }
+    }
+  }
+};
+
+void with_operands(Product& p, const Elements& x, bool x_transposed, const Elements& y, bool y_transposed) {
+  p.x = x.begin, p.x_row = x_transposed ? x.k : x.line, p.x_col = x_transposed ? x.line : x.k;
+  p.y = y.begin, p.y_col = y_transposed ? y.k : y.line, p.y_row = y_transposed ? y.line : y.k;
+  std::copy(x.batch, x.batch + kMaxBatchDims, p.x_batch), std::copy(y.batch, y.batch + kMaxBatchDims, p.y_batch);
+}
+
+int main(int, char** arguments) {
+  state = std::atoi(arguments[1]) * 7919ull;
+  const int largest = std::atoi(arguments[2]);
+  const bool gradients = std::atoi(arguments[3]);
+  auto size = [&] { return below(3) ? 1 + below(largest) : one_of(1, 2, 63, 64, 65, 127, 128, 129); };
+  Product p = {};
+  p.type = kFloat32, p.tf32 = below(6) == 0, p.batches = 1, p.batch_dims = below(3);
+  for (int d = 0; d < p.batch_dims; ++d) p.batches *= p.batch_size[d] = 2 + below(2);
+  const Side sides[] = {kEverywhere, kUpToLine, kFromLine};
+  p.x_side = sides[gradients ? 1 : below(3)], p.y_side = sides[gradients ? 2 : below(3)];
+  const bool lower = p.x_side == kUpToLine && p.y_side == kFromLine;   // then C is
+  if (p.x_side == kFromLine && p.y_side == kUpToLine) p.y_side = kFromLine;   // an upper C, which is computed as a lower one
+  p.c_lower = lower || below(2), p.symmetric = p.c_lower && p.x_side == p.y_side && below(2);
+  p.m = p.n = p.k = size();
+  if (!p.x_side && !p.c_lower) p.m = size();
+  if (!p.y_side && !p.c_lower) p.n = size();
+  if (!p.x_side && !p.y_side) p.k = size();
+  const Gpu gpu = {one_of(4, 5, 8, 16, 40, 132), 90, nullptr, allocate};
+  clusters_there = one_of(0, 1, 3, 12, 92), late = below(2);
+  const bool by_columns = below(2), same = p.symmetric || (gradients && below(5) == 0);
+  const Elements x(p, p.m, p.k), other(p, p.n, p.k), &y = same ? x : other;
+  // Of one matrix twice, a lower one, Y's lines are its columns
+  with_operands(p, x, false, y, same && !p.symmetric);
+  const Result c(p, by_columns);
+  workspaces.reserve(2);
+  launch_pairs(p, gpu, gradients);
+  if (p.symmetric) launch_kernel<mirror<uint32_t>>({triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, nullptr}, p);
+  c.check(x.infinite || y.infinite);
+  if (gradients) {
+    Product dx = p, dy = p;
+    const Elements g(p, p.m, p.n);
+    with_operands(dx, g, false, y, !(same && !p.symmetric)), with_operands(dy, x, true, g, true);
+    dx.tf32 = dy.tf32 = p.tf32 && below(2);   // torch may allow TF32 no longer
+    dx.x_side = dx.y_side = kUpToLine, dy.x_side = dy.y_side = kFromLine;
+    const Result c_of_dx(dx, by_columns), c_of_dy(dy, by_columns);
+    std::vector<uint8_t>& kept = workspaces[0];
+    if (launch_gradients(p, dx, dy, aligned(kept), kept.size() - 1023, gpu)) fail("packed operands of another product are taken");
+    if (!launch_gradients(p, dx, dy, aligned(kept), kept.size() - 1024, gpu)) fail("packed operands are not taken");
+    c_of_dx.check(g.infinite || y.infinite), c_of_dy.check(x.infinite || g.infinite);
+  }
+  std::printf("all holds\n");
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    """run(seed, the largest size, whether gradients are computed, too): fails with what the program found wrong."""
+    launch, behind = model._CUDA_HOPPER_LAUNCH, model._CUDA_BEHIND
+    of_cta = {
+        "extern __shared__ __align__(256) unsigned char fallback_memory[];": "uint8_t* const fallback_memory = current->block->memory;",
+        "__shared__ int count, met[kTileThreads];": "static int counts[4], mets[4][kTileThreads];\n"
+        "    int &count = counts[current->block->rank], (&met)[kTileThreads] = mets[current->block->rank];",
+        "__shared__ int number;": "static int numbers[4];\n  int& number = numbers[current->block->rank];",
+    }
+    for old, new in of_cta.items():
+        assert behind.count(old) == 1, old
+        behind = behind.replace(old, new)
+    one_after_the_other = (model._CUDA_PACKING + model._CUDA_MIRROR).replace("__shared__ ", "static ")
+    tiles = model._CUDA_TILES.replace("    allow_shared_memory<kKernel>(sizeof(Memory));\n", "")
+    tiles = tiles.replace("    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));\n", "")
+    parts = [
+        emulation.PRELUDE,
+        "#include <numeric>\n#include <variant>",
+        model._CUDA_TYPES,
+        model._CUDA_SCHEDULE,
+        model._CUDA_ELEMENTS,
+        model._CUDA_PACKED,
+        CUDA,
+        OTHER_CUDA,
+        PACKING_CUDA[PACKING_CUDA.index("template <typename F>\nuint32_t of_the_warp") :],
+        BULK,
+        emulation.PRODUCT,
+        LAUNCH,
+        one_after_the_other,
+        emulation.device(model._CUDA_EXACT),
+        tiles,
+        emulation.device(model._CUDA_MMA),
+        skeleton(model),
+        model._CUDA_PAIRS_TYPES,
+        model._CUDA_PAIRS,
+        behind,
+        cut(launch, "// The matrices that are to be packed", "// ---- Launching: what the binding calls."),
+        launch[launch.index("bool launch_gradients(") :],
+        MAIN,
+    ]
+    return host_program(tmp_path_factory.mktemp("chain"), "chain", parts)
+
+
+@pytest.mark.parametrize("gradients", [0, 1], ids=["products", "gradients"])
+def test_whatever_a_product_is(run, gradients):
+    for seed in range(45):
+        run(seed, 140, gradients)
+
+
+@pytest.mark.parametrize("gradients", [0, 1], ids=["products", "gradients"])
+def test_more_than_a_tile(run, gradients):
+    for seed in range(100, 104):
+        run(seed, 400, gradients)
