@@ -140,8 +140,7 @@ struct Result {
   Result(Product& p, bool by_columns) : memory(p.batches * p.m * p.n + 8, 77.0f), p(p) {
     p.c = memory.data() + -reinterpret_cast<uintptr_t>(memory.data()) % 16 / 4;
     p.c_row = by_columns ? 1 : p.n, p.c_col = by_columns ? p.m : 1;
-    int64_t step = int64_t(p.m) * p.n;
-    for (int d = p.batch_dims - 1; d >= 0; --d) p.c_batch[d] = step, step *= p.batch_size[d];
+    p.c_batch = int64_t(p.m) * p.n;
   }
   void check(bool infinite) const {
     const float* const end = static_cast<const float*>(p.c) + p.batches * p.m * p.n;
@@ -195,7 +194,7 @@ int main(int, char** arguments) {
   if (!p.x_side && !p.c_lower) p.m = size();
   if (!p.y_side && !p.c_lower) p.n = size();
   if (!p.x_side && !p.y_side) p.k = size();
-  const Gpu gpu = {one_of(4, 5, 8, 16, 40, 132), 90, nullptr, allocate};
+  const Gpu gpu = {one_of(4, 5, 8, 16, 40, 132), 9, nullptr, allocate};
   clusters_there = one_of(0, 1, 3, 12, 92), late = below(2);
   const bool by_columns = below(2), same = p.symmetric || (gradients && below(5) == 0);
   const Elements x(p, p.m, p.k), other(p, p.n, p.k), &y = same ? x : other;
@@ -252,12 +251,12 @@ def run(model, tmp_path_factory):
         BULK,
         emulation.PRODUCT,
         LAUNCH,
-        one_after_the_other,
         emulation.device(model._CUDA_EXACT),
         tiles,
         emulation.device(model._CUDA_MMA),
         skeleton(model),
         model._CUDA_PAIRS_TYPES,
+        one_after_the_other,
         model._CUDA_PAIRS,
         behind,
         cut(launch, "// The matrices that are to be packed", "// ---- Launching: what the binding calls."),
