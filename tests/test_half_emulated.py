@@ -186,61 +186,78 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
 }
 """
 
-# The kernel on a GPU of few SMs, so that clusters take several tiles, over a workspace that holds anything, and twice: a graph may be
-# launched again. The first cluster takes all that it can before the next one begins.
+# The launcher's own code on a GPU of few SMs, so that clusters take several tiles, over a workspace that holds anything, and twice: a graph
+# may be launched again. The first cluster takes all that it can before the next one begins.
+LAUNCH = r"""
+using cudaError_t = int;
+using cuuint32_t = uint32_t;
+using cuuint64_t = uint64_t;
+constexpr int cudaErrorInvalidConfiguration = 9, cudaErrorNotSupported = 801, cudaEnableDefault = 0;
+constexpr int CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9, CU_TENSOR_MAP_INTERLEAVE_NONE = 0;
+constexpr int CU_TENSOR_MAP_SWIZZLE_128B = 3, CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0;
+void check(int error) {
+  if (error) fail("a launch failed");
+}
+int cuTensorMapEncodeTiled(CUtensorMap* map, int, int, void* data, const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
+                           const uint32_t*, int, int, int, int) {
+  if (reinterpret_cast<uintptr_t>(data) % 16 || strides[0] % 16 || strides[1] % 16 || box[0] != 64 || box[2] != 1) return 1;
+  *map = {static_cast<const uint16_t*>(data), {}, {1, int64_t(strides[0] / 2), int64_t(strides[1] / 2)}, int(box[1])};
+  return std::copy(sizes, sizes + 3, map->size), 0;
+}
+int cudaGetDriverEntryPointByVersion(const char*, void** found, int, int) {
+  return *found = reinterpret_cast<void*>(&cuTensorMapEncodeTiled), 0;
+}
+uint64_t launch_number() {
+  static uint64_t number = 0xFEDCBA9876543210ull;
+  return number += 2ull << 32;
+}
+using Condition = std::variant<std::false_type, std::true_type>;
+Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
+
+std::vector<unsigned long long> workspace;
+void* allocate(const Gpu&, int64_t bytes) {
+  workspace.assign(bytes / 8, 0x123456789ABCDEFull);
+  return workspace.data();
+}
+struct Launch {
+  int64_t blocks;
+  int cluster;
+  Launch(int64_t blocks, int, size_t, int cluster, bool, void*) : blocks(blocks), cluster(cluster) {}
+};
+bool infinite;
+template <auto kKernel, typename Second>
+void launch_kernel(const Launch& launch, const HalfProduct& h, const Second& second) {
+  struct alignas(1024) Room {
+    uint8_t bytes[227 * 1024];
+  };
+  gridDim.x = launch.blocks;
+  body = [&] { kKernel(h, second); };
+  const unsigned long long* const end = workspace.data() + workspace.size();
+  if (h.queue.word != workspace.data() || h.non_finite.words + h.non_finite.count != end) fail("the workspace is not what is used");
+  for (int turn = 0; turn < 2; ++turn) {
+    for (int number = 0; number < launch.blocks / launch.cluster; ++number)
+      run_cluster<Room>(number, launch.cluster, kHopperThreads, {}, 1024);
+    if (h.tiles.clusters < h.tiles.count && *h.queue.word != 0 && *h.queue.word != h.queue.launch)   // the latter by one that began late
+      fail("the queue is not left empty");
+    // Nothing else is summed again: what NaN stands for has been masked
+    int64_t were = 0, left = 0;
+    for (const auto* word = h.non_finite.words; word < end; ++word)
+      were += *word >> 32 == h.non_finite.tag, left += h.non_finite.bits(*word) != 0;
+    if ((were != 0) != (infinite && is_masked(h.p))) fail("boxes are summed again that are finite, or none where one is not");
+    if (left) fail("boxes are not summed again");
+  }
+  std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", launch.cluster, h.tiles.edge * kBlock,
+              h.tiles.halved, h.tiles.clusters, h.tiles.count, h.tiles.corners ? "corners, " : "");
+}
+"""
+
 MAIN = r"""
-CUtensorMap map_of(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, const Product& p,
-                   const int64_t (&batch)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims], int rows) {
-  const bool lines_first = k_stride != 1;
-  CUtensorMap map = {static_cast<const uint16_t*>(data), {depth, lines, p.batches}, {1, line_stride, p.batch_dims ? batch[0] : 0}};
-  if (lines_first) map = {map.data, {lines, depth, p.batches}, {1, k_stride, map.stride[2]}};
-  map.rows = rows;
-  steps[0] = 1;
-  return map;
-}
-
-template <typename T, int kMajorX, int kMajorY, bool kWide, bool kTwice>
-void run(const HalfProduct& h) {
-  using Policy = Half<T, kMajorX, kMajorY, kWide, kTwice && kMajorX == kMajorY>;
-  if (!kTwice && is_stored_twice(h.p)) return run<T, kMajorX, kMajorY, kWide, true>(h);
-  const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
-  gridDim.x = h.tiles.clusters * ctas;
-  body = [&] { tile_product<Policy>(h, {}); };
-  for (int number = 0; number < h.tiles.clusters; ++number) run_cluster<SharedMemory<Policy>>(number, ctas, kHopperThreads, {}, 1024);
-}
-
 template <typename T>
 int run_type(char** arguments) {
   return run_product<T>(arguments, [&](Product& p) {
-    const int64_t boxes = p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock);
-    std::vector<unsigned long long> words(is_masked(p) ? boxes / NonFinite::kBoxes + 1 : 0, 0x123456789ABCDEFull);
-    unsigned long long queue = 0x123456789ABCDEFull;
-    uint64_t found = queue;
-    HalfProduct h = {};
-    h.p = p, h.tiles = half_tiles(p, {std::atoi(arguments[14]), 9});
-    h.queue = {&queue, 0xFEDCBA9876543210ull};
-    h.non_finite = {&found, words.data(), 0xFEDCBA99u, static_cast<uint32_t>(words.size())};
-    const int x_box = is_stored_twice(p) && p.x_col == 1 ? 2 * kBlock : kBlock;   // as launch_half does
-    h.x = map_of(p.x, p.x_row, p.x_col, p.m, p.k, p, p.x_batch, h.x_batch, x_box);
-    h.y = map_of(p.y, p.y_col, p.y_row, p.n, p.k, p, p.y_batch, h.y_batch, h.tiles.halved ? kBlock : x_box);
-    const bool x = p.x_col != 1, y = p.y_row != 1, wide = h.tiles.edge == 4;
-    for (int launch = 0; launch < 2; ++launch) {
-      if (wide && x) y ? run<T, 1, 1, 1, 0>(h) : run<T, 1, 0, 1, 0>(h);
-      else if (wide) y ? run<T, 0, 1, 1, 0>(h) : run<T, 0, 0, 1, 0>(h);
-      else if (x) y ? run<T, 1, 1, 0, 0>(h) : run<T, 1, 0, 0, 0>(h);
-      else y ? run<T, 0, 1, 0, 0>(h) : run<T, 0, 0, 0, 0>(h);
-      if (h.tiles.clusters < h.tiles.count && queue != 0 && queue != h.queue.launch)   // the latter by a cluster that began late
-        fail("the queue is not left empty");
-      // Nothing else is summed again: what NaN stands for has been masked
-      const bool infinite = std::atoi(arguments[12]) % 10 >= 4 && is_masked(p);
-      int64_t were = 0, left = 0;
-      for (const uint64_t word : words) were += word >> 32 == h.non_finite.tag, left += h.non_finite.bits(word) != 0;
-      if ((were != 0) != infinite) fail("boxes are summed again that are finite, or none where one is not");
-      if (left) fail("boxes are not summed again");
-    }
+    infinite = std::atoi(arguments[12]) % 10 >= 4;
+    launch_half<T>(p, {std::atoi(arguments[14]), 9, nullptr, allocate});
     if (is_stored_twice(p)) p.symmetric = 0;   // so that nothing is mirrored
-    std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", wide ? 2 : h.tiles.splits, h.tiles.edge * kBlock,
-                h.tiles.halved, h.tiles.clusters, h.tiles.count, h.tiles.corners ? "corners, " : "");
   });
 }
 
@@ -262,19 +279,23 @@ def skeleton(model):
 def run(model, tmp_path_factory):
     """run(contraction, structure, sizes, ...): fails with what the program found wrong; returns what it says of the plan."""
 
-    policy, masks_row = emulation.device(model._CUDA_HALF), "*chunk(on) = make_uint4("
-    assert policy.count(masks_row) == 1
-    policy = policy.replace(masks_row, f"note_written(), {masks_row}")  # a fence has to follow
+    half, masks_row = model._CUDA_HALF, "*chunk(on) = make_uint4("
+    assert half.count(masks_row) == 1
+    half = half.replace(masks_row, f"note_written(), {masks_row}")  # a fence has to follow
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts = [
         emulation.PRELUDE,
+        "#include <numeric>\n#include <variant>",
         *source,
         emulation.device(model._CUDA_EXACT),
         model._CUDA_PACKED,
         CUDA,
+        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: layouts") :],
         skeleton(model),
-        policy,
+        cut(half, "// ---- Half precision: sizes", "// ---- Half precision: launching."),
         emulation.PRODUCT,
+        LAUNCH,
+        half[half.index("// ---- Half precision: launching.") :],
         MAIN,
     ]
     program = host_program(tmp_path_factory.mktemp("half"), "half_kernel", parts)
