@@ -380,7 +380,6 @@ template <typename T>
 T load_shared(uint32_t at) {
   constexpr int kSize = sizeof(T), kAtOnce = 128 / kSize;   // lanes
   if (at >> kRankShift != block_rank_in_cluster() || at % kSize) fail("not aligned, or not here");
-  if (kSize == 16) return *reinterpret_cast<T*>(at_address(at));
   auto& brought = warp().brought[warp().meeting.turn % 2];
   brought[current->x % 32][0] = at;
   meet(warp().meeting, 32);
