@@ -118,7 +118,23 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep) 
     : p.type == kFloat16 ? by_strides<c10::Half>(p, batch)
                          : by_strides<c10::BFloat16>(p, batch);
 }
-void launch_inverse(const Product&, int, const void*, bool, const Gpu&) { CHECK(false); }
+template <typename T>
+void invert(const Product& p, int row, const T* before, bool unit) {
+  const int first = row * kBlock, size = std::min(kBlock, p.n - first);
+  for (int batch = 0; batch < p.batches; ++batch) {
+    const T* const x = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
+    T* const c = c_of<T>(p, batch) + first * p.c_row;
+    for (int i = 0; i < size; ++i)
+      for (int j = 0; j < p.n; ++j) {
+        double sum = j < first ? -before[(batch * size + i) * first + j] : first + i == j;
+        for (int k = 0; k < i; ++k) sum -= double(x[i * p.x_row + k * p.x_col]) * c[k * p.c_row + j];
+        c[i * p.c_row + j] = first + i < j ? 0 : T(unit ? sum : sum / x[i * (p.x_row + p.x_col)]);
+      }
+  }
+}
+void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu&) {
+  p.type == kFloat64 ? invert(p, row, static_cast<const double*>(before), unit) : invert(p, row, static_cast<const float*>(before), unit);
+}
 struct OnDevice : Gpu {
   mutable at::Tensor workspace;
   static void* take(const Gpu& gpu, int64_t bytes) {
@@ -243,3 +259,15 @@ def test_products_of_the_family_in_any_layout(bound, contraction, structure):
         X = laid_out(draw, batch, *((K, M) if contraction == TN else (M, K)), 1, dtype)
         Y = X if c == SYMMETRIC else laid_out(draw, batch, *((N, K) if contraction == NT else (K, N)), 2, dtype)
         assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{batch}, {X.stride()}, {Y.stride()}, {round}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_inverses_in_any_layout(bound, dtype):
+    draw = random.Random(str(dtype))
+    for batch, unit in itertools.product(BATCHES, (False, True)):
+        N = sizes(draw, batch[:2])[0]
+        L = laid_out(draw, batch, N, N, 0, dtype)
+        X, T, one = bound.triangular_inverse(L, unitriangular=unit).double(), L.double().tril(-unit), torch.eye(N).double()
+        T = T + one * unit
+        bound_of_all = 2 * N * torch.finfo(dtype).eps * (T.abs() @ X.abs())
+        assert X.equal(X.tril()) and ((T @ X - one).abs() <= bound_of_all).all(), f"{batch}, {L.stride()}, {N}, {unit}"
