@@ -4201,9 +4201,10 @@ torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_f
 # Where nothing but autograd looks on, past torch's dispatcher, which costs more than the rest.
 
 _PLAIN_KEYS = 0  # of what is nothing but a CPU tensor, and around each call
-if None not in (_DispatchKey, _DispatchKeySet, _keys_of, _keys_around):
-    for _name in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect"):
-        _PLAIN_KEYS |= _DispatchKeySet(getattr(_DispatchKey, _name)).raw_repr()
+_KEYS = [getattr(_DispatchKey, name, None) for name in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")]
+if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
+    for _key in _KEYS:
+        _PLAIN_KEYS |= _DispatchKeySet(_key).raw_repr()
 
 
 def _recorded(X, Y, contraction, structure):

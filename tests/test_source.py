@@ -420,7 +420,7 @@ def executed_again():
     execute()  # torch's operator is then the file's as it is
 
 
-@pytest.mark.parametrize("name", [*(f'_private("{name}")' for name in PRIVATE), '"_current_level"'])
+@pytest.mark.parametrize("name", [*(f'_private("{name}")' for name in PRIVATE), '"_current_level"', '"AutocastCPU"'])
 def test_without_a_private_name_of_torch(name, executed_again):
     """As in a torch that has no such name: right all the same. Derivatives that this takes away are refused, never wrong."""
     assert name in SOURCE.read_text()
