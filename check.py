@@ -43,13 +43,13 @@ import types
 import warnings
 from pathlib import Path
 
+if __name__ == "__main__":  # status 1 is a verdict: what ends without one, as where torch is missing, takes another
+    sys.excepthook = lambda *error: (sys.__excepthook__(*error), error[0] is KeyboardInterrupt or os._exit(2))
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)  # where PYTHONSAFEPATH is set Python leaves it out
 
 from judge.guard import LEFT_OPEN, LIBC, guard  # noqa: E402
-
-if __name__ == "__main__":  # status 1 is a verdict: what ends without one, as where torch is missing, takes another
-    sys.excepthook = lambda *error: (sys.__excepthook__(*error), error[0] is KeyboardInterrupt or os._exit(2))
 
 # A child gives up what no solution needs before it imports torch, while it has one thread.
 CHILD = json.loads(sys.argv[2]) if __name__ == "__main__" and sys.argv[1:2] == ["--child"] else None

@@ -587,6 +587,10 @@ def test_what_ends_without_a_verdict_has_not_the_status_of_one(tmp_path):
     where = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, check.__file__], env=where, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and done.stderr.endswith("ImportError: none\n")
+    alone = tmp_path / "check.py"
+    alone.write_bytes(Path(check.__file__).read_bytes())
+    done = subprocess.run([sys.executable, str(alone)], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "judge" in done.stderr.splitlines()[-1]
 
 
 def test_nobody_finds_the_seed_by_trying_all():
