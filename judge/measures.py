@@ -229,7 +229,7 @@ HARD = {
     "integers": Draw.integers,
     "sparse": lambda draw, shape, *_: draw.normal(*shape) * (draw.uniform(*shape) < 0.02),
     "zero": lambda draw, shape, second, _: draw.normal(*shape) * (second != draw.odd),  # one of them, of zeros of either sign
-    "identity": lambda draw, shape, second, dtype: draw.normal(*shape) if second == draw.odd else draw.identity(shape),
+    "identity": lambda draw, shape, second, dtype: 1e-3 * draw.normal(*shape) if second == draw.odd else draw.identity(shape),
     "elimination": Draw.elimination,
     "unit diagonal": lambda draw, shape, *_: (2 * draw.uniform(*shape) - 1).fill_diagonal_(1),  # as LU with pivoting
     "Cholesky, near singular": Draw.cholesky,
