@@ -190,9 +190,10 @@ class Draw:
 
 
 def dominant(X, dtype):
-    """L whose inverse is of ordinary size: a row of X over its number, and on the diagonal the sum of what stands before it, so that no
-    element of a column of |L^-1| is above the one on the diagonal."""
-    L, own = X.tril(-1) / torch.arange(1, X.shape[-1] + 1, device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
+    """L whose inverse is of ordinary size: a row of X over its number or, for chains of many terms, elements over squared distances to the
+    diagonal; and there the sum of what stands before it, so that no element of a column of |L^-1| is above the one on the diagonal."""
+    at, own = torch.arange(X.shape[-1], device=X.device)[:, None], X.diagonal(dim1=-2, dim2=-1)
+    L = X.tril(-1) / torch.where(own[..., :1, None] < 0, (at - at.mT).clamp_min(1) ** 2, at + 1)
     before = L.abs().sum(-1)
     before = torch.where(before > 2.0 ** (-4 if dtype.itemsize == 2 else -40), before, 1 + own.abs())
     return L + torch.diag_embed(before.copysign(own))
