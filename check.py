@@ -479,6 +479,8 @@ class Call:
 class Run:
     """One solution and one reference. What is found is printed at once, on stdout, and kept for --json; what is being done, on stderr."""
 
+    random = property(lambda self: random.Random(hashlib.sha256(f"{self.seed}/{next(self.draws)}".encode()).digest()))
+
     def __init__(self, options):
         self.rows, self.checks, self.timings, self.guard, self.begun = [], [], {}, None, time.perf_counter()
         self.findings = {}  # what is wrong: the first of each kind
@@ -486,7 +488,7 @@ class Run:
         self.device, self.cuda, self.tf32 = options.device, options.device.type == "cuda", options.tf32
         self.reference = self.solution = None  # the contenders
         self.seed = random.SystemRandom().getrandbits(63) if options.seed is None else options.seed
-        self.random, self.numbers, self.gradients = random.Random(self.seed), itertools.count(1), False
+        self.draws, self.numbers, self.gradients = itertools.count(), itertools.count(1), False  # a hash each: none tells of others
         self.call = functools.partial(Call, self)
         self.dims = self.problem.headline(options.size)  # of timed calls
         if self.problem.inverse:

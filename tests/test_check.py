@@ -296,6 +296,13 @@ def test_each_kind_of_gradient_has_its_turn(problem, size):
     assert {(call.kind, call.way) for call in run.calls_to_judge() if call.mode == "gradients"} == {*check.GRADIENTS}
 
 
+def test_what_is_drawn_tells_nothing_of_what_will_be_drawn():
+    """Of a Mersenne Twister 19,937 bits tell all others, and its seed: signs, sizes, places, and which result is looked at first."""
+    runs = [check.Run(check.parse(["--seed", seed, "--size", "1", "--device", "cpu"])) for seed in "112"]
+    states = [[run.random.getstate() for _ in range(9)] for run in runs]
+    assert states[0] == states[1] and len({*states[0], *states[2]}) == 18
+
+
 def test_the_document_has_each_file_with_its_verdict():
     rows = [line.split(" | ") for line in (ROOT / "docs" / "judge.md").read_text().splitlines() if line.startswith("| ")]
     found = [
