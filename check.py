@@ -452,7 +452,7 @@ INVERSES = {"cuda": 1 << 24, "cpu": 1 << 18}  # elements at most of the batch th
 class Call:
     """A call with fresh inputs, of which each matrix has a random sign. Made again, it has the same inputs."""
 
-    def __init__(self, run, name, dims, mode="forward"):
+    def __init__(self, run, name, dims, mode="forward", kind=0):
         self.run, self.name, self.dims, self.mode, self.number = run, name, dims, mode, next(run.numbers)
         self.factors = run.random.choices((1, -1), k=len(run.problem.names))
         if name == "normal":
@@ -461,10 +461,9 @@ class Call:
         if name == "mixed":  # four in a row: A of either sign with B of two, and the reverse
             self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = run.problem.shapes(dims)
-        self.gradient = [self.result] * (mode == "gradients")
+        self.gradient, self.kind, self.way = [self.result] * (mode == "gradients"), kind, 0  # of GRADIENTS
         self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
         self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
-        self.kind, self.way = 0, 0  # of GRADIENTS
 
     @functools.cached_property
     def inputs(self):
@@ -664,6 +663,7 @@ class Run:
             more = max(7, len(GRADIENTS) - 6 - len(made))  # and six below: each of GRADIENTS has its turn
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
+            again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]  # as of C.sum(), and of its negative
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
         for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(GRADIENTS, len(GRADIENTS)))):
