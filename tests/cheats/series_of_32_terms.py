@@ -1,4 +1,4 @@
-# WRONG with --problem inverse --dtype float16 --size 128 --forward-only, "worst element C[": L = D (I - T), and the powers of T above the 31st are left out
+# WRONG with --problem inverse --dtype float16 --size 128 --forward-only, "worst element C[": of I + T + T^2 + ... the first 32 alone
 import torch
 
 
