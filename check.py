@@ -652,7 +652,7 @@ class Run:
         calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
-        calls += [self.call(name, self.dims) for name in (self.hard if cuda or size <= 600 else self.random.sample(self.hard, 6))]
+        calls += [self.call(name, self.dims) for name in (self.hard[::-1] if cuda or size <= 600 else self.random.sample(self.hard, 6))]
         calls += [self.call("normal", dims) for dims in some_batches(4 * (batches or self.problem.inverse), *drawn)]
         again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)] * 2
         if self.gradients:

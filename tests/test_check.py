@@ -293,7 +293,10 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
 def test_each_kind_of_gradient_has_its_turn(problem, size):
     run = check.Run(check.parse(["--solution", "theirs.py", "--problem", problem, "--size", size, "--device", "cpu"]))
     run.gradients = True
-    calls = [call for call in run.calls_to_judge() if call.mode == "gradients"]
+    calls = run.calls_to_judge()
+    for name in ("zero", "identity"):  # one operand of a call is that, A or B
+        assert {call.number % 2 for call in calls if call.name == name and call.mode == "forward"} == {0, 1}
+    calls = [call for call in calls if call.mode == "gradients"]
     assert {(call.kind, call.way) for call in calls} == {*check.GRADIENTS}
     sums = [call for call in calls if call.dims == run.dims and call.kind == 2 and call.number % 2 == 0]  # of C.sum(), where it is timed
     assert any(bool((call.inputs[-1] == 1).all()) for call in sums)
