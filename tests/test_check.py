@@ -763,6 +763,9 @@ def test_a_childs_memory_is_opened_as_soon_as_the_system_allows_it(small_slab, m
         def wait(self, _):
             os.waitpid(self.pid, 0)
 
+    room = tempfile.TemporaryDirectory()  # not every system lets others write to /tmp
+    os.chmod(room.name, 0o777)
+    monkeypatch.setattr(tempfile, "tempdir", room.name)
     tester = os.fork()
     if tester == 0:
         status = 1
