@@ -35,8 +35,10 @@ PRELUDE = r"""
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 using std::max;
 using std::min;
@@ -109,6 +111,26 @@ inline __half::__half(float v) : bits(0x7FFF) {
 }
 inline float __half2float(__half v) { return v; }
 inline __half __float2half_rn(float v) { return v; }
+struct __half2 {
+  __half x, y;
+};
+struct __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+inline float2 __half22float2(__half2 v) { return {__half2float(v.x), __half2float(v.y)}; }
+struct uint2 {
+  uint32_t x, y;
+};
+template <typename T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <typename T, typename Bits>
+T atomicOr(T* at, Bits bits) {
+  return std::exchange(*at, *at | bits);
+}
+inline int atomicExch(int* at, int value) { return std::exchange(*at, value); }
 inline __nv_bfloat16::operator float() const { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
 inline __nv_bfloat16::__nv_bfloat16(float v) : bits(0x7FFF) {
   const uint32_t word = __float_as_uint(v);
@@ -524,6 +546,44 @@ def masks_of_the_binding():
     assert structure and begin and end, "the binding describes masks in another way"
     return f"struct Structure {{{structure}\n}};\nvoid describe_masks(Product& p, int structure, int contraction) {{\n{begin}{describe}}}\n"
 
+
+# Behind PRELUDE, and what has gridDim and body: what the launchers' own code launches with. Clusters come one after the other, each over
+# shared memory that holds NaN.
+LAUNCHING = r"""
+constexpr int cudaErrorInvalidConfiguration = 9;
+void check(int error) {
+  if (error) fail("a launch failed");
+}
+struct Launch {
+  int64_t blocks;
+  int threads, shared_bytes, cluster;
+  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool, void*)
+      : blocks(blocks), threads(threads), shared_bytes(int(shared_bytes)), cluster(cluster) {}
+};
+template <int kKilobytes>
+struct alignas(1024) SharedRoom {
+  uint8_t bytes[kKilobytes * 1024];
+};
+void run_clusters(const Launch& launch) {
+  if (launch.blocks < 1 || launch.blocks % launch.cluster) fail("a grid of no clusters, or of broken ones");
+  gridDim.x = launch.blocks;
+  auto run = [&](auto* room) {
+    using Memory = std::remove_pointer_t<decltype(room)>;
+    for (int number = 0; number < launch.blocks / launch.cluster; ++number)
+      run_cluster<Memory>(number, launch.cluster, launch.threads, {}, 1024);
+  };
+  SharedRoom<1>* const none = nullptr;
+  SharedRoom<49>* const small = nullptr;
+  SharedRoom<227>* const large = nullptr;
+  launch.shared_bytes == 0 ? run(none) : launch.shared_bytes <= int(sizeof(*small)) ? run(small) : run(large);
+}
+uint64_t launch_number() {
+  static uint64_t number = 0xFEDCBA9876543210ull;
+  return number += 2ull << 32;
+}
+using Condition = std::variant<std::false_type, std::true_type>;
+Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
+"""
 
 PRODUCT = r"""
 // ---- Runs one cluster after the other.

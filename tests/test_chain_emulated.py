@@ -13,59 +13,13 @@ from test_pairs_emulated import BULK
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("chain emulated")]
 
-# ---- What of CUDA is in none of the other emulations, and the launchers' own. ----------------------------------------
-
-OTHER_CUDA = r"""
-struct uint2 {
-  uint32_t x, y;
-};
-inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
-inline float2 __half22float2(__half2 v) { return {__half2float(v.low), __half2float(v.high)}; }
-template <typename T>
-T __ldcs(const T* from) {
-  return *from;
-}
-inline uint32_t atomicOr(uint32_t* at, uint32_t value) { return std::exchange(*at, *at | value); }
-inline int atomicExch(int* at, int value) { return std::exchange(*at, value); }
-"""
-
-# One CTA, or cluster, after the other, each over shared memory that holds NaN. on_this_device: room for clusters, as the seed has drawn it.
+# on_this_device: room for clusters, as the seed has drawn it.
 LAUNCH = r"""
-constexpr int cudaErrorInvalidConfiguration = 9;
-void check(int error) {
-  if (error) fail("a launch failed");
-}
-struct Launch {
-  int64_t blocks;
-  int threads, shared_bytes, cluster;
-  Launch(int64_t blocks, int threads, size_t shared_bytes, int cluster, bool, void*)
-      : blocks(blocks), threads(threads), shared_bytes(int(shared_bytes)), cluster(cluster) {}
-};
-template <int kKilobytes>
-struct alignas(1024) SharedRoom {
-  uint8_t bytes[kKilobytes * 1024];
-};
 template <auto kKernel, typename... Arguments>
 void launch_kernel(const Launch& launch, const Arguments&... arguments) {
-  if (launch.blocks < 1 || launch.blocks % launch.cluster) fail("a grid of no clusters, or of broken ones");
   body = [&] { kKernel(arguments...); };
-  gridDim.x = launch.blocks;
-  auto run = [&](auto* room) {
-    using Memory = std::remove_pointer_t<decltype(room)>;
-    for (int number = 0; number < launch.blocks / launch.cluster; ++number)
-      run_cluster<Memory>(number, launch.cluster, launch.threads, {}, 1024);
-  };
-  SharedRoom<1>* const none = nullptr;
-  SharedRoom<49>* const small = nullptr;
-  SharedRoom<227>* const large = nullptr;
-  launch.shared_bytes == 0 ? run(none) : launch.shared_bytes <= int(sizeof(*small)) ? run(small) : run(large);
+  run_clusters(launch);
 }
-uint64_t launch_number() {
-  static uint64_t number = 0xFEDCBA9800000000ull;
-  return number += 2ull << 32;
-}
-using Condition = std::variant<std::false_type, std::true_type>;
-Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 int clusters_there;
 template <auto kKernel, typename F>
 int on_this_device(const F&) {
@@ -244,16 +198,15 @@ def run(model, tmp_path_factory):
     tiles = tiles.replace("    check(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &launch.config));\n", "")
     parts = [
         emulation.PRELUDE,
-        "#include <numeric>\n#include <variant>",
         model._CUDA_TYPES,
         model._CUDA_SCHEDULE,
         model._CUDA_ELEMENTS,
         model._CUDA_PACKED,
         CUDA,
-        OTHER_CUDA,
         PACKING_CUDA[PACKING_CUDA.index("template <typename F>\nuint32_t of_the_warp") :],
         BULK,
         emulation.PRODUCT,
+        emulation.LAUNCHING,
         LAUNCH,
         emulation.device(model._CUDA_EXACT),
         tiles,

@@ -23,7 +23,6 @@ inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long v
   return std::exchange(*at, *at + value);
 }
 inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at & value); }
-inline unsigned long long atomicOr(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at | value); }
 inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
   return *at == assumed ? std::exchange(*at, value) : *at;
 }
@@ -38,19 +37,13 @@ inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return
 inline void __nanosleep(int) {}
 inline void __trap() { fail("a trap"); }
 inline void __syncwarp() { meet(warp().meeting, 32); }
-struct __half2 {
-  __half low, high;
-};
-struct __nv_bfloat162 {
-  __nv_bfloat16 low, high;
-};
 template <typename Two>
 Two __hfma2(Two a, Two b, Two c) {
-  return {a.low * b.low + c.low, a.high * b.high + c.high};
+  return {a.x * b.x + c.x, a.y * b.y + c.y};
 }
 template <typename Two>
 Two __hadd2(Two a, Two b) {
-  return {a.low + b.low, a.high + b.high};
+  return {a.x + b.x, a.y + b.y};
 }
 template <int kRegisters>
 void warpgroup_reg_alloc() {}
@@ -192,12 +185,9 @@ LAUNCH = r"""
 using cudaError_t = int;
 using cuuint32_t = uint32_t;
 using cuuint64_t = uint64_t;
-constexpr int cudaErrorInvalidConfiguration = 9, cudaErrorNotSupported = 801, cudaEnableDefault = 0;
+constexpr int cudaErrorNotSupported = 801, cudaEnableDefault = 0;
 constexpr int CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9, CU_TENSOR_MAP_INTERLEAVE_NONE = 0;
 constexpr int CU_TENSOR_MAP_SWIZZLE_128B = 3, CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0;
-void check(int error) {
-  if (error) fail("a launch failed");
-}
 int cuTensorMapEncodeTiled(CUtensorMap* map, int, int, void* data, const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
                            const uint32_t*, int, int, int, int) {
   if (reinterpret_cast<uintptr_t>(data) % 16 || strides[0] % 16 || strides[1] % 16 || box[0] != 64 || box[2] != 1) return 1;
@@ -207,36 +197,20 @@ int cuTensorMapEncodeTiled(CUtensorMap* map, int, int, void* data, const uint64_
 int cudaGetDriverEntryPointByVersion(const char*, void** found, int, int) {
   return *found = reinterpret_cast<void*>(&cuTensorMapEncodeTiled), 0;
 }
-uint64_t launch_number() {
-  static uint64_t number = 0xFEDCBA9876543210ull;
-  return number += 2ull << 32;
-}
-using Condition = std::variant<std::false_type, std::true_type>;
-Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 
 std::vector<unsigned long long> workspace;
 void* allocate(const Gpu&, int64_t bytes) {
   workspace.assign(bytes / 8, 0x123456789ABCDEFull);
   return workspace.data();
 }
-struct Launch {
-  int64_t blocks;
-  int cluster;
-  Launch(int64_t blocks, int, size_t, int cluster, bool, void*) : blocks(blocks), cluster(cluster) {}
-};
 bool infinite;
 template <auto kKernel, typename Second>
 void launch_kernel(const Launch& launch, const HalfProduct& h, const Second& second) {
-  struct alignas(1024) Room {
-    uint8_t bytes[227 * 1024];
-  };
-  gridDim.x = launch.blocks;
   body = [&] { kKernel(h, second); };
   const unsigned long long* const end = workspace.data() + workspace.size();
   if (h.queue.word != workspace.data() || h.non_finite.words + h.non_finite.count != end) fail("the workspace is not what is used");
   for (int turn = 0; turn < 2; ++turn) {
-    for (int number = 0; number < launch.blocks / launch.cluster; ++number)
-      run_cluster<Room>(number, launch.cluster, kHopperThreads, {}, 1024);
+    run_clusters(launch);
     if (h.tiles.clusters < h.tiles.count && *h.queue.word != 0 && *h.queue.word != h.queue.launch)   // the latter by one that began late
       fail("the queue is not left empty");
     // Nothing else is summed again: what NaN stands for has been masked
@@ -285,7 +259,6 @@ def run(model, tmp_path_factory):
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts = [
         emulation.PRELUDE,
-        "#include <numeric>\n#include <variant>",
         *source,
         emulation.device(model._CUDA_EXACT),
         model._CUDA_PACKED,
@@ -294,6 +267,7 @@ def run(model, tmp_path_factory):
         skeleton(model),
         cut(half, "// ---- Half precision: sizes", "// ---- Half precision: launching."),
         emulation.PRODUCT,
+        emulation.LAUNCHING,
         LAUNCH,
         half[half.index("// ---- Half precision: launching.") :],
         MAIN,

@@ -12,24 +12,7 @@ CUDA = r"""
 struct {
   unsigned x;
 } blockIdx;
-struct uint2 {
-  uint32_t x, y;
-};
-struct __half2 {
-  __half x, y;
-};
-inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
-inline float2 __half22float2(__half2 v) { return {__half2float(v.x), __half2float(v.y)}; }
-template <typename T>
-T __ldcs(const T* from) {
-  return *from;
-}
-template <typename T, typename Bits>
-T atomicOr(T* at, Bits bits) {
-  return std::exchange(*at, *at | bits);
-}
 inline int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
-inline int atomicExch(int* at, int value) { return std::exchange(*at, value); }
 template <typename T>
 T load_relaxed(const T* at) {
   return *at;
