@@ -1027,6 +1027,8 @@ __device__ inline float power_of_two(int exponent) { return __int_as_float((127 
 
 // ---- Packing: the kernel.
 
+// It is given what the product kernel and the one behind it are given: a PairsProduct, which stands with Pairs.
+
 // What has become of a launch, beside its number in a word that may begin as anything: packing sets the first two if any product has
 // outliers or needs the fallback, the product kernel the third.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
