@@ -3642,6 +3642,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
 // changed what the workspace holds.
 std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int structure) {
   if (!is_plain(g, y, kNT, structure) || !is_plain(x, g, kTN, structure) || kept.device() != x.device()) return {};
+  if (!is_memory(kept) || !kept.is_contiguous() || reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 != 0) return {};
   const OnDevice on(x);
   const Tensor dx = at::empty(x.sizes(), x.options()), dy = at::empty(x.sizes(), x.options());
   const Product product = describe(x, y, dx, kNN, structure);

@@ -359,12 +359,18 @@ def test_hooks_of_one_saved_tensor(model):
 
 
 @needs_hopper
-@pytest.mark.parametrize(("pack", "unpack"), [("half", "float"), ("cpu", "cpu")], ids=["half, then float", "left on the CPU"])
-def test_hooks_of_the_packed_operands(model, pack, unpack):
+@pytest.mark.parametrize("hooks", ["half, then float", "left on the CPU", "every other byte", "behind another byte"])
+def test_hooks_of_the_packed_operands(model, hooks):
     """They are saved like others. What a hook brings back as something else than bytes on the GPU is not read as those."""
+    pack, unpack = {
+        "half, then float": (torch.Tensor.half, torch.Tensor.float),
+        "left on the CPU": (torch.Tensor.cpu, torch.Tensor.cpu),
+        "every other byte": (lambda kept: kept.repeat_interleave(2), lambda kept: kept[::2]),
+        "behind another byte": (lambda kept: torch.cat((kept[:1], kept)), lambda kept: kept[1:]),
+    }[hooks]
     A, B, G = (torch.randint(-4, 5, (1400, 1400), generator=generator(seed)).float().cuda() for seed in range(3))
     C = model.tril_matmul(A.requires_grad_(), B.requires_grad_())
-    C.grad_fn._raw_saved_tensors[2].register_hooks(*(getattr(torch.Tensor, name) for name in (pack, unpack)))
+    C.grad_fn._raw_saved_tensors[2].register_hooks(pack, unpack)
     for gradient, operands in zip(torch.autograd.grad(C, (A, B), G), ((G, B, NT), (A, G, TN)), strict=True):
         assert torch.equal(gradient, truth(*operands, LOWER)[0].float())
 
