@@ -4210,8 +4210,21 @@ if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
         _PLAIN_KEYS |= _DispatchKeySet(_key).raw_repr()
 
 
-def _recorded(X, Y, contraction, structure):
-    """_product where nothing but autograd looks on, which is to have its gradients."""
+def _plain_product(X, Y, contraction, structure):
+    """The product of tensors at which nothing looks but autograd, which has its gradients then; None of others. On a GPU with kernels also
+    of those that do not fit each other."""
+    # A graph holds the operator, no function of Python's; and what has a class of its own is asked by the operator.
+    if torch.compiler.is_compiling() or not (_HAS_LEVELS and _is_no_subclass(X) and _is_no_subclass(Y)):
+        return None
+    if _has_kernels(X):
+        plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
+    else:
+        plain = _PLAIN_KEYS and not (torch.is_autocast_enabled("cpu") or _in_forward_mode())
+        plain = plain and not (_keys_of(X).raw_repr() | _keys_of(Y).raw_repr() | _keys_around().raw_repr()) & ~_PLAIN_KEYS
+    if not plain:
+        return None
+    if not (X.requires_grad or Y.requires_grad) or not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return _product(X, Y, contraction, structure)
     # The operands stay packed for the gradients, so that only G has to be packed then. Not where hooks save the operands elsewhere
     # (save_on_cpu) or not at all (checkpoint), to spare memory.
     keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
@@ -4221,32 +4234,16 @@ def _recorded(X, Y, contraction, structure):
     return _Product.record(X, Y, contraction, structure, product[::2])  # C, and the workspace
 
 
-def _plain_way(X, Y, contraction, structure):
-    """What computes the product of tensors at which nothing looks but autograd, None for others; on a GPU with kernels also for those that
-    do not fit each other."""
-    # A graph holds the operator, no function of Python's; and what has a class of its own is asked by the operator.
-    if torch.compiler.is_compiling() or not (_is_no_subclass(X) and _is_no_subclass(Y)):
-        return None
-    if _has_kernels(X):
-        plain = _EXTENSION is not None and _EXTENSION.is_plain(X, Y, contraction, structure)
-    else:
-        plain = _PLAIN_KEYS and not (torch.is_autocast_enabled("cpu") or _in_forward_mode())
-        plain = plain and not (_keys_of(X).raw_repr() | _keys_of(Y).raw_repr() | _keys_around().raw_repr()) & ~_PLAIN_KEYS
-    if not plain:
-        return None
-    recorded = (X.requires_grad or Y.requires_grad) and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    return (_recorded if _HAS_LEVELS else None) if recorded else _product
-
-
 def _shortest_way(*product):
     """The product of tensors that fit each other, whatever they are."""
-    return (_plain_way(*product) or functools.partial(_operator, "product"))(*product)
+    C = _plain_product(*product)
+    return _operator("product", *product) if C is None else C
 
 
 def _call(function, A, B, contraction, structure, names=("A", "B")):
     """What the public functions do: the short way where it serves; else checks, autocast, broadcasting and the operator."""
-    if getattr(A, "is_cuda", False) and (way := _plain_way(A, B, contraction, structure)):  # which checks them, too
-        return way(A, B, contraction, structure)
+    if getattr(A, "is_cuda", False) and (C := _plain_product(A, B, contraction, structure)) is not None:  # which checks them, too
+        return C
     return _shortest_way(*_prepared(function, A, B, contraction, structure, names), contraction, structure)
 
 

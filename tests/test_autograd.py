@@ -335,7 +335,7 @@ def test_hooks_on_saved_tensors_leave_the_gradients_alone(model, hooks, device, 
     call = model.tril_matmul
     if device == "cpu":
         extension = KeepsPacked().stand_in(model, monkeypatch)
-        call = functools.partial(lambda A, B: model._recorded(A, B, NN, LOWER))
+        call = functools.partial(lambda A, B: model._shortest_way(A, B, NN, LOWER))
     if hooks is None:
         C = call(A, B)
         gradients = torch.autograd.grad(C, (A, B), G)
@@ -383,7 +383,7 @@ def test_packed_operands_live_as_long_as_their_graph(model, device, N, monkeypat
         KeepsPacked().stand_in(model, monkeypatch)
 
     def kept():
-        C = model._recorded(A, B, NN, LOWER)
+        C = model._shortest_way(A, B, NN, LOWER)
         return C, weakref.ref(C.grad_fn.saved_tensors[2])
 
     C, workspace = kept()
