@@ -4076,12 +4076,13 @@ def _count_flops(X, Y, contraction, structure, *, out_val, **_):
 # notebooks, it defines them anew, and torch destroys the definitions before: an operator is looked up at each call.
 
 
-class _Product:
-    """C of X and Y: functions, as autograd has them. The last gradient is that of what comes behind an operator's inputs: see _define."""
+class _Product(torch.autograd.Function):
+    """C of X and Y, for autograd. What has been computed comes behind the operator's inputs, and so its gradient, which is none."""
 
-    def setup_context(ctx, inputs, output, workspace=None):
+    def setup_context(ctx, inputs, output):
         """An operand is kept only for the gradient that needs it: dX is made of Y, dY of X. workspace: holds them packed."""
-        X, Y, ctx.contraction, ctx.structure = inputs
+        X, Y, ctx.contraction, ctx.structure, *computed = inputs
+        workspace = computed[0][1] if computed else None
         ctx.save_for_backward(X if ctx.needs_input_grad[1] else None, Y if ctx.needs_input_grad[0] else None, workspace)
         ctx.save_for_forward(X, Y)
 
@@ -4104,16 +4105,17 @@ class _Product:
         return dX, dY, None, None, None
 
     def jvp(ctx, X_tangent, Y_tangent, *_):
-        X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
         x, y, c = _masks(ctx.structure)
-        if c == _SYMMETRIC:
-            half = _shortest_way(X_tangent, Y, ctx.contraction, _masked(x, y, _FULL))
-            return half + half.mT
-        pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
-        return functools.reduce(torch.add, (_shortest_way(*pair, ctx.contraction, ctx.structure) for pair in pairs))
+        with _set_forward_mode(True):  # in which the caller was; see _define
+            X, Y = (torch.autograd.forward_ad.unpack_dual(T, level=0).primal for T in ctx.saved_tensors)
+            if c == _SYMMETRIC:
+                half = _shortest_way(X_tangent, Y, ctx.contraction, _masked(x, y, _FULL))
+                return half + half.mT
+            pairs = [operands for operands in ((X_tangent, Y), (X, Y_tangent)) if None not in operands]
+            return functools.reduce(torch.add, (_shortest_way(*pair, ctx.contraction, ctx.structure) for pair in pairs))
 
 
-class _Inverse:
+class _Inverse(torch.autograd.Function):
     """X = L^-1: dX = -X dL X, and of G it is dL = -X^T G X^T, as far as L has elements."""
 
     def setup_context(ctx, inputs, output):
@@ -4128,9 +4130,10 @@ class _Inverse:
         return G.tril(-1) if ctx.unitriangular else G, None, None
 
     def jvp(ctx, L_tangent, *_):
-        X = torch.autograd.forward_ad.unpack_dual(*ctx.saved_tensors, level=0).primal
-        below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
-        return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
+        with _set_forward_mode(True):
+            X = torch.autograd.forward_ad.unpack_dual(*ctx.saved_tensors, level=0).primal
+            below = L_tangent.tril(-1) if ctx.unitriangular else L_tangent
+            return -_shortest_way(X, _shortest_way(below, X, _NN, _LOWER), _NN, _LOWER)
 
 
 def _empty_product(X, Y, contraction, structure):
@@ -4170,24 +4173,14 @@ def _define(rules, name, schema, compute, fake):
     # What torch.library registers is refused by torch.func and loses forward mode's tangents. This is, like torch's own operators, of the
     # innermost of nested derivatives; the next ones compute its output, in the modes in which the caller was.
     overload = getattr(torch.ops.tril_matmul, name).default
-
-    def forward(ctx, *inputs):
-        *inputs, outputs = inputs
-        rules.setup_context(ctx, inputs, *outputs)
-        return outputs[0]
-
-    def jvp(ctx, *tangents):
-        with _set_forward_mode(True):
-            return rules.jvp(ctx, *tangents)
-
-    level = type(rules.__name__, (torch.autograd.Function,), {each.__name__: staticmethod(each) for each in (forward, rules.backward, jvp)})
-    rules.record = super(torch.autograd.Function, level).apply  # below what asks all of them for their rules
+    rules.forward = lambda *inputs: inputs[-1][0]  # C, which has been computed
+    rules.record = super(torch.autograd.Function, rules).apply  # below what asks all of them for their rules
 
     def derive(*inputs):
         with _below_autograd():
             output = overload(*inputs)
         with _allow_one_level():
-            return rules.record(*inputs, (output,))  # a tensor among the arguments could not be returned
+            return rules.record(*inputs, (output, None))  # a tensor among the arguments could not be returned
 
     for key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):  # which go before torch.library's own of all devices
         definition._lib.impl(name, derive, key)
@@ -4230,8 +4223,8 @@ def _plain_product(X, Y, contraction, structure):
     keep = X.requires_grad and Y.requires_grad and contraction == _NN and structure in (_LOWER, _UPPER) and _has_kernels(X)
     keep = keep and _saved_tensors_hooks is not None and _saved_tensors_hooks(True) is None
     with _below_autograd():
-        product = _built().product(X, Y, contraction, structure, _PATH, True) if keep else [_product(X, Y, contraction, structure)]
-    return _Product.record(X, Y, contraction, structure, product[::2])  # C, and the workspace
+        product = _built().product(X, Y, contraction, structure, _PATH, True) if keep else (_product(X, Y, contraction, structure), None)
+    return _Product.record(X, Y, contraction, structure, (product[0], product[-1]))  # C, and the workspace
 
 
 def _shortest_way(*product):
