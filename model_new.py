@@ -3773,8 +3773,7 @@ def _compile(root, name, flags, targets):
         return None
     os.makedirs(root, exist_ok=True)
     folder = os.path.join(root, name)
-    with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(open(f"{folder}.lock", "a+b", 0))  # what a full disk refuses is not written again as it is closed
+    with open(f"{folder}.lock", "a+b", 0) as lock, contextlib.ExitStack() as stack:  # closing does not write again what a full disk refused
         with contextlib.suppress(OSError):  # a file system without locks: then each process builds for itself
             for waits in (fcntl.LOCK_NB, 0):  # the system unlocks it when the process ends, however it ends
                 with contextlib.suppress(BlockingIOError):
