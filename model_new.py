@@ -3488,8 +3488,7 @@ struct OnDevice : Gpu {
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device()));
     stream = c10::cuda::getCurrentCUDAStream();
     allocate = [](const Gpu& gpu, int64_t bytes) {
-      const auto& on = static_cast<const OnDevice&>(gpu);
-      return (on.workspace = at::empty({bytes}, at::device(on.guard.current_device()).dtype(at::kByte))).mutable_data_ptr();
+      return (static_cast<const OnDevice&>(gpu).workspace = at::empty({bytes}, at::device(at::kCUDA).dtype(at::kByte))).mutable_data_ptr();
     };
   }
 };
