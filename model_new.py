@@ -3685,7 +3685,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 # The environment variable TRIL_MATMUL_PATH: 'auto' (or unset); or 'exact' or 'mma', to compute every CUDA product by that kernel; or
 # 'hopper', which does the same by Hopper's two kernels where there is one, float64 and other GPUs by the mma kernel.
 _PATHS = {"auto": 0, "exact": 1, "mma": 2, "hopper": 3}  # as in the CUDA source
-_AUTOMATIC, _EXACT, _MMA, _HOPPER = _PATHS.values()
 _wanted = os.environ.get("TRIL_MATMUL_PATH", "auto")
 if _wanted not in _PATHS:
     raise ValueError(f"the environment variable TRIL_MATMUL_PATH must be 'auto', 'exact', 'mma' or 'hopper', but is {_wanted!r}")

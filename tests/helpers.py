@@ -77,7 +77,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 def cuda_path(model, hopper="mma"):
     """The kernel that computes what tensor cores are for, float32 apart: the one that TRIL_MATMUL_PATH asks for, else Hopper's, given as
     `hopper`, or that of the GPU."""
-    if model._PATH in (model._EXACT, model._MMA):
+    if model._PATH in (model._PATHS["exact"], model._PATHS["mma"]):
         return next(name for name, path in model._PATHS.items() if path == model._PATH)
     return hopper if HAS_HOPPER else "mma"
 
@@ -86,7 +86,7 @@ def cuda_path(model, hopper="mma"):
 def by(model, path):
     """Where TRIL_MATMUL_PATH asks for no kernel, this one does: 'hopper' for Hopper's, also of what is too small for them."""
     with pytest.MonkeyPatch.context() as patch:
-        if model._PATH == model._AUTOMATIC:
+        if not model._PATH:
             patch.setattr(model, "_PATH", model._PATHS[path])
         yield
 

@@ -179,7 +179,7 @@ def others(torch, module, N, R, dtype, *batch, names=OTHERS):
 
 def exact(torch, module):
     """Every contraction and structure, float32 and float64."""
-    module._PATH = module._EXACT
+    module._PATH = module._PATHS["exact"]
     for dtype in (torch.float32, torch.float64):
         for N in EXACT_SIZES:
             X, Y = (torch.randn(N, N, device="cuda", dtype=dtype) for _ in range(2))
@@ -209,7 +209,7 @@ def hopper_operands(torch):
 
 def hopper_tf32(torch, module):
     """TF32, of blocks that have one scale, and of ones that have not; with gradients."""
-    module._PATH = module._HOPPER
+    module._PATH = module._PATHS["hopper"]
     X, Y = hopper_operands(torch)
     torch.set_float32_matmul_precision("high")
     for Z in (X, X * torch.logspace(-3, 3, HOPPER_SIZE, device="cuda")):
@@ -221,7 +221,7 @@ def hopper_tf32(torch, module):
 
 def hopper(torch, module):
     """Every contraction and structure, with gradients, a batch, wide blocks, outliers and a fallback."""
-    module._PATH = module._HOPPER
+    module._PATH = module._PATHS["hopper"]
     X, Y = hopper_operands(torch)
     assert all(finite(torch, module, X, Y, *member) for member in FAMILY)
     assert all(others(torch, module, HOPPER_SIZE, 700, torch.float32))
@@ -293,7 +293,7 @@ def half_large(torch, module):
 
 def mma(torch, module):
     """Every contraction and structure of all four types, a copy, a batch, and what is summed again."""
-    module._PATH = module._MMA
+    module._PATH = module._PATHS["mma"]
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         for N in MMA_SIZES:
             X, Y = (torch.randn(N, N, device="cuda").to(dtype) for _ in range(2))
@@ -343,7 +343,7 @@ def child(tool, kernels):
 
     module = load(tool)
     for name in kernels:
-        module._PATH = module._AUTOMATIC
+        module._PATH = module._PATHS["auto"]
         computed.clear()
         KERNELS[name](torch, module)
         print("computed by", ", ".join(sorted(computed)), flush=True)

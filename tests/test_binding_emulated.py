@@ -188,7 +188,7 @@ def bound(model, extension, monkeypatch):
     """The model, whose CPU tensors go to the extension, and there by Hopper's kernels."""
     monkeypatch.setattr(model, "_EXTENSION", extension)
     monkeypatch.setattr(model, "_has_kernels", lambda X: True)
-    monkeypatch.setattr(model, "_PATH", model._HOPPER)
+    monkeypatch.setattr(model, "_PATH", model._PATHS["hopper"])
     return model
 
 

@@ -723,7 +723,7 @@ def plain(path, problem):
 @pytest.fixture
 def automatic(model):
     """The model, where it may choose the kernel itself."""
-    if model._PATH != model._AUTOMATIC:
+    if model._PATH:
         pytest.skip("TRIL_MATMUL_PATH asks for a kernel")
     return model
 
@@ -870,7 +870,7 @@ def test_many_outliers_make_a_fallback(model, problem, every, fallback):
         T.view(32, 64, 32, 64)[::every, 60, :, 2] *= 1e-10
     function, family = dict(zip(EXPLAINED, FUNCTIONS.items(), strict=True))[problem]
     assert_product(getattr(model, function)(A, B), A, B, *family, function)
-    if model._PATH == model._AUTOMATIC:
+    if not model._PATH:
         told = model.explain(A, B, problem)
         assert told["fallback"] == fallback, told
         assert told["outliers"] > 50, told
@@ -930,7 +930,7 @@ def test_tf32_where_torch_allows_it(model, restored_precision, setting):
     """Each operand is rounded to 11 bits at most. The Hopper kernel takes the time of one product then; the others stay what they are."""
     A, B = cuda_operands(1500)
     TF32_SETTINGS[setting]()
-    hopper = helpers.HAS_HOPPER and model._PATH == model._AUTOMATIC
+    hopper = helpers.HAS_HOPPER and not model._PATH
     for function, family in FUNCTIONS.items():
         error = worst_error(getattr(model, function)(A, B), A, B, *family)
         assert error < 1.01 * 2.0**-10, (function, error)

@@ -61,7 +61,7 @@ def test_what_a_kernel_is_given(model, name, monkeypatch):
         return model._product_by_torch(X, Y, contraction, structure), "cpu", None
 
     monkeypatch.setattr(model, "_built", lambda: types.SimpleNamespace(product=product))
-    monkeypatch.setattr(model, "_PATH", model._AUTOMATIC)
+    monkeypatch.setattr(model, "_PATH", model._PATHS["auto"])
     monkeypatch.setattr(sanitize, "HALF_BATCHES", tuple((2, N) for _, N in sanitize.HALF_BATCHES))  # all would take ten seconds
     sanitize.KERNELS[name](OnCpu(), model)
     if name not in ("half_many", "half_large", "half_shared", "family"):  # of which half and half_batches see the rest
