@@ -2724,12 +2724,6 @@ static void launch_half(const Product& p, const Gpu& gpu) {
 }
 """
 
-_CUDA_LAUNCH_HALF = """
-// ---- Half precision, launching: {0}.
-
-void launch_{0}(const Product& p, const Gpu& gpu) {{ launch_half<{1}>(p, gpu); }}
-"""
-
 # ---- Pairs: float32 accuracy from float16 tensor cores. ----------------------------------------------------------------
 #
 # Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, or leaves it to the fallback.
@@ -3696,7 +3690,8 @@ _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
 # Behind what is templates alone: parts, each with kernels that it alone launches. nvcc compiles them at once.
 _CUDA_PARTS = [[_CUDA_PAIRS_TYPES, _CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH], [_CUDA_TILE_LAUNCH]]
-_CUDA_PARTS += [[_CUDA_LAUNCH_HALF.format(*names)] for names in (("float16", "__half"), ("bfloat16", "__nv_bfloat16"))]
+_CUDA_PARTS += [["void launch_float16(const Product& p, const Gpu& gpu) { launch_half<__half>(p, gpu); }"]]
+_CUDA_PARTS += [["void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_half<__nv_bfloat16>(p, gpu); }"]]
 for _part, _sources in enumerate(_CUDA_PARTS):
     _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
