@@ -4191,8 +4191,7 @@ torch.utils.flop_counter.flop_registry[torch.ops.tril_matmul.product] = _count_f
 _PLAIN_KEYS = 0  # of what is nothing but a CPU tensor, and around each call
 _KEYS = [getattr(_DispatchKey, name, None) for name in ("CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView", "BackendSelect")]
 if None not in (_DispatchKeySet, _keys_of, _keys_around, *_KEYS):
-    for _key in _KEYS:
-        _PLAIN_KEYS |= _DispatchKeySet(_key).raw_repr()
+    _PLAIN_KEYS = functools.reduce(_DispatchKeySet.__or__, map(_DispatchKeySet, _KEYS)).raw_repr()
 
 
 def _plain_product(X, Y, contraction, structure):
