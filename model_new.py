@@ -3696,7 +3696,6 @@ for _part, _sources in enumerate(_CUDA_PARTS):
     _CUDA_SOURCES += [f"#if !defined(PART) || PART == {_part}", *_sources, "#endif"]
 _NVCC_FLAGS = ["-O1", "-split-compile=0"]  # of the host's code, a launch; and nvcc on all cores
 _NVCC_FLAGS += ["-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]  # torch takes them away
-_BUILD_SECONDS = 20  # measured on 16 cores; what the first import tells the user to expect
 _OLDEST = (8, 0)  # the least compute capability that has kernels; and that of each GPU that torch sees:
 _CAPABILITIES = [torch.cuda.get_device_capability(d) for d in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 # NVIDIA's packages, each held to torch's version: nvcc's own requirements would bring the newest nvvm, whose PTX an older ptxas refuses.
@@ -3794,7 +3793,7 @@ def _compile(root, name, flags, targets):
         stack.callback(os.environ.update, {key: nvcc for key in os.environ if key == "PYTORCH_NVCC"})
         stack.callback(os.environ.pop, "PYTORCH_NVCC")
         os.environ["PYTORCH_NVCC"] = "sh nvcc.sh"
-        _say(f"building the CUDA kernels for {', '.join(targets)}, once, about {_BUILD_SECONDS} s")
+        _say(f"building the CUDA kernels for {', '.join(targets)}, once, about 20 s")  # measured on 16 cores
         failed = (
             f"the build failed after {{:.0f}} s; the error below holds the compiler's words. It needs nvcc of CUDA {torch.version.cuda}"
             f" (from CUDA 13 on: {_PIP_COMMAND}), a C++ compiler (the newest torch wants C++20), xargs and ninja (pip install ninja);"
