@@ -1212,10 +1212,10 @@ struct Launch {
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
 
-// A number that is in no workspace unless a kernel of this launch has put it there: random bits, counted on by 2^33, since TileQueue adds
-// to them. The upper half, NonFinite's, is odd, and so never zero; the last three are Progress's.
+// A number that is in no workspace unless a kernel of this launch has put it there: random bits, counted on by 2^33, since TileQueue and
+// NonFinite add to them. The last three are Progress's.
 static uint64_t launch_number() {
-  static std::atomic<uint64_t> number = (uint64_t(std::random_device()()) << 32 | (std::random_device()() & ~7u)) | 1ull << 32;
+  static std::atomic<uint64_t> number = uint64_t(std::random_device()()) << 32 | (std::random_device()() & ~7u);
   return number += 2ull << 32;
 }
 
@@ -2303,32 +2303,20 @@ constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consum
 
 // ---- Half precision: sums that are not finite.
 
-// The boxes of C, 64 x 64, in which a sum is not finite, by parts that nobody has begun to sum again: a bit each. A word has the launch's
-// number above its bits: so nothing is cleared beforehand. In the end no bit is left, for a graph that is launched again.
+// The boxes of C, 64 x 64, in which a sum is not finite: how many parts of each nobody has begun to sum again. Words count from the
+// launch's number on; others stand for zero, so nothing is cleared beforehand. In the end none is left, for a graph that is launched again.
 struct NonFinite {
-  static constexpr int kParts = kBlock / kExactRows, kBoxes = 32 / kParts;   // of a box; of a word
-  volatile uint64_t* found;   // a word that has the launch's number, too, once there has been one
-  unsigned long long* words;
-  uint32_t tag, count;        // the launch's number; how many words
-  __device__ uint32_t bits(uint64_t word) const { return word >> 32 == tag ? uint32_t(word) : 0; }
-  __device__ uint32_t bits_of(uint32_t word) const { return bits(*static_cast<volatile unsigned long long*>(words + word)); }
+  static constexpr int kParts = kBlock / kExactRows;   // of a box
+  unsigned long long* left;   // of each box; and a word behind the last that is not zero once there has been one
+  uint64_t launch;
+  uint32_t boxes;
+  __device__ int parts(uint64_t word) const { return word - launch <= kParts ? int(word - launch) : 0; }
   __device__ void add(uint32_t box) const {
-    const uint64_t parts = ((1ull << kParts) - 1) << box % kBoxes * kParts, none = uint64_t(tag) << 32;
-    unsigned long long* const word = words + box / kBoxes;
-    if (const uint64_t now = *word; now >> 32 != tag) atomicCAS(word, now, none);   // or another CTA does, of this launch as well
-    atomicOr(word, parts);
-    *found = none;
+    atomicExch(left + box, launch + kParts);
+    atomicExch(left + boxes, launch + kParts);
   }
-  // Takes a part that is in a word, and returns its bit, or -1: there is none. CTAs that ask at once begin with different bits.
-  __device__ int take(uint32_t word, uint32_t cta) const {
-    for (uint32_t now = bits_of(word); now;) {
-      const uint32_t turned = __funnelshift_r(now, now, cta);
-      const int bit = (__ffs(turned) - 1 + cta) % 32;
-      now = bits(atomicAnd(words + word, ~(1ull << bit)));
-      if (now >> bit & 1) return bit;
-    }
-    return -1;
-  }
+  // Takes a part, and returns its number, or -1: there is none.
+  __device__ int take(uint32_t box) const { return parts(atomicAdd(left + box, ~0ull)) - 1; }
 };
 
 // ---- Half precision: what the kernel is given.
@@ -2445,7 +2433,7 @@ struct Half {
     uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
     uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
     uint64_t sums_written;              // by all consumer warps of the CTAs that share a tile's k
-    uint32_t word;                      // of NonFinite, of which
+    uint32_t found;                     // of the boxes that are not finite, the one of which
     int part;                           // this is what the CTA sums again
     bool unfinished[2];                 // whether there may be something, as a consumer warpgroup knows
   };
@@ -2596,7 +2584,7 @@ struct Half {
     const int row = kOnDiagonal ? (tile.corner == 1 ? tile.col : tile.row) : tile.row + (kWide ? rank * kBlocksM : 0) + x_place;
     const int col = kOnDiagonal ? row : tile.col;
     uint16_t* const c = result(h, tile.batch);
-    const uint64_t found = !kTwice && is_masked(h.p) ? *h.non_finite.found : 0;   // it comes while C is written
+    const uint64_t found = !kTwice && is_masked(h.p) ? load_relaxed(h.non_finite.left + h.non_finite.boxes) : 0;   // comes as C is written
     uint32_t again = 0;   // boxes in which a number is not finite: bits by column
     auto store = [&](int place, int i, int j, float* sum) {
       if (kTwice && col + j > row + i) return;
@@ -2636,7 +2624,7 @@ struct Half {
       for (uint32_t left = threadIdx.x % 128 == 0 ? again : 0; left; left &= left - 1) h.non_finite.add(first + __ffs(left) - 1);
       __syncwarp();
     }
-    if (!kTwice && threadIdx.x % 128 == 0 && (again || found >> 32 == h.non_finite.tag)) shared.own.unfinished[group] = true;
+    if (!kTwice && threadIdx.x % 128 == 0 && (again || h.non_finite.parts(found))) shared.own.unfinished[group] = true;
   }
 
   // What is not finite by now, found by whichever CTA, is summed again by the consumers of those that are done. Nothing is left: a CTA that
@@ -2646,28 +2634,25 @@ struct Half {
     if (kTwice || !is_masked(h.p)) return;
     meet_exactly<kExactThreads>();
     if (!own.unfinished[0] && !own.unfinished[1]) return;
-    const uint32_t words = h.non_finite.count, start = words * blockIdx.x / gridDim.x;   // CTAs look in other places first
     auto& memory = *reinterpret_cast<ExactMemory*>(own.stage[kStages - 1]);
     constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);   // of CTAs that share k, which a peer may still read
     static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(own.stage[0]), "both have room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path is the consumers' here");
-    auto word_at = [&](uint32_t at) { return at + start < words ? at + start : at + start - words; };
+    const uint32_t boxes = h.non_finite.boxes, cta = blockIdx.x % kExactThreads;
+    uint32_t at = threadIdx.x;   // a thread looks at each 256th, once
     while (true) {
-      if (threadIdx.x == 0) own.word = words;
+      if (threadIdx.x == 0) own.found = ~0u;
       meet_exactly<kExactThreads>();
-      uint32_t at = threadIdx.x;   // a thread sees one word of 256; the first that has a bit, from `start` on, is the CTA's
-      while (at < words && !h.non_finite.bits_of(word_at(at))) at += kExactThreads;
-      if (at < words) atomicMin(&own.word, at);
+      while (at < boxes && !h.non_finite.parts(load_relaxed(h.non_finite.left + at))) at += kExactThreads;
+      if (at < boxes) atomicMin(&own.found, at ^ cta);   // CTAs look in other places first
       meet_exactly<kExactThreads>();
-      if (own.word == words) return;
-      const uint32_t word = word_at(own.word);
-      if (threadIdx.x == 0) own.part = h.non_finite.take(word, blockIdx.x), __threadfence();
+      if (own.found == ~0u) return;
+      const uint32_t box = own.found ^ cta;
+      if (threadIdx.x == 0) own.part = h.non_finite.take(box), __threadfence();
       meet_exactly<kExactThreads>();
       if (own.part < 0) continue;
-      const uint32_t box = word * NonFinite::kBoxes + own.part / NonFinite::kParts;
       const uint32_t rows = ceil_div(h.p.m, kBlock), cols = ceil_div(h.p.n, kBlock);
-      const int row = box / cols % rows, batch = box / cols / rows, begin = own.part % NonFinite::kParts * kExactRows;
-      if (batch >= h.tiles.batches) continue;   // in the last word, which happened to hold this launch's number
+      const int row = box / cols % rows, batch = box / cols / rows, begin = own.part * kExactRows;
       exact_rows<T, !kMajorX, !kMajorY>(h.p, TileOrder::of(h.p, kBlock).tile(row, int(box % cols)), begin, batch, memory);
     }
   }
@@ -2705,11 +2690,11 @@ static void launch_half(const Product& p, const Gpu& gpu) {
   h.p = p, h.tiles = half_tiles(p, gpu);
   if (h.tiles.count > kMaxSize) check(cudaErrorInvalidConfiguration);
   if (h.tiles.apart) launch_half<T>(last_on_diagonal(p, h.tiles.apart), gpu);
-  // The workspace: TileQueue's word, NonFinite's `found` and, of products with masks, its words
-  const int64_t count = is_masked(p) ? (p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) - 1) / NonFinite::kBoxes + 1 : 0;
-  auto* const words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + count) * 8));
+  // The workspace: TileQueue's word and, of products with masks, NonFinite's
+  const int64_t boxes = is_masked(p) ? p.batches * ceil_div(p.m, kBlock) * ceil_div(p.n, kBlock) : 0;
+  auto* const words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
   h.queue = {words, launch_number()};
-  h.non_finite = {reinterpret_cast<uint64_t*>(words + 1), words + 2, uint32_t(h.queue.launch >> 32), uint32_t(count)};
+  h.non_finite = {words + 1, h.queue.launch, uint32_t(boxes)};
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   const bool twice = is_stored_twice(p);
   const int x_box = twice && !x.lines_first ? 2 * kBlock : kBlock;   // see kMerged

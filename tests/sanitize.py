@@ -103,7 +103,7 @@ COPIED = {  # for a tool: what becomes of what, besides
     "initcheck": (
         (
             "  h.queue = {words, launch_number()};\n",
-            "  h.queue = {words, launch_number()};\n  check(cudaMemsetAsync(words, 0, (2 + count) * 8, gpu.stream));\n",
+            "  h.queue = {words, launch_number()};\n  check(cudaMemsetAsync(words, 0, (2 + boxes) * 8, gpu.stream));\n",
         ),
         (
             "  of[0].low = keep || !p.tf32;\n",

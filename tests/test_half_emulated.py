@@ -22,14 +22,11 @@ inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long v
   if (reinterpret_cast<uintptr_t>(at) % 8) fail("a word that is not aligned");
   return std::exchange(*at, *at + value);
 }
-inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) { return std::exchange(*at, *at & value); }
+inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) { return std::exchange(*at, value); }
 inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long assumed, unsigned long long value) {
   return *at == assumed ? std::exchange(*at, value) : *at;
 }
 inline uint32_t atomicMin(uint32_t* at, uint32_t value) { return std::exchange(*at, std::min(*at, value)); }
-inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
-  return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> by % 32);
-}
 inline void __threadfence() {}
 inline void cudaGridDependencySynchronize() {}
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
@@ -207,18 +204,17 @@ bool infinite;
 template <auto kKernel, typename Second>
 void launch_kernel(const Launch& launch, const HalfProduct& h, const Second& second) {
   body = [&] { kKernel(h, second); };
-  const unsigned long long* const end = workspace.data() + workspace.size();
-  if (h.queue.word != workspace.data() || h.non_finite.words + h.non_finite.count != end) fail("the workspace is not what is used");
+  unsigned long long* const end = workspace.data() + workspace.size();
+  if (h.queue.word != workspace.data() || h.non_finite.left + h.non_finite.boxes + 1 != end) fail("the workspace is not what is used");
   for (int turn = 0; turn < 2; ++turn) {
     run_clusters(launch);
     if (h.tiles.clusters < h.tiles.count && *h.queue.word != 0 && *h.queue.word != h.queue.launch)   // the latter by one that began late
       fail("the queue is not left empty");
     // Nothing else is summed again: what NaN stands for has been masked
-    int64_t were = 0, left = 0;
-    for (const auto* word = h.non_finite.words; word < end; ++word)
-      were += *word >> 32 == h.non_finite.tag, left += h.non_finite.bits(*word) != 0;
-    if ((were != 0) != (infinite && is_masked(h.p))) fail("boxes are summed again that are finite, or none where one is not");
-    if (left) fail("boxes are not summed again");
+    const bool any = h.non_finite.parts(end[-1]);
+    if (any != (infinite && is_masked(h.p))) fail("boxes are summed again that are finite, or none where one is not");
+    for (const auto* word = h.non_finite.left; word < end - 1; ++word)
+      if (h.non_finite.parts(*word)) fail("boxes are not summed again");
   }
   std::printf("%d CTAs a cluster, tiles of %d, %d in halves, %d clusters, %d tiles, %s", launch.cluster, h.tiles.edge * kBlock,
               h.tiles.halved, h.tiles.clusters, h.tiles.count, h.tiles.corners ? "corners, " : "");
@@ -263,6 +259,11 @@ def run(model, tmp_path_factory):
         emulation.device(model._CUDA_EXACT),
         model._CUDA_PACKED,
         CUDA,
+        cut(
+            model._CUDA_PTX,
+            "template <typename T>\n__device__ inline T load_relaxed",
+            "template <int kRegisters>\n__device__ inline void warpgroup_reg_alloc",
+        ),
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: layouts") :],
         skeleton(model),
         cut(half, "// ---- Half precision: sizes", "// ---- Half precision: launching."),
@@ -358,6 +359,7 @@ def test_infinity(run, contraction, structure):
         run(contraction, structure, (180,) * 3, kind=kind, late=1)
         run(contraction, structure, (257,) * 3, kind=kind)
     run(contraction, structure, (129,) * 3, kind=6, batches=5, bfloat16=1)
+    run(contraction, structure, (72,) * 3, kind=6, batches=65)  # more boxes than threads look for them
 
 
 @LATE
@@ -504,16 +506,9 @@ def test_every_tile_is_taken_once(model, tmp_path):
 
 # ---- Boxes that are not finite, in the same way. ---------------------------------------------------------------------
 
-NON_FINITE = r"""
-inline unsigned long long atomicAnd(unsigned long long* at, unsigned long long value) {
-  return __atomic_fetch_and(at, value, __ATOMIC_SEQ_CST);
-}
-inline unsigned long long atomicOr(unsigned long long* at, unsigned long long value) {
-  return __atomic_fetch_or(at, value, __ATOMIC_SEQ_CST);
-}
-inline int __ffs(int v) { return __builtin_ffs(v); }
-inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
-  return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> by % 32);
+EXCHANGE = r"""
+inline unsigned long long atomicExch(unsigned long long* at, unsigned long long value) {
+  return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);
 }
 """
 
@@ -521,35 +516,35 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
 # found is taken once. Words hold anything beforehand; and once more, as a graph has it.
 NON_FINITE_MAIN = r"""
 int main(int, char** arguments) {
-  const uint32_t ctas = std::atoi(arguments[1]), boxes = std::atoi(arguments[2]), count = boxes / NonFinite::kBoxes + 1;
+  const uint32_t ctas = std::atoi(arguments[1]), boxes = std::atoi(arguments[2]);
   std::mt19937_64 random(ctas * 1000 + boxes);
   for (int turn = 0; turn < 40; ++turn) {
-    const uint32_t tag = uint32_t(random()) | 1;
-    std::vector<unsigned long long> words(count);
-    for (auto& word : words) word = turn % 2 ? random() : uint64_t(tag + 2) << 32 | 0xFFFFFFFFu;
-    uint64_t found = random();
-    const NonFinite list = {&found, words.data(), tag, count};
+    const uint64_t launch = random();
+    std::vector<unsigned long long> words(boxes + 1);
+    for (auto& word : words) word = turn % 2 ? random() : launch - (2ull << 32) + turn % 6;
+    const NonFinite list = {words.data(), launch, boxes};
     for (int replay = 0; replay < 2; ++replay) {
+      if (replay == 0 && list.parts(words[boxes])) return std::printf("something was found beforehand, turn %d\n", turn), 1;
       std::vector<std::vector<uint32_t>> taken(ctas);
       std::vector<std::thread> threads;
       for (uint32_t cta = 0; cta < ctas; ++cta)
         threads.emplace_back([&, cta] {
           for (uint32_t box = cta; box < boxes; box += ctas)
             if (box % 3 == uint32_t(turn) % 3) list.add(box);
-          for (uint32_t word = 0; word < count; ++word)
-            for (int bit; (bit = list.take(word, cta)) >= 0;) taken[cta].push_back(word * 32 + bit);
+          for (uint32_t box = 0; box < boxes; ++box)
+            for (int part; (part = list.take(box)) >= 0;) taken[cta].push_back(box * NonFinite::kParts + part);
         });
       for (std::thread& thread : threads) thread.join();
-      std::vector<int> times(count * 32);
+      if (boxes > 2 && !list.parts(words[boxes])) return std::printf("nothing was found, turn %d\n", turn), 1;
+      std::vector<int> times(boxes * NonFinite::kParts);
       for (const auto& parts : taken)
         for (const uint32_t part : parts) ++times[part];
       for (uint32_t part = 0; part < times.size(); ++part) {
-        const uint32_t box = part / NonFinite::kParts;
-        const int wanted = box < boxes && box % 3 == uint32_t(turn) % 3;
+        const int wanted = part / NonFinite::kParts % 3 == uint32_t(turn) % 3;
         if (times[part] != wanted) return std::printf("part %u was taken %d times, not %d, turn %d\n", part, times[part], wanted, turn), 1;
       }
-      for (uint32_t word = 0; word < count; ++word)
-        if (list.bits_of(word)) return std::printf("word %u has bits left, turn %d\n", word, turn), 1;
+      for (uint32_t box = 0; box < boxes; ++box)
+        if (list.parts(words[box])) return std::printf("box %u has parts left, turn %d\n", box, turn), 1;
     }
   }
   std::puts("all holds");
@@ -560,6 +555,6 @@ int main(int, char** arguments) {
 def test_every_box_is_summed_again_once(model, tmp_path):
     boxes = cut(model._CUDA_HALF, "struct NonFinite {", "struct HalfProduct {")
     edges = f"constexpr int kBlock = {BLOCK}, kExactRows = {constant('_CUDA_EXACT', 'kExactRows')};"
-    run = host_program(tmp_path, "boxes", [QUEUE, NON_FINITE, edges, boxes, NON_FINITE_MAIN], optimise="-pthread")
+    run = host_program(tmp_path, "boxes", [QUEUE, EXCHANGE, edges, boxes, NON_FINITE_MAIN], optimise="-pthread")
     for ctas, count in ((1, 9), (3, 1), (8, 200), (24, 40)):
         run(ctas, count)
