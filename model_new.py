@@ -420,14 +420,10 @@ struct Tiles : TileOrder {
   // two, and a row of blocks of the latter. They come last.
   bool corners;
   int count;             // of numbers
-  int splits;            // CTAs of a cluster, which share the k-blocks of a tile
+  int splits = 1;        // CTAs of a cluster, which share the k-blocks of a tile
   int clusters;          // which take them
   int apart;             // so many more, the last on the diagonal of C, have no numbers: see last_on_diagonal
 
-  // Whole ones, of which no CTAs share k. The count and the clusters are not set.
-  __host__ static Tiles of(const Product& p, int edge) {
-    return {TileOrder::of(p, edge, kBlock), int(p.batches), 0, false, 0, 1};
-  }
   __device__ ClusterTile at(uint32_t number) const {
     const bool half = number < 2u * halved;
     uint32_t tile = half ? number / 2 : number - halved, batch = 0;
@@ -470,7 +466,7 @@ struct SplitTiles : Tiles {
 
   // For so many clusters, which so many products of one size share.
   __host__ static SplitTiles of(const Product& p, int clusters, int products) {
-    SplitTiles tiles = {Tiles::of(p, kTileEdge)};
+    SplitTiles tiles = {{TileOrder::of(p, kTileEdge, kBlock), int(p.batches)}};
     tiles.longest = max(1, tiles.depth);
     if (tiles.masked()) {   // cuts tiles that are longer than what each cluster has to do on average; measured, on an H200
       int64_t most = tiles.work() * p.batches * products / clusters;
@@ -535,7 +531,7 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
   const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
   const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
   const bool wide = splits == 1 && (is_masked(p) ? small > large && 5 * small > 11 * sms : time_of_large < time_of_small);
-  Tiles tiles = Tiles::of(p, wide ? 256 : 128);
+  Tiles tiles = {TileOrder::of(p, wide ? 256 : 128, kBlock), int(p.batches)};
   tiles.splits = splits, tiles.corners = corners && !wide;
   const int64_t all = wide ? large : corners ? full : small, at_once = sms / (wide ? 2 : splits), left = wide ? over : full % at_once;
   int64_t halved = 0;
