@@ -2235,7 +2235,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
       // Not sooner: the next kernel's instructions are fetched then, and drive this one's out of the caches
       cudaTriggerProgrammaticLaunchCompletion();
     } else {
-      Policy::own_role(h, shared, first, warp);
+      Policy::own_role(h, shared, first);
     }
   }
 }
@@ -2293,7 +2293,6 @@ _CUDA_HALF = r"""
 // ---- Half precision: sizes, and teams of threads.
 
 constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
-[[maybe_unused]] constexpr int kFirstMaskWarp = kProducerWarp + 2;
 // Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
 
@@ -2510,10 +2509,10 @@ struct Half {
   }
 
   // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: finish.
-  static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile, int warp) {
-    if (kTwice || !is_masked(h.p) || warp < kFirstMaskWarp) return;
+  static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile) {
+    if (kTwice || !is_masked(h.p)) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
-    static_assert(kFirstMaskWarp % 2 == 0, "threads of the two mask warps are rows of a block");
+    static_assert(kProducerWarp % 2 == 0, "threads of the two mask warps are rows of a block");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
     Pipeline<kStages> at;
     for (int round = 0; tile.row >= 0; tile = next_tile<Half>(h, shared, round++)) {
@@ -2898,7 +2897,7 @@ struct Pairs {
   static __device__ const SplitTiles& tiles_of(const PairsProduct& h) { return h.tiles; }
   static __device__ void prepare(const PairsProduct&, Shared&) {}
   static __device__ void finish(const PairsProduct&, Shared&) {}
-  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&, int) {}
+  static __device__ void own_role(const PairsProduct&, Shared&, const ClusterTile&) {}
 
   static __device__ void load(const PairsProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile&, int rank,
                               const KBlock& k_block, int /*operands*/) {
