@@ -2656,7 +2656,6 @@ struct Half {
 // ---- Half precision: launching.
 
 // The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; `steps` become the strides in such.
-template <typename T>
 static CUtensorMap encode_map(const void* data, const OperandLayout& layout, int lines, int depth, int rows_of_box,
                               const Product& p, const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
@@ -2671,7 +2670,7 @@ static CUtensorMap encode_map(const void* data, const OperandLayout& layout, int
   const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
   const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit) * 2};
   const cuuint32_t box[] = {kBlock, cuuint32_t(rows_of_box), 1}, every[] = {1, 1, 1};
-  const auto element = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto element = p.type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
   check(static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
       encode(&map, element, 3, const_cast<void*>(data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -2693,8 +2692,8 @@ static void launch_half(const Product& p, const Gpu& gpu) {
   const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   const bool twice = is_stored_twice(p);
   const int x_box = twice && !x.lines_first ? 2 * kBlock : kBlock;   // see kMerged
-  h.x = encode_map<T>(p.x, x, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
-  h.y = encode_map<T>(p.y, y, p.n, p.k, h.tiles.halved ? kBlock : x_box, p, p.y_batch, h.y_batch);
+  h.x = encode_map(p.x, x, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
+  h.y = encode_map(p.y, y, p.n, p.k, h.tiles.halved ? kBlock : x_box, p, p.y_batch, h.y_batch);
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
     const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
