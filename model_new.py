@@ -2136,28 +2136,24 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
   return shared.next[round % kQueued];
 }
 
-// A thread of each CTA announces the next tile, and that of the first CTA asks for it and sends it to all.
+// A thread of each CTA: that of the first one asks for the next tile, and sends it to the others, which announce it.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
   uint64_t* const full = &shared.next_full[round % kQueued];
-  if (Policy::kCtas > 1) barrier_arrive_expect_tx(full, sizeof(ClusterTile));
-  if (rank != 0) return;
+  if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
   const int given = Policy::kTakesFirst ? 0 : h.tiles.clusters;   // tiles that come by the cluster's number
   ClusterTile tile;
   do {
     const int number = given + h.queue.take(h.tiles.count - given + h.tiles.clusters);
     tile = number < h.tiles.count ? Policy::tiles_of(h).at(number) : ClusterTile{-1};
   } while (tile.row >= 0 && Policy::is_left_out(h, tile));
-  if (Policy::kCtas == 1) {   // st.async is an illegal instruction where a kernel has no clusters
-    shared.next[round % kQueued] = tile;
-    barrier_arrive_at(shared_address(full));
-    return;
-  }
   const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
   const int* const words = reinterpret_cast<const int*>(&tile);
-  for (int cta = 0; cta < Policy::kCtas; ++cta)
+  for (int cta = 1; cta < Policy::kCtas; ++cta)   // not to itself: st.async is an illegal instruction where a kernel has no clusters
     UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
       store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
+  shared.next[round % kQueued] = tile;
+  barrier_arrive_at(barrier);
 }
 
 // ---- Skeleton: what all policies share: multiplying, roles.
