@@ -1249,24 +1249,7 @@ static auto element_of(ElementType type) {
   return elements[type];
 }
 
-// ---- Launching: layouts, of the operands that the copy engine, or copies of 16 bytes, can read as they are.
-
-// How an operand lies in memory: neighbours along k or along its lines, and all other strides multiples of `unit` elements, 16 bytes.
-struct OperandLayout {
-  bool readable, lines_first;   // lines_first: MN-major
-  int64_t pitch;                // elements from one row, of lines or of k, to the next
-  OperandLayout(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int unit) {
-    auto fits = [unit](int64_t near, int64_t nears, int64_t far, int64_t fars) {   // 2^38: where tensor maps end
-      return (near == 1 || nears == 1) && (fars == 1 || (far > 0 && far % unit == 0 && far < int64_t(1) << 38));
-    };
-    const bool by_k = fits(k_stride, depth, line_stride, lines);
-    lines_first = !by_k;
-    readable = (by_k || fits(line_stride, lines, k_stride, depth)) && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
-    pitch = (by_k ? lines : depth) == 1 ? unit : by_k ? line_stride : k_stride;
-  }
-};
-static OperandLayout layout_of_x(const Product& p, int unit) { return {p.x, p.x_row, p.x_col, p.m, p.k, unit}; }
-static OperandLayout layout_of_y(const Product& p, int unit) { return {p.y, p.y_col, p.y_row, p.n, p.k, unit}; }
+// ---- Launching: the strides of a batch.
 
 // The greatest step of which all of an operand's batch strides are multiples. 8, a multiple of 16 bytes, if all are zero.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
@@ -2042,17 +2025,10 @@ void launch_tf32(const Product& p, const Gpu& gpu) {
 }
 
 void launch_mma(const Product& p, const Gpu& gpu) {
-  const int chunk = p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;
-  OperandLayout x = layout_of_x(p, chunk), y = layout_of_y(p, chunk);
-  // By elements what cannot be copied by 16 bytes, also the only line, or k, whose last 16 bytes may end beyond what is allocated
-  if (!x.readable || (x.pitch == chunk && (x.lines_first ? p.m : p.k) % chunk)) x = layout_of_x(p, 1);
-  if (!y.readable || (y.pitch == chunk && (y.lines_first ? p.n : p.k) % chunk)) y = layout_of_y(p, 1);
-  Product q = p;   // where there is one line, or one k, with a stride of 16 bytes: a copy of no bytes wants an aligned address, too
-  (x.lines_first ? q.x_col : q.x_row) = x.pitch, (y.lines_first ? q.y_row : q.y_col) = y.pitch;
   std::visit([&](auto element, auto x_k_major, auto y_k_major) {
     using T = decltype(element);
-    launch_tiles<mma_product<T, x_k_major, y_k_major>, kMmaCtasPerSm<T>, MmaMemory<T>>(q, kMmaBlockK<T>, gpu);
-  }, element_of(p.type), constant(!x.lines_first), constant(!y.lines_first));
+    launch_tiles<mma_product<T, x_k_major, y_k_major>, kMmaCtasPerSm<T>, MmaMemory<T>>(p, kMmaBlockK<T>, gpu);
+  }, element_of(p.type), constant(p.x_col == 1), constant(p.y_row == 1));
 }
 """
 
@@ -2652,7 +2628,7 @@ struct Half {
 // ---- Half precision: launching.
 
 // The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; `steps` become the strides in such.
-static CUtensorMap encode_map(const void* data, const OperandLayout& layout, int lines, int depth, int rows_of_box,
+static CUtensorMap encode_map(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int rows_of_box,
                               const Product& p, const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
     void* found = nullptr;
@@ -2663,8 +2639,8 @@ static CUtensorMap encode_map(const void* data, const OperandLayout& layout, int
   const int64_t unit = batch_unit(p, batch_strides);
   cuuint64_t batches = 1;
   for (int d = 0; d < p.batch_dims; ++d) steps[d] = batch_strides[d] / unit, batches += (p.batch_size[d] - 1) * steps[d];
-  const cuuint64_t sizes[] = {cuuint64_t(layout.lines_first ? lines : depth), cuuint64_t(layout.lines_first ? depth : lines), batches};
-  const cuuint64_t strides[] = {cuuint64_t(layout.pitch) * 2, cuuint64_t(unit) * 2};
+  const cuuint64_t sizes[] = {cuuint64_t(k_stride == 1 ? depth : lines), cuuint64_t(k_stride == 1 ? lines : depth), batches};
+  const cuuint64_t strides[] = {cuuint64_t(std::max(line_stride, k_stride)) * 2, cuuint64_t(unit) * 2};
   const cuuint32_t box[] = {kBlock, cuuint32_t(rows_of_box), 1}, every[] = {1, 1, 1};
   const auto element = p.type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
@@ -2685,17 +2661,16 @@ static void launch_half(const Product& p, const Gpu& gpu) {
   auto* const words = static_cast<unsigned long long*>(gpu.allocate(gpu, (2 + boxes) * 8));
   h.queue = {words, launch_number()};
   h.non_finite = {words + 1, h.queue.launch, uint32_t(boxes)};
-  const OperandLayout x = layout_of_x(p, 8), y = layout_of_y(p, 8);
   const bool twice = is_stored_twice(p);
-  const int x_box = twice && !x.lines_first ? 2 * kBlock : kBlock;   // see kMerged
-  h.x = encode_map(p.x, x, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
-  h.y = encode_map(p.y, y, p.n, p.k, h.tiles.halved ? kBlock : x_box, p, p.y_batch, h.y_batch);
+  const int x_box = twice && p.x_col == 1 ? 2 * kBlock : kBlock;   // see kMerged
+  h.x = encode_map(p.x, p.x_row, p.x_col, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
+  h.y = encode_map(p.y, p.y_col, p.y_row, p.n, p.k, h.tiles.halved ? kBlock : x_box, p, p.y_batch, h.y_batch);
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
     const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
     const Launch launch(h.tiles.clusters * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, gpu.stream);
     launch_kernel<tile_product<Policy>>(launch, h, Alone::Product());
-  }, constant(x.lines_first), constant(y.lines_first), constant(h.tiles.edge == 4), constant(twice));
+  }, constant(p.x_col != 1), constant(p.y_row != 1), constant(h.tiles.edge == 4), constant(twice));
 }
 """
 
@@ -3325,9 +3300,12 @@ int operands_to_copy(const Product& p, Kernel kernel) {
   // The mma kernel reads operands that are not aligned by elements, which in small products takes less than a copy
   const bool by_elements = kernel == kMmaKernel && p.k <= (p.type == kFloat32 || p.type == kFloat64 ? 1024 : 64);
   const int unit = by_elements ? 1 : p.type == kFloat64 ? 2 : p.type == kFloat32 ? 4 : 8;
-  const bool x = layout_of_x(p, unit).readable && batch_unit(p, p.x_batch) % unit == 0;
-  const bool y = layout_of_y(p, unit).readable && batch_unit(p, p.y_batch) % unit == 0;
-  return (x ? 0 : 1) | (y ? 0 : 2);
+  // Neighbours in memory along k or along the lines, and 16 bytes at a time; 2^38: where tensor maps end
+  auto reads = [&](const void* data, int64_t row, int64_t col, const int64_t (&batch)[kMaxBatchDims]) {
+    return std::min(row, col) == 1 && std::max(row, col) % unit == 0 && std::max(row, col) < int64_t(1) << 38 &&
+           batch_unit(p, batch) % unit == 0 && (unit == 1 || reinterpret_cast<uintptr_t>(data) % 16 == 0);
+  };
+  return (reads(p.x, p.x_row, p.x_col, p.x_batch) ? 0 : 1) | (reads(p.y, p.y_row, p.y_col, p.y_batch) ? 0 : 2);
 }
 
 bool is_computed_whole(const Product& p, const Gpu& gpu) {
@@ -3493,10 +3471,10 @@ struct Structure {
 };
 
 // The contraction of x and y into c: CUDA tensors (..., rows, columns) of one dtype and device whose leading dimensions agree. Operands
-// that have too many of those are copied, if they do not merge into one; a padded copy's do.
+// that have too many of those get a single one, and are copied if they do not merge into it.
 Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int structure) {
   Product p;
-  if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3).view(x.sizes()), y = y.flatten(0, -3).view(y.sizes());   // they merge
+  if (x.dim() - 2 > kMaxBatchDims) x = x.flatten(0, -3), y = y.flatten(0, -3);
   p.batches = 1, p.batch_dims = 0;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {   // neighbours are merged where they can be, and what is of size 1 is left out
     const int64_t size = x.size(d);
@@ -3514,8 +3492,11 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
                   std::to_string(n) + " is too large; at most " + std::to_string(kMaxSize) + " a side");
   p.m = int(m), p.n = int(n), p.k = int(k);
   p.type = element_type(x), p.tf32 = p.type == kFloat32 && is_tf32(&at::Context::float32Precision);
-  p.x = x.const_data_ptr(), p.x_row = x.stride(-2), p.x_col = x.stride(-1);
-  p.y = y.const_data_ptr(), p.y_row = y.stride(-2), p.y_col = y.stride(-1);
+  auto stride = [](const Tensor& t, int d) {   // of a single column, or row, both may be 1: the one of no use is made its length
+    return t.size(d) == 1 && t.stride(-1) == t.stride(-2) ? t.size(-3 - d) : t.stride(d);
+  };
+  p.x = x.const_data_ptr(), p.x_row = stride(x, -2), p.x_col = stride(x, -1);
+  p.y = y.const_data_ptr(), p.y_row = stride(y, -2), p.y_col = stride(y, -1);
   p.c = c.mutable_data_ptr(), p.c_row = c.stride(-2), p.c_col = c.stride(-1), p.c_batch = m * n;
   if (contraction == kTN) std::swap(p.x_row, p.x_col);
   if (contraction == kNT) std::swap(p.y_row, p.y_col);
@@ -3628,8 +3609,8 @@ Tensor inverse(Tensor x, bool unit, int path) {
   const OnDevice on(x);
   const Tensor c = at::empty(x.sizes(), x.options());
   if (c.numel() == 0) return c;
-  Tensor y = x, before;
-  const Product p = describe(x, y, c, kNN, kLowerAll);
+  Tensor described = x, as_well = x, before;
+  const Product p = describe(described, as_well, c, kNN, kLowerAll);
   for (int64_t first = 0, n = x.size(-1); first < n; first += 64) {
     const Tensor left = x.narrow(-2, first, std::min<int64_t>(64, n - first)).narrow(-1, 0, first);
     if (first) before = std::get<0>(product(left, c.narrow(-2, 0, first).narrow(-1, 0, first), kNN, kLower << 2, path, false));

@@ -264,7 +264,7 @@ def run(model, tmp_path_factory):
             "template <typename T>\n__device__ inline T load_relaxed",
             "template <int kRegisters>\n__device__ inline void warpgroup_reg_alloc",
         ),
-        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: layouts") :],
+        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: the strides") :],
         skeleton(model),
         cut(half, "// ---- Half precision: sizes", "// ---- Half precision: launching."),
         emulation.PRODUCT,

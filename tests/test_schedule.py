@@ -624,7 +624,7 @@ def choice(model, tmp_path_factory):
     """choice(contraction, n, k, masks, batches, aligned, compute capability): what is chosen for a product of n x n; and with element type,
     path and SMs: which kernel computes it."""
     parts = [
-        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// How an operand lies in memory") :],
+        model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: the strides") :],
         cut(model._CUDA_HOPPER_LAUNCH, "int operands_to_copy(", "// Of other parts of the source"),
     ]
     head = ["#include <numeric>", PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE]
