@@ -663,9 +663,8 @@ __device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint
 
 template <typename T>
 __device__ inline T load_shared(uint32_t at) { return *static_cast<const T*>(__cvta_shared_to_generic(at)); }
-__device__ inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
+template <typename T>
+__device__ inline void store_shared(uint32_t at, const T& v) { *static_cast<T*>(__cvta_shared_to_generic(at)) = v; }
 
 // What stands in an instruction's name, where a "C" operand of asm puts it: an element type; or that 8 x 8 matrices are transposed, or not.
 template <typename T>
@@ -1371,12 +1370,12 @@ struct BlockCopier {
       } else if (!is_apart || i != apart) {
         alignas(16) T v[kChunk];
         UNROLL for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
-        const uint4 w = *reinterpret_cast<const uint4*>(v);
-        store_shared_four(there, w.x, w.y, w.z, w.w);
+        store_shared(there, *reinterpret_cast<const uint4*>(v));
       }
     }
     auto masked = [begin](uint32_t two, int e) { return e >= begin ? two : e + 1 == begin ? two & 0xFFFF0000u : 0u; };
-    if (is_apart) store_shared_four(after(at, apart), masked(chunk.x, 0), masked(chunk.y, 2), masked(chunk.z, 4), masked(chunk.w, 6));
+    const uint4 exists = {masked(chunk.x, 0), masked(chunk.y, 2), masked(chunk.z, 4), masked(chunk.w, 6)};
+    if (is_apart) store_shared(after(at, apart), exists);
   }
 };
 
@@ -1777,11 +1776,10 @@ struct Tf32Splitter {
     UNROLL for (int w = 0; w < 4; ++w)
       four[w] = load_shared<AlignedArray<float, 4>>(From::beyond(from + stage, kKMajor ? w : 0, kKMajor ? 0 : w));
     UNROLL for (int f = 0; f < 4; ++f) {
-      uint32_t large[4], small[4];
-      UNROLL for (int w = 0; w < 4; ++w) split_tf32(kKMajor ? four[f].v[w] : four[w].v[f], large[w], small[w]);
+      AlignedArray<uint32_t, 4> large, small;
+      UNROLL for (int w = 0; w < 4; ++w) split_tf32(kKMajor ? four[f].v[w] : four[w].v[f], large.v[w], small.v[w]);
       const uint32_t at = To::beyond(to, f / 2 * 8 + f % 2, 0);
-      store_shared_four(at, large[0], large[1], large[2], large[3]);
-      store_shared_four(at + kStageOperandBytes, small[0], small[1], small[2], small[3]);
+      store_shared(at, large), store_shared(at + kStageOperandBytes, small);
     }
   }
 };

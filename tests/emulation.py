@@ -337,10 +337,10 @@ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrie
   reinterpret_cast<Barrier*>(at_address(barrier))->change(-16, 0);
 }
 inline void note_written() { current->block->written += !std::exchange(current->written, true); }
-inline void store_shared_four(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  if (at >> kRankShift != block_rank_in_cluster() || at % 16) fail("four that are not aligned, or not here");
-  const uint32_t words[4] = {a, b, c, d};
-  std::memcpy(at_address(at), words, 16);
+template <typename T>
+void store_shared(uint32_t at, const T& v) {
+  if (at >> kRankShift != block_rank_in_cluster() || at % sizeof(T)) fail("stored what is not aligned, or not here");
+  std::memcpy(at_address(at), &v, sizeof(T));
   note_written();
 }
 namespace ptx {   // of cuda::ptx, what is called by its own name
