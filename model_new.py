@@ -1331,15 +1331,10 @@ struct BlockCopier {
     if (k0 >= whole_from && k0 <= whole_to) {
       UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step)) cp_async_16(after(at, i), from);
       next += kKMajor ? kBlockK : kChunks * step;
-    } else {
-      copy_existing(view, k0, from, at);
-      next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
+      return;
     }
-  }
-
- private:
-  // Little of this is unrolled: in small products it takes as long to read instructions as to multiply.
-  __device__ void copy_existing(const OperandView<T>& view, int k0, const T* from, uint32_t at) const {
+    // Else what exists. Little of this is unrolled: in small products it takes as long to read instructions as to multiply
+    next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
     // Rows on the diagonal end there, or begin
     const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
     const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
@@ -1927,8 +1922,8 @@ __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<
 
 // ---- mma kernel: the kernel.
 
-// Sums a CTA's k-blocks, each while later ones are being copied, and writes what they are summed to.
-template <typename T, bool kXKMajor, bool kYKMajor>
+// Sums a CTA's k-blocks, each while later ones are being copied, and writes what they are summed to. kUnit: see BlockCopier.
+template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
   if (threadIdx.x == 0) {   // all others wait for this
     memory.work = work_of<T>(p, plan, cluster, block_rank_in_cluster(), kMmaBlockK<T>);
@@ -1941,8 +1936,8 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
   const int warp = threadIdx.x / 32, warp_row = warp % 2 * kWarpMN, warp_col = warp / 2 * kWarpMN;
   const int k_begin = work.k_begin, k_end = k_begin + work.k_blocks * kMmaBlockK<T>;
   const uint32_t stages = shared_address(memory.stage);
-  MmaCopier<T, kXKMajor> x(view_of(kX, p, work), k_begin, stages);
-  MmaCopier<T, kYKMajor> y(view_of(kY, p, work), k_begin, stages + kStageOperandBytes);
+  MmaCopier<T, kXKMajor, kUnit> x(view_of(kX, p, work), k_begin, stages);
+  MmaCopier<T, kYKMajor, kUnit> y(view_of(kY, p, work), k_begin, stages + kStageOperandBytes);
   auto copy = [&](int k0, int stage) {
     if (k0 < k_end) x.copy(view_of(kX, p, work), k0, stage), y.copy(view_of(kY, p, work), k0, stage);
     cp_async_commit_group();
@@ -1999,7 +1994,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<T>)
     mma_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
   extern __shared__ __align__(256) unsigned char mma_memory[];
   const uint32_t cluster = plan.cluster_size > 1 ? blockIdx.x / SplitPlan::kMostSplits : blockIdx.x;
-  mma_compute<T, kXKMajor, kYKMajor>(p, plan, cluster, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
+  mma_compute<T, kXKMajor, kYKMajor, true>(p, plan, cluster, *reinterpret_cast<MmaMemory<T>*>(mma_memory));
 }
 """
 
@@ -3142,7 +3137,7 @@ __global__ void __launch_bounds__(kTileThreads, kMmaCtasPerSm<float>)
     __syncthreads();
     if (number >= plan.clusters * p.batches) return;
     if (h.controls[number % int(p.batches)].fallback)
-      mma_compute<float, kXKMajor, kYKMajor>(p, plan, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
+      mma_compute<float, kXKMajor, kYKMajor, false>(p, plan, number, *reinterpret_cast<MmaMemory<float>*>(fallback_memory));
     __syncthreads();
   } while (queued);
 #endif

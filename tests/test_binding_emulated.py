@@ -111,7 +111,8 @@ void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep) {
   if (kernel == kHopperKernel) return launch_pairs(p, gpu, keep);
   CHECK(kernel != kHalfKernel || (p.type >= kFloat16 && !operands_to_copy(p, kernel)));
-  CHECK(kernel != kTf32Kernel || (p.type == kFloat32 && (p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));
+  CHECK(kernel != kTf32Kernel || p.type == kFloat32);
+  CHECK((kernel != kTf32Kernel && kernel != kMmaKernel) || ((p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));
   for (int batch = 0; batch < p.batches; ++batch)
     p.type == kFloat32   ? by_strides<float>(p, batch)
     : p.type == kFloat64 ? by_strides<double>(p, batch)
