@@ -188,9 +188,9 @@ class Child:
         """For calls whose inputs will stand at these places. Fills free memory with NaN, so that what is not written shows."""
         self.mode, self.shapes, self.answers, self.timed, self.ways, self.places = mode, shapes, [], timed, iter(ways), inputs
         self.operands = []
-        for each, way in zip(inputs, ways, strict=True):
-            leaves = len(each) - 1 if mode == "gradients" else len(each) * (way > 1)  # weights, or, below, computed by something
-            self.operands.append([self.operand(n < leaves, at, *shape) for n, (shape, at) in enumerate(each)])
+        for each, (_, other) in zip(inputs, ways, strict=True):
+            leaves = [n < len(self.names) - 1 and bool(mode == "gradients" or other >> n & 1) for n in range(len(each))]  # G is none
+            self.operands.append([self.operand(leaf, at, *shape) for leaf, (shape, at) in zip(leaves, each, strict=True)])
             torch.autograd.graph.increment_version(self.operands[-1])
         self.marks = [torch.cuda.Event(enable_timing=True) if self.cuda else Moment() for _ in range(len(inputs) + 1)]
         if self.cuda:
@@ -229,17 +229,19 @@ class Child:
         return {"us": [start.elapsed_time(end) * 1e3 for start, end in itertools.pairwise(self.marks)]}
 
     def forward(self, *operands):
-        torch.set_grad_enabled(next(self.ways) == 1)  # where they are on, no operand needs any; else none, or all
+        torch.set_grad_enabled(next(self.ways)[0] % 2 == 1)
         return (self.model(*operands),)
 
     def gradients(self, *operands):
         *operands, G = operands
-        found, (lies, alone) = [], divmod(next(self.ways), 2)
+        found, (way, other) = [], next(self.ways)
+        lies, alone = divmod(way, 2)
         # Column by column, as where C.mT is used; or of padded rows, as where C is a part of something
         G = G.mT.contiguous().mT if lies == 1 else torch.nn.functional.pad(G, (0, 1))[..., :-1] if lies else G
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
-            # Where one is asked for by itself, all are what layers before have made: no leaves, and held by nobody else
-            C = self.model(*((X if any(X is Y for Y in wanted) else X.detach()).clone() if alone else X for X in operands))
+            given = [X if any(X is Y for Y in wanted) else X.detach() for X in operands]
+            # A weight, or what layers before have made: no leaf, and held by nobody else
+            C = self.model(*(X if X.requires_grad and not other >> n & 1 else X.clone() for n, X in enumerate(given)))
             if not self.timed:  # as where a network has the module twice: backward needs this call's operands, not the last one's
                 self.model(*(X / 2 for X in operands))
             torch.autograd.backward(C, G.expand_as(C))
@@ -462,6 +464,7 @@ class Call:
             self.factors = [1 - (self.number & 2)] * len(self.factors)
         *self.operands, self.result = run.problem.shapes(dims)
         self.gradient, self.kind, self.way = [self.result] * (mode == "gradients"), kind, 0  # of GRADIENTS
+        self.other = run.random.randrange(1 << len(self.operands))  # a bit for each: forward it is a weight, else it is none
         self.shapes = [self.result, *self.operands * len(self.gradient)]  # of the results
         self.nbytes = room(run.dtype, *self.operands, *self.gradient)  # that the inputs take in a slab
 
@@ -563,7 +566,9 @@ class Run:
         offsets = dict(zip(laid, itertools.accumulate((room(self.dtype, operands[n].shape) for n in laid), initial=0), strict=False))
         places = [(list(X.shape), offsets[n]) for n, X in enumerate(operands)]
         inputs, shapes = [places[n : n + count] for n in range(0, len(places), count)], [call.shapes for call in calls]
-        how = {"mode": calls[0].mode, "timed": timed, "ways": [call.way for call in calls]}
+        # Who leaves gradients out need not be able to record any
+        others = [call.other * (not timed and (self.gradients or call.way % 2 == 0)) for call in calls]
+        how = {"mode": calls[0].mode, "timed": timed, "ways": [(call.way, other) for call, other in zip(calls, others, strict=True)]}
         contender.ask("prepare", limit, shapes=shapes, inputs=inputs, **how)
         views = [contender.slab.view(self.dtype, *place) for place in places]
         contender.slab.bytes[: room(self.dtype, *(X.shape for X in operands)) + 512].fill_(255)  # NaN stands behind an input

@@ -298,6 +298,7 @@ def test_each_kind_of_gradient_has_its_turn(problem, size):
         assert {call.number % 2 for call in calls if call.name == name and call.mode == "forward"} == {0, 1}
     calls = [call for call in calls if call.mode == "gradients"]
     assert {(call.kind, call.way) for call in calls} == {*check.GRADIENTS}
+    assert {call.other for call in calls} == {*range(1 << len(run.problem.names))}  # which are weights, and which are computed
     sums = [call for call in calls if call.dims == run.dims and call.kind == 2 and call.number % 2 == 0]  # of C.sum(), where it is timed
     assert any(bool((call.inputs[-1] == 1).all()) for call in sums)
 
