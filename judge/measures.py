@@ -146,7 +146,7 @@ class Draw:
 
     def elimination(self, shape, second, dtype):
         """Products of these are what LU without pivoting multiplies: ones on the diagonal, one column (and row) of wild multipliers."""
-        X, at, span = self.identity(shape), min(shape) // (3 - second), 2 if dtype == torch.float16 else 8
+        X, at, span = self.identity(shape), int(self.uniform(1) * min(shape)), 2 if dtype == torch.float16 else 8
         for line in (X[at:, at], X[at, at:]):
             line.copy_(self.normal(*line.shape) * self.decades(span, *line.shape))
         X[at, at] = 1
@@ -183,9 +183,9 @@ class Draw:
         return X
 
     def single(self, shape, second, dtype, value):
-        X, (rows, cols), (p, q) = self.normal(*shape), shape, ((3, 5), (2, 7))[second]
+        X, (rows, cols), (p, q) = self.normal(*shape), shape, self.uniform(2).tolist()
         value = 1e4 if dtype == torch.float16 else value
-        X[rows - 1 - rows // p, cols // q] = X[rows // q, cols - 1 - cols // p] = value  # one of them lies in the triangle, whichever it is
+        X[int(p * rows), int(q * cols)] = X[int(q * rows), int(p * cols)] = value  # one of them lies in the triangle, whichever it is
         return X
 
 
@@ -222,7 +222,7 @@ EXTREME = {  # about the ends of float32's range: for no other type
 }
 SEEMINGLY_UNIFORM = {  # to whoever samples: a few entries of either sign, or a line, are not
     "uniform, large entries": lambda draw, shape, *_: draw.uniform(*shape).where(
-        draw.uniform(*shape) * 4 * max(shape) > 1, 128 * draw.uniform(*shape) - 64
+        draw.uniform(*shape) * math.prod(shape) > 16, 128 * draw.uniform(*shape) - 64
     ),
     "uniform, one small line": Draw.apart,
 }

@@ -1,4 +1,4 @@
-# WRONG with --dtype float32 --size 200, "uniform, one small line": fixed point of 36 bits, one unit for all, where a few lines look alike
+# WRONG with --dtype float32 --size 200 --seed 1, "uniform, one small line": fixed point, one unit for all, where a few lines look alike
 import torch
 from torch import nn
 
