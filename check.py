@@ -658,7 +658,8 @@ class Run:
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
         calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
         calls += [self.call(name, self.dims) for name in (self.hard[::-1] if cuda or size <= 600 else self.random.sample(self.hard, 6))]
-        calls += [self.call("normal", dims) for dims in some_batches(4 * (batches or self.problem.inverse), *drawn)]
+        several = some_batches(4 * (batches or self.problem.inverse), *drawn)
+        calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in several]
         again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)] * 2
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_about_multiples, *drawn)]

@@ -110,10 +110,10 @@ def dims_of(sizes, random, problem, most):
 
 def some_batches(number, random, problem, most):
     """Dimensions of batches of up to a thousand products, which have as many elements as one of the largest."""
-    for _ in range(number):
+    for n in range(number):
         found = [d for sizes in (some_sizes, sizes_about_multiples) for d in dims_of(sizes, random, problem, most) if 16 * max(d) >= most]
         dims = tuple(max(1, d >> random.randint(1, 4)) | 1 for d in random.choice(found))
-        yield (random.randint(2, max(2, min(1000, (most // max(dims)) ** 2))), *dims)
+        yield (random.randint(2, max(2, min(1000, (most // max(dims)) ** 2))) if n else 1, *dims)
 
 
 # ==== 3. Inputs ====
@@ -255,7 +255,8 @@ def gradient_of(kind, way, draw, dtype, shape, keep):
         return (scales if kind == 4 else one).to(dtype).expand(shape)
     apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # none to all of them
     G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(apart & (kind == 1), sign)
-    return (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
+    G = (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
+    return G[:1].expand(shape) if kind and len(shape) > 2 and draw.uniform(1) < 0.75 else G  # as after C.sum(0)
 
 
 # The kind, and the way: odd asks for each gradient by itself; 2 is for a dC column by column, 4 for one of padded rows.
@@ -263,9 +264,12 @@ GRADIENTS = [(kind, way) for kind in range(7) for way in range(4 if kind in (2, 
 
 
 def inputs_of(name, draw, dtype, *shapes):
-    """A and, for two shapes, B. Hard matrices are the same in all of a batch."""
-    part = slice(-2 if name in HARD else None, None)
-    return [DISTRIBUTIONS[name](draw, shape[part], second, dtype).expand(shape) for second, shape in enumerate(shapes)]
+    """A and, for two shapes, B. Hard matrices are the same in all of a batch, but for signs."""
+    part, made = slice(-2 if name in HARD else None, None), []
+    for second, shape in enumerate(shapes):
+        X = DISTRIBUTIONS[name](draw, shape[part], second, dtype).expand(shape)
+        made.append(X if name in ORDINARY | SEEMINGLY_UNIFORM else X * draw.normal(*shape[:-2], 1, 1).sign())
+    return made
 
 
 # ==== 4. Truth and errors ====
