@@ -236,8 +236,8 @@ class Child:
         *operands, G = operands
         found, (way, other) = [], next(self.ways)
         lies, alone = divmod(way, 2)
-        # Column by column, as where C.mT is used; or of padded rows, as where C is a part of something
-        G = G.mT.contiguous().mT if lies == 1 else torch.nn.functional.pad(G, (0, 1))[..., :-1] if lies else G
+        # Column by column, as where C.mT is used; or of padded rows, as where C is a part of something, and not its first
+        G = G.mT.contiguous().mT if lies == 1 else torch.nn.functional.pad(G, (1, 0))[..., 1:] if lies else G
         for wanted in [[X] for X in operands] if alone else [operands]:  # each as if the others were constants, or all at once
             given = [X if any(X is Y for Y in wanted) else X.detach() for X in operands]
             # A weight, or what layers before have made: no leaf, and held by nobody else
