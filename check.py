@@ -660,7 +660,8 @@ class Run:
         calls += [self.call(name, self.dims) for name in (self.hard[::-1] if cuda or size <= 600 else self.random.sample(self.hard, 6))]
         several = some_batches(4 * (batches or self.problem.inverse), *drawn)
         calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in several]
-        again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)] * 2
+        again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)]
+        again = [*again, *(self.call(name, self.near(300)) for name in self.random.sample(self.hard, 4))] * 2
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_about_multiples, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
