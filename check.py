@@ -439,8 +439,8 @@ class Contender(contextlib.ExitStack):
         there = torch.as_strided(flat.view(dtype), shape, strides)
         found = there.clone(memory_format=torch.contiguous_format)
         there.fill_(math.nan)
-        for at, part in () if self.gpu else parts:
-            os.pwrite(self.memory, part, at)
+        if not self.gpu and any(os.pwrite(self.memory, part, at) < len(part) for at, part in parts):
+            raise OSError("a part of it is read-only")
         return found
 
 
