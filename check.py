@@ -587,7 +587,8 @@ class Run:
             results[n] = self.take(contender, calls[n], said[n])
             self.wait()
         took = time.perf_counter() - begun
-        contender.stop()
+        if self.cuda:
+            contender.stop()
         results |= {n: self.take(contender, calls[n], said[n]) for n in order[self.cuda :]}
         self.wait()
         if self.cuda and len(contender.gpu.opened) > 2 * len(calls) * len(calls[0].shapes):  # else the next results may lie there again
