@@ -1,6 +1,6 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-It calls the solution some 100 to 250 times, in a process of its own: other inputs in all but ten, sizes to twice --size, ordinary and hard
+It calls the solution some 100 to 250 times, in a process of its own: other inputs in all but 14, sizes to twice --size, ordinary and hard
 numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns with the
 reference's, by a clock of its own, and compares those results too. The last line is the verdict: `all holds: ...` with the times and their
 ratio, or `WRONG: ...`.
