@@ -1032,10 +1032,10 @@ enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 // Until then another launch's number stands there, or, where a graph is launched again, its own with kPackingEnded.
 __device__ inline uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
 
-// A product has so many outliers more, or needs the fallback.
+// A product has so many outliers more, or needs the fallback, which takes less time than many: each meets all tiles of its line.
 __device__ inline void report(const PairsProduct& h, int product, int outliers, bool fallback) {
   Control& control = h.controls[product];
-  if (outliers && atomicAdd(&control.outliers, outliers) + outliers > h.most_outliers) fallback = true;
+  if (outliers && atomicAdd(&control.outliers, outliers) + outliers > 8 * (lines_of(h, kX) + lines_of(h, kY))) fallback = true;
   if (fallback) atomicExch(&control.fallback, 1);
   atomicOr(h.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
@@ -1111,8 +1111,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   }
   cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
   if (blockIdx.x == 0 && h.kept)
-    for (int u = t; u < h.p.batches; u += kPackers)
-      if (h.kept[u].fallback || h.kept[u].outliers) report(h, u, h.kept[u].outliers, h.kept[u].fallback);
+    for (int u = t; u < h.p.batches; u += kPackers) report(h, u, h.kept[u].outliers, h.kept[u].fallback);
   // Wait for the loads. Put zeros for elements that do not exist; then find the largest magnitude and the least one but zero, less one, as
   // bits: magnitudes order as integers do, with NaN and Inf above all others
   if (rows < kBlock || cols < kBlock || diagonal) {
@@ -2685,7 +2684,6 @@ struct PairsProduct {
   Control* controls;              // of each product
   int words;                      // from the controls on, which packing's first CTA resets; then it writes the launch's number
   const Control* kept;            // of operands that were packed before; or null
-  int most_outliers;              // with more than these a product is left to the fallback
   SplitTiles tiles;
   TileQueue queue;
   int* splits_done;               // for each 64 x 256 of each C: how many of its splits have left their sums
@@ -3244,7 +3242,6 @@ struct Workspace {
     take(x.metadata, first.x_blocks), take(y.metadata, first.y_blocks);
     take(x.blocks, first.x_blocks * int64_t(kBlockBytes)), take(y.blocks, first.y_blocks * int64_t(kBlockBytes));
     if (y.matrices == 0) y = kept ? kept->y : x;
-    first.most_outliers = 8 * (blocks_in(p.m) + blocks_in(p.n));   // of a line each meets every tile: the fallback is sooner done
     if (kept) first.kept = kept->controls;
     const SplitTiles& tiles = first.tiles;
     constexpr int64_t kTile = kTileEdge * kTileEdge;   // sums of a cluster's tile

@@ -69,7 +69,7 @@ int main(int, char** arguments) {
     PairsProduct packing = {};
     packing.p.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
     packing.words = which == 0 ? 2 : 0, packing.launch = 8;   // both count in one
-    packing.most_outliers = 1 << 20, packing.x = o.packed, packing.low = true;
+    packing.p.m = 1 << 23, packing.x = o.packed, packing.low = true;
     struct Nothing {};
     body = [&] { pack_blocks(packing); };
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(count); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);

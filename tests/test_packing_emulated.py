@@ -69,12 +69,13 @@ int main(int, char** arguments) {
   std::vector<uint32_t> by_row(block_rows * mask_words(block_cols)), by_col(block_cols * mask_words(block_rows));
   const int batches = kind % 4 ? 1 : 3;   // products that all have the matrix
   Control controls[3] = {{7, 7}, {7, 7}, {7, 7}}, &control = controls[batches - 1];   // which packing resets
-  const Control kept[3] = {{0, 3}, {0, 3}, {0, 3}};   // of the other operand, where it was packed before
+  const int lines = kind == 7 ? ceil_div(expected_outliers, 8) : 1 << 17;   // which may have eight each
+  Control kept = {0, kind == 7 ? 8 * lines - expected_outliers : 3};        // of the other operand, where it was packed before
   unsigned long long progress = 7;
   PairsProduct p = {};
   p.p.batches = batches, p.x_blocks = blocks, p.controls = controls, p.words = 6, p.progress = &progress, p.launch = 4096;
-  if (kind == 1) p.kept = kept, expected_outliers += 3;
-  p.most_outliers = kind == 7 ? expected_outliers : 1 << 20, p.low = kind != 5;
+  if (kind == 1 || kind == 7) p.kept = &kept, expected_outliers += kept.outliers;
+  p.p.m = lines * kBlock, p.low = kind != 5;
   p.x = {matrix.begin(), matrix.row_stride(), matrix.col_stride(), rows, cols, triangular, block_cols, 1, blocks,
          packed.data(), metadata.data(), by_row.data(), by_col.data()};
   struct Nothing {};
