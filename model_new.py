@@ -2940,15 +2940,13 @@ struct Pairs {
     uint32_t base;   // of the shared memory. Kept as a number: from a pointer the compiler would make it anew each time.
     int group;
 
-    __device__ float head(int offset, int stage, int block) const {   // the float at this offset of a block's head
-      return load_shared<float>(base + offsetof(Shared, own.head) + offset + sizeof(BlockHead) * (2 * stage + block));
+    __device__ BlockHead head(int stage, int block) const {
+      return load_shared<BlockHead>(base + offsetof(Shared, own.head) + sizeof(BlockHead) * (2 * stage + block));
     }
     // An operand, as wgmma wants it described.
     __device__ uint64_t operand(int stage, int offset) const {
       return make_descriptor(base + offsetof(Shared, own.stage) + stage * kStageBytes + offset, kOperandBytes, 1024);
     }
-    __device__ float unscale(int stage, int block) const { return head(offsetof(BlockHead, unscale), stage, block); }
-    __device__ float residual(int stage, int block) const { return head(offsetof(BlockHead, residual), stage, block); }
 
     // Waits for the next stage, and says which it is.
     __device__ int next_stage(Pipeline<kStages>& pipeline) const {
@@ -2983,26 +2981,25 @@ struct Pairs {
     const uint64_t x = view.operand(x_stage, view.group * kPartBytes), y = view.operand(y_stage, 0);
     float sums[64];
     auto issue = [&](uint64_t x, uint64_t y, bool add) { issue_wgmma<__half, 128, kMajorX, kMajorY>(x, y, sums, add); };
-    auto of_y = [&](int block) { return h.has_column(2 * kHalf + block) ? view.unscale(y_stage, block) : 0.0f; };
+    auto of_y = [&](int block) { return h.has_column(2 * kHalf + block) ? view.head(y_stage, block).unscale : 0.0f; };
     if (kLo && h.wide(view.group, kHalf)) {   // a half that meets a wide block, which is rare: its residuals have a scale of their own
       meanwhile();
-      const float x_residual = view.residual(x_stage, view.group), residual[] = {view.residual(y_stage, 0), view.residual(y_stage, 1)};
+      const BlockHead x_head = view.head(x_stage, view.group), y_head[] = {view.head(y_stage, 0), view.head(y_stage, 1)};
       UNROLL for (int u = 0; u < 64; ++u) sums[u] = 0;
       NO_UNROLL for (int product = 0; product < 3; ++product) {   // lo hi, hi lo, hi hi: each is added to the ones before, in its own scale
-        UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? residual[u / 32] : x_residual / residual[u / 32];
+        UNROLL for (int u = 0; u < 64; ++u) sums[u] *= product == 2 ? y_head[u / 32].residual : x_head.residual / y_head[u / 32].residual;
         warpgroup_arrive();
         issue(advance_descriptor(x, product ? 0 : kOperandBytes), advance_descriptor(y, product == 1 ? 2 * kOperandBytes : 0), true);
         warpgroup_commit_batch();
         warpgroup_wait<0>();
       }
-      const float of_x = view.unscale(x_stage, view.group);
-      promote(sums, of_x, of_y(0), total), promote(sums + 32, of_x, of_y(1), total + 32);
+      promote(sums, x_head.unscale, of_y(0), total), promote(sums + 32, x_head.unscale, of_y(1), total + 32);
       return view.release(y_stage);
     }
     // Issue wgmma: lo hi + hi lo before hi hi, so that the small terms are added while the sums are small
     warpgroup_arrive();
     if (kLo) issue(advance_descriptor(x, kOperandBytes), y, false);
-    const float of_x = view.unscale(x_stage, view.group), of_first = of_y(0), of_second = of_y(1);
+    const float of_x = view.head(x_stage, view.group).unscale, of_first = of_y(0), of_second = of_y(1);
     if (kLo) issue(x, advance_descriptor(y, 2 * kOperandBytes), true);
     issue(x, y, kLo);
     warpgroup_commit_batch();
