@@ -977,6 +977,39 @@ __device__ inline void promote(const float* sums, float of_x, float of_y, float*
 """
 
 _CUDA_PACKING = r"""
+// ---- Packing: what its kernel, the product's and the one behind are given.
+
+struct PairsProduct {
+  Product p;
+  Packed x, y;                    // X and Y, or what is transposed: see k_is_row
+  int x_blocks, y_blocks;         // how many of each there are to pack
+  bool low;                       // whether lo is stored; TF32 multiplies hi alone
+  unsigned long long* progress;   // see Progress
+  uint64_t launch;                // its number
+  Control* controls;              // of each product
+  int words;                      // from the controls on, which packing's first CTA resets; then it writes the launch's number
+  const Control* kept;            // of operands that were packed before; or null
+  SplitTiles tiles;
+  TileQueue queue;                // see the skeleton
+  int* splits_done;               // for each 64 x 256 of each C: how many of its splits have left their sums
+  int* next_behind;               // of product_behind's queue
+  float* partial_sums;            // of all splits but each tile's last
+  float* chain_sums;              // of each CTA: of its tile's chains so far; null: those are in C
+};
+
+// ---- Packing: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
+
+__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return blocks_in(operand == kX ? h.p.m : h.p.n); }
+
+__device__ inline bool has_block(const PairsProduct& h, Operand operand, int line, int k) {
+  return line < lines_of(h, operand) && on_side(operand == kX ? h.p.x_side : h.p.y_side, line, k);
+}
+
+__device__ inline int block_of(const PairsProduct& h, Operand operand, bool k_is_row, int line, int k) {
+  const Packed& packed = operand == kX ? h.x : h.y;
+  return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
+}
+
 // ---- Packing: one block.
 
 constexpr int kPackers = 256;                                             // threads that pack one block together
@@ -1021,8 +1054,6 @@ __device__ inline int scale_exponent(uint32_t largest) {
 __device__ inline float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
 
 // ---- Packing: the kernel.
-
-// It is given what the product kernel and the one behind it are given: a PairsProduct, which stands with Pairs.
 
 // What has become of a launch, beside its number in a word that may begin as anything: packing sets the first two if any product has
 // outliers or needs the fallback, the product kernel the third.
@@ -2671,46 +2702,11 @@ static void launch_half(const Product& p, const Gpu& gpu) {
 # Enters: a PairsProduct, one or a batch, whose operands are packed, triangular or dense. Leaves: all of C, or leaves it to the fallback.
 #
 # Consumers sum three products of a k-block of packed blocks, and promote the sums. docs/kernel.md follows one k-block through it.
-_CUDA_PAIRS_TYPES = r"""
-// ---- Pairs: what packing, its own CTAs and those behind them are given.
-
-struct PairsProduct {
-  Product p;
-  Packed x, y;                    // X and Y, or what is transposed: see k_is_row
-  int x_blocks, y_blocks;         // how many of each there are to pack
-  bool low;                       // whether lo is stored; TF32 multiplies hi alone
-  unsigned long long* progress;   // see Progress
-  uint64_t launch;                // its number
-  Control* controls;              // of each product
-  int words;                      // from the controls on, which packing's first CTA resets; then it writes the launch's number
-  const Control* kept;            // of operands that were packed before; or null
-  SplitTiles tiles;
-  TileQueue queue;
-  int* splits_done;               // for each 64 x 256 of each C: how many of its splits have left their sums
-  int* next_behind;               // of product_behind's queue
-  float* partial_sums;            // of all splits but each tile's last
-  float* chain_sums;              // of each CTA: of its tile's chains so far; null: those are in C
-};
-
+_CUDA_PAIRS = r"""
 // What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
 // kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
 enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
 
-// ---- Pairs: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
-
-__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return blocks_in(operand == kX ? h.p.m : h.p.n); }
-
-__device__ inline bool has_block(const PairsProduct& h, Operand operand, int line, int k) {
-  return line < lines_of(h, operand) && on_side(operand == kX ? h.p.x_side : h.p.y_side, line, k);
-}
-
-__device__ inline int block_of(const PairsProduct& h, Operand operand, bool k_is_row, int line, int k) {
-  const Packed& packed = operand == kX ? h.x : h.y;
-  return k_is_row ? block_index(packed, k, line) : block_index(packed, line, k);
-}
-"""
-
-_CUDA_PAIRS = r"""
 // ---- Pairs: split-K through memory.
 
 // The splits of a tile leave their sums in memory, all but the last one, which adds them to its own; so does each chain of a tile for the
@@ -3632,7 +3628,7 @@ _PATH = _PATHS[_wanted]
 _CUDA_SOURCES = [_CUDA_TYPES, _CUDA_LAUNCHERS, _CUDA_SCHEDULE, _CUDA_PTX, _CUDA_ELEMENTS, _CUDA_PACKED, _CUDA_LAUNCH]
 _CUDA_SOURCES += [_CUDA_EXACT, _CUDA_TILES, _CUDA_TF32, _CUDA_MMA, _CUDA_SKELETON, _CUDA_HALF]
 # Behind what is templates alone: parts, each with kernels that it alone launches. nvcc compiles them at once.
-_CUDA_PARTS = [[_CUDA_PAIRS_TYPES, _CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH], [_CUDA_TILE_LAUNCH]]
+_CUDA_PARTS = [[_CUDA_PACKING, _CUDA_PAIRS, _CUDA_BEHIND, _CUDA_MIRROR, _CUDA_HOPPER_LAUNCH], [_CUDA_TILE_LAUNCH]]
 _CUDA_PARTS += [["void launch_float16(const Product& p, const Gpu& gpu) { launch_half<__half>(p, gpu); }"]]
 _CUDA_PARTS += [["void launch_bfloat16(const Product& p, const Gpu& gpu) { launch_half<__nv_bfloat16>(p, gpu); }"]]
 for _part, _sources in enumerate(_CUDA_PARTS):

@@ -32,7 +32,7 @@ from helpers import (
     product,
     truth,
 )
-from test_outliers_emulated import cut
+from test_outliers_emulated import cut, pairs_product
 from test_schedule import PRELUDE
 
 PYTHONS = sysconfig.get_path("include")  # headers, without which nothing can be built
@@ -166,7 +166,7 @@ def extension(model, tmp_path_factory):
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: the strides") :],
         model._CUDA_PACKED,
         cut(model._CUDA_SKELETON, "struct TileQueue {", "  // A word that counts for some other launch") + "};",
-        model._CUDA_PAIRS_TYPES,
+        pairs_product(model),
         cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),
         cut(launch, "int operands_to_copy(", "// Of other parts of the source"),
         LAUNCHERS,

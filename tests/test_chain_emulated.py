@@ -212,7 +212,6 @@ def run(model, tmp_path_factory):
         tiles,
         emulation.device(model._CUDA_MMA),
         skeleton(model),
-        model._CUDA_PAIRS_TYPES,
         one_after_the_other,
         model._CUDA_PAIRS,
         behind,

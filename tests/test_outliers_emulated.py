@@ -15,6 +15,11 @@ def cut(text, begin, end):
     return text[text.index(begin) : text.index(end)]
 
 
+def pairs_product(model):
+    """What packing, the product's kernel and the one behind are given. A TileQueue stands before it."""
+    return cut(model._CUDA_PACKING, "// ---- Packing: what its kernel", "// ---- Packing: one block.")
+
+
 # ---- Outliers. -------------------------------------------------------------------------------------------------------
 
 # C as the product kernel leaves it: the sums of what the packed blocks hold, in float32. Corrected, it has to meet the contract.
@@ -127,8 +132,8 @@ def run_outliers(model, tmp_path_factory):
     """run_outliers(contraction, N, kind): fails with what the program found wrong."""
     behind = cut(model._CUDA_BEHIND, "using Corrections", "// ---- Behind the Hopper kernel: the kernel.")
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, emulation.device(model._CUDA_EXACT), model._CUDA_PACKED]
-    types = ["struct TileQueue {};", model._CUDA_PAIRS_TYPES]  # a queue that nobody asks here
-    parts = [emulation.PRELUDE, CUDA, *source, *types, model._CUDA_PACKING, behind, emulation.PRODUCT, OUTLIERS_MAIN]
+    queue = "struct TileQueue {};"  # that nobody asks here
+    parts = [emulation.PRELUDE, CUDA, *source, queue, model._CUDA_PACKING, behind, emulation.PRODUCT, OUTLIERS_MAIN]
     return host_program(tmp_path_factory.mktemp("outliers"), "outliers", parts)
 
 

@@ -125,8 +125,8 @@ int main(int, char** arguments) {
 def run(model, tmp_path_factory):
     """run(rows, columns, triangular, ...): fails with what the program found wrong."""
     source = [model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS, model._CUDA_PACKED]
-    types = ["struct TileQueue {};", model._CUDA_PAIRS_TYPES]  # a queue that nobody asks here
-    parts = [emulation.PRELUDE, CUDA, *source, *types, model._CUDA_PACKING, emulation.PRODUCT, MAIN]
+    queue = "struct TileQueue {};"  # that nobody asks here
+    parts = [emulation.PRELUDE, CUDA, *source, queue, model._CUDA_PACKING, emulation.PRODUCT, MAIN]
     return host_program(tmp_path_factory.mktemp("packing"), "packing", parts)
 
 

@@ -25,7 +25,7 @@ from helpers import (
     sizes_for,
 )
 from test_half_emulated import CUDA, skeleton
-from test_outliers_emulated import cut
+from test_outliers_emulated import cut, pairs_product
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("pairs emulated")]
 
@@ -224,7 +224,7 @@ def run(model, tmp_path_factory):
         CUDA,
         BULK,
         skeleton(model),
-        model._CUDA_PAIRS_TYPES,
+        pairs_product(model),
         model._CUDA_PAIRS,
         cut(launch, "// The matrices that are to be packed", "// ---- Hopper kernel, launching: all kernels of a product"),
         emulation.PRODUCT,

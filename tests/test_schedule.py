@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from helpers import COMPILER, host_program
-from test_outliers_emulated import cut
+from test_outliers_emulated import cut, pairs_product
 
 pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C++ compiler was found"), pytest.mark.xdist_group("schedule")]
 
@@ -407,7 +407,7 @@ def program(model, tmp_path_factory):
         model._CUDA_SCHEDULE,
         model._CUDA_PACKED,
         "struct TileQueue {};",
-        model._CUDA_PAIRS_TYPES,
+        pairs_product(model),
         HARNESS,
     ]
     return host_program(tmp_path_factory.mktemp("schedule"), "schedule", parts)
