@@ -146,8 +146,8 @@ bool is_computed_whole(const Product& product, const Gpu& gpu);
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
 // Launches on the current device, which is `gpu`, in whose memory a kernel may have a workspace. The Hopper kernel leaves each product's
-// Control near its beginning. `keep`: launch_gradients is to use it, when torch may allow TF32 no longer.
-void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep);
+// Control near its beginning.
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 
 // The rows from 64 `row` on, 64 at most, of the inverse p.c of p.x, lower triangular float32 or float64; see invert_rows.
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
@@ -903,7 +903,7 @@ _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
 constexpr int kOperandBytes = kBlock * kBlock * 2;   // of an operand tile: 16-bit elements, rows of 128 bytes
-constexpr int kBlockBytes = 2 * kOperandBytes;       // a packed block: an operand tile of hi, then one of lo
+__host__ __device__ constexpr int64_t block_bytes(bool tf32) { return (tf32 ? 1 : 2) * kOperandBytes; }   // of a packed block: hi, then lo
 constexpr int kMaxOutliers = 14;                     // of a block; a matrix with more in one is not for this kernel
 
 // An element too small for its block's scale, which the operand tile holds as zero.
@@ -983,7 +983,6 @@ struct PairsProduct {
   Product p;
   Packed x, y;                    // X and Y, or what is transposed: see k_is_row
   int x_blocks, y_blocks;         // how many of each there are to pack
-  bool low;                       // whether lo is stored; TF32 multiplies hi alone
   unsigned long long* progress;   // see Progress
   uint64_t launch;                // its number
   Control* controls;              // of each product
@@ -1196,9 +1195,9 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     uint2 hi, lo;
     split_two(block[i][0], block[i][1], scale, wide ? 1 / kWideResidual : 1, hi.x, lo.x);
     split_two(block[i][2], block[i][3], scale, wide ? 1 / kWideResidual : 1, hi.y, lo.y);
-    uint8_t* to = operand.blocks + int64_t(number) * kBlockBytes + swizzled(first_row + i * row_step, col);
+    uint8_t* to = operand.blocks + number * block_bytes(h.p.tf32) + swizzled(first_row + i * row_step, col);
     *reinterpret_cast<uint2*>(to) = hi;
-    if (h.low) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;
+    if (!h.p.tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies hi alone
   }
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
@@ -2823,7 +2822,7 @@ struct Pairs {
   using Product = PairsProduct;
   using Shared = SharedMemory<Pairs>;
   static constexpr int kBlocksN = 4, kCtas = 2;
-  static constexpr int kStages = kLo ? 7 : 14, kPartBytes = kLo ? kBlockBytes : kOperandBytes, kStageBytes = 2 * kPartBytes;
+  static constexpr int kStages = kLo ? 7 : 14, kPartBytes = block_bytes(!kLo), kStageBytes = 2 * kPartBytes;
   static constexpr int kDepth = (kStages + 2) / 3, kAskedAhead = 2;
   static constexpr bool kTakesFirst = true;   // a split waits for those before it, which have then begun
 
@@ -2870,7 +2869,7 @@ struct Pairs {
     auto copy_y = [&](int half) {
       if (flags & kHasY << 2 * half << rank) {
         const int block = own.first_y + block_of(h, kY, kMajorY, first_col + 2 * half + rank, k);
-        const uint8_t* from = h.y.blocks + int64_t(block) * kBlockBytes;
+        const uint8_t* from = h.y.blocks + int64_t(block) * kPartBytes;
         uint8_t* to = own.stage[at.stage] + rank * kOperandBytes;
         copy_bulk_multicast(to, from, kOperandBytes, &shared.full[at.stage]);
         if (kLo) copy_bulk_multicast(to + 2 * kOperandBytes, from + kOperandBytes, kOperandBytes, &shared.full[at.stage]);
@@ -2887,7 +2886,7 @@ struct Pairs {
     UNROLL for (int u = 0; u < 2; ++u)
       if (flags & kHasX << u) {
         const int block = own.first_x + block_of(h, kX, kMajorX, first_row + u, k);
-        const uint8_t* from = h.x.blocks + int64_t(block) * kBlockBytes;
+        const uint8_t* from = h.x.blocks + int64_t(block) * kPartBytes;
         copy_bulk(own.stage[at.stage] + u * kPartBytes, from, kPartBytes, &shared.full[at.stage]);
         copy_bulk(&own.head[at.stage][u], h.x.metadata + block, sizeof(BlockHead), &shared.full[at.stage]);
       }
@@ -3233,7 +3232,7 @@ struct Workspace {
     auto blocks_of = [](const Packed& packed) { return int(std::min(int64_t(packed.matrices) * packed.blocks_each, kMaxSize)); };
     first.x_blocks = blocks_of(x), first.y_blocks = blocks_of(y);
     take(x.metadata, first.x_blocks), take(y.metadata, first.y_blocks);
-    take(x.blocks, first.x_blocks * int64_t(kBlockBytes)), take(y.blocks, first.y_blocks * int64_t(kBlockBytes));
+    take(x.blocks, first.x_blocks * block_bytes(p.tf32)), take(y.blocks, first.y_blocks * block_bytes(p.tf32));
     if (y.matrices == 0) y = kept ? kept->y : x;
     if (kept) first.kept = kept->controls;
     const SplitTiles& tiles = first.tiles;
@@ -3255,11 +3254,10 @@ struct Workspace {
 
 // ---- Hopper kernel, launching: all kernels of a product, or of two.
 
-static void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
+static void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
   const int clusters = gpu.sms / 2;
   Workspace at(p, clusters, gpu.allocate(gpu, Workspace(p, clusters, nullptr, dy, kept).bytes), dy, kept);
   auto& of = at.of;
-  of[0].low = keep || !p.tf32;
   of[0].launch = of[1].launch = launch_number();
   launch_kernel<pack_blocks>({of[0].x_blocks + of[0].y_blocks, kPackers, 0, 1, true, gpu.stream}, of[0]);
   if (of[0].tiles.count + int64_t(clusters) > kMaxSize) check(cudaErrorInvalidConfiguration);   // a second one has as many
@@ -3346,10 +3344,10 @@ Kernel kernel_for(const Product& p, const Gpu& gpu, Path path) {
 using Launcher = void(const Product& p, const Gpu& gpu);
 Launcher launch_exact, launch_tf32, launch_mma, launch_float16, launch_bfloat16;
 
-void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep) {
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
   // In the order of Kernel
   Launcher* const launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};
-  kernel == kHopperKernel ? launch_pairs(p, gpu, keep) : launchers[kernel](p, gpu);
+  kernel == kHopperKernel ? launch_pairs(p, gpu) : launchers[kernel](p, gpu);
   if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p)))) {
     const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
     p.type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
@@ -3358,7 +3356,7 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep) 
 
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  if (before.bytes == bytes) launch_pairs(dx, gpu, false, &dy, before.of);
+  if (before.bytes == bytes) launch_pairs(dx, gpu, &dy, before.of);
   return before.bytes == bytes;
 }
 """
@@ -3566,7 +3564,7 @@ std::tuple<Tensor, std::string, Tensor> product(Tensor x, Tensor y, int contract
     if (copies & (transposed ? 1 : 2)) y = same ? x : padded_copy(y);
     p = describe(x, y, c, contraction, structure);
   }
-  launch_product(p, kernel, on, keep);
+  launch_product(p, kernel, on);
   return {c, kKernelNames[kernel], keep && kernel == kHopperKernel ? on.workspace : Tensor()};
 }
 
@@ -3581,7 +3579,7 @@ std::vector<Tensor> gradients(Tensor g, Tensor x, Tensor y, Tensor kept, int str
   Product to_x = describe(g, y, dx, kNT, structure), to_y = describe(x, g, dy, kTN, structure);
   if (Structure(structure, kNN).c == kUpper) std::swap(to_x, to_y);   // the transposed product has Y^T where the launcher looks for X
   if (launch_gradients(product, to_x, to_y, kept.mutable_data_ptr(), int64_t(kept.nbytes()), on)) return {dx, dy};
-  return {};   // of one matrix a hook has made several, or of bytes other numbers
+  return {};   // torch allows TF32 now, and did not, or no longer; or of one matrix a hook has made several, or of bytes other numbers
 }
 
 // The inverses of lower triangular matrices (..., N, N), float32 or float64. Substitution by blocks of rows: X21 = -L22^-1 (L21 X11), where

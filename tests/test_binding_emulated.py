@@ -79,15 +79,13 @@ void pack(const PairsProduct& of, Operand operand) {
       for (int j = 0; j < kBlock; ++j)
         reinterpret_cast<float*>(to.blocks)[(int64_t(number) * kBlock + i) * kBlock + j] =
             row * kBlock + i < to.rows && col * kBlock + j < to.cols ? from[i * to.row_stride + j * to.col_stride] : NAN;
-    to.metadata[number].head.none = of.low;
   }
 }
-void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
+void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = nullptr, const PairsProduct* kept = nullptr) {
   const int64_t bytes = Workspace(p, gpu.sms / 2, nullptr, dy, kept).bytes;
   Workspace at(p, gpu.sms / 2, gpu.allocate(gpu, bytes), dy, kept);
   CHECK(at.bytes == bytes);
   PairsProduct& first = at.of[0];
-  first.low = keep || !p.tf32;
   std::fill_n(reinterpret_cast<int*>(first.controls), first.words, 0);
   pack(first, kX), pack(first, kY);
   for (int batch = 0; batch < p.batches; ++batch)
@@ -99,7 +97,6 @@ void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy
         const Packed& packed = operand == kX ? h.x : h.y;
         const bool rows = k_is_row(operand, h.p);
         const int block = matrix_of(packed, batch) * packed.blocks_each + block_of(h, operand, rows, line / kBlock, k / kBlock);
-        CHECK(h.p.tf32 || packed.metadata[block].head.none);
         const int row = (rows ? k : line) % kBlock, col = (rows ? line : k) % kBlock;
         return reinterpret_cast<const float*>(packed.blocks)[(int64_t(block) * kBlock + row) * kBlock + col];
       };
@@ -108,8 +105,8 @@ void launch_pairs(const Product& p, const Gpu& gpu, bool keep, const Product* dy
                   [&](int n, int k) { return element(kY, n, k); });
     }
 }
-void launch_product(const Product& p, Kernel kernel, const Gpu& gpu, bool keep) {
-  if (kernel == kHopperKernel) return launch_pairs(p, gpu, keep);
+void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
+  if (kernel == kHopperKernel) return launch_pairs(p, gpu);
   CHECK(kernel != kHalfKernel || (p.type >= kFloat16 && !operands_to_copy(p, kernel)));
   CHECK(kernel != kTf32Kernel || p.type == kFloat32);
   CHECK((kernel != kTf32Kernel && kernel != kMmaKernel) || ((p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));

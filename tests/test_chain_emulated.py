@@ -160,17 +160,19 @@ int main(int, char** arguments) {
   with_operands(p, x, false, y, same && !p.symmetric);
   const Result c(p, by_columns);
   workspaces.reserve(2);
-  launch_pairs(p, gpu, gradients);
+  launch_pairs(p, gpu);
   if (p.symmetric) launch_kernel<mirror<uint32_t>>({triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, nullptr}, p);
   c.check(x.infinite || y.infinite);
   if (gradients) {
     Product dx = p, dy = p;
     const Elements g(p, p.m, p.n);
     with_operands(dx, g, false, y, !(same && !p.symmetric)), with_operands(dy, x, true, g, true);
-    dx.tf32 = dy.tf32 = p.tf32 && below(2);   // torch may allow TF32 no longer
     dx.x_side = dx.y_side = kUpToLine, dy.x_side = dy.y_side = kFromLine;
     const Result c_of_dx(dx, by_columns), c_of_dy(dy, by_columns);
     std::vector<uint8_t>& kept = workspaces[0];
+    Product otherwise = p;
+    otherwise.tf32 = !p.tf32;
+    if (launch_gradients(otherwise, dx, dy, aligned(kept), kept.size() - 1024, gpu)) fail("packed operands without lo are taken, or with");
     if (launch_gradients(p, dx, dy, aligned(kept), kept.size() - 1023, gpu)) fail("packed operands of another product are taken");
     if (!launch_gradients(p, dx, dy, aligned(kept), kept.size() - 1024, gpu)) fail("packed operands are not taken");
     c_of_dx.check(g.infinite || y.infinite), c_of_dy.check(x.infinite || g.infinite);

@@ -34,7 +34,7 @@ struct PackedOperand {
     double pair = 0;
     for (int lo = 0; lo < 2; ++lo) {
       __half part;
-      std::memcpy(&part, &blocks[number * kBlockBytes + lo * kOperandBytes + swizzled(row % kBlock, col % kBlock)], 2);
+      std::memcpy(&part, &blocks[number * block_bytes(false) + lo * kOperandBytes + swizzled(row % kBlock, col % kBlock)], 2);
       pair += static_cast<double>(__half2float(part)) * (lo ? metadata[number].head.residual : 1.0f);
     }
     return pair * metadata[number].head.unscale;
@@ -66,7 +66,7 @@ int main(int, char** arguments) {
   Product p = {};
   for (int which = 0; which < 2; ++which) {
     PackedOperand& o = operands[which];
-    o.blocks.assign(static_cast<size_t>(count) * kBlockBytes, 0xFF), o.metadata.resize(count);
+    o.blocks.assign(count * block_bytes(false), 0xFF), o.metadata.resize(count);
     o.by_row.resize(blocks * mask_words(blocks)), o.by_col.resize(blocks * mask_words(blocks));
     Matrix<float>& m = matrix[which];
     o.packed = {m.begin(), m.row_stride(), m.col_stride(), n, n, 1, blocks, 1, count, o.blocks.data(), o.metadata.data(), o.by_row.data(),
@@ -74,7 +74,7 @@ int main(int, char** arguments) {
     PairsProduct packing = {};
     packing.p.batches = 1, packing.x_blocks = count, packing.controls = &control, packing.progress = &progress;
     packing.words = which == 0 ? 2 : 0, packing.launch = 8;   // both count in one
-    packing.p.m = 1 << 23, packing.x = o.packed, packing.low = true;
+    packing.p.m = 1 << 23, packing.x = o.packed;
     struct Nothing {};
     body = [&] { pack_blocks(packing); };
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(count); ++blockIdx.x) run_cluster<Nothing>(blockIdx.x, 1, kPackers);

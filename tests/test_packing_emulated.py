@@ -34,7 +34,7 @@ MAIN = r"""
 int main(int, char** arguments) {
   int a[6];
   for (int i = 0; i < 6; ++i) a[i] = std::atoi(arguments[1 + i]);
-  const int rows = a[0], cols = a[1], triangular = a[2], kind = a[5];
+  const int rows = a[0], cols = a[1], triangular = a[2], kind = a[5], tf32 = kind == 5;
   Matrix<float> matrix(rows, cols, a[3], a[4], 1);
   uint64_t state = 1;
   auto uniform = [&] { return static_cast<float>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 40) * 0x1p-24f; };
@@ -64,7 +64,7 @@ int main(int, char** arguments) {
   if (kind == 4 || kind == 8) matrix.at(0, rows - 1, 0) = kind == 4 ? NAN : INFINITY;
   const int block_rows = blocks_in(rows), block_cols = blocks_in(cols);
   const int blocks = static_cast<int>(triangular ? triangle(block_rows) : int64_t(block_rows) * block_cols);
-  std::vector<uint8_t> packed(static_cast<size_t>(blocks) * kBlockBytes, 0xFF);
+  std::vector<uint8_t> packed(blocks * block_bytes(tf32) + kOperandBytes, 0xFF);
   std::vector<BlockMetadata> metadata(blocks);
   std::vector<uint32_t> by_row(block_rows * mask_words(block_cols)), by_col(block_cols * mask_words(block_rows));
   const int batches = kind % 4 ? 1 : 3;   // products that all have the matrix
@@ -75,7 +75,7 @@ int main(int, char** arguments) {
   PairsProduct p = {};
   p.p.batches = batches, p.x_blocks = blocks, p.controls = controls, p.words = 6, p.progress = &progress, p.launch = 4096;
   if (kind == 1 || kind == 7) p.kept = &kept, expected_outliers += kept.outliers;
-  p.p.m = lines * kBlock, p.low = kind != 5;
+  p.p.m = lines * kBlock, p.p.tf32 = tf32;
   p.x = {matrix.begin(), matrix.row_stride(), matrix.col_stride(), rows, cols, triangular, block_cols, 1, blocks,
          packed.data(), metadata.data(), by_row.data(), by_col.data()};
   struct Nothing {};
@@ -88,6 +88,7 @@ int main(int, char** arguments) {
   }
   if (kind == 4 || kind == 8) return std::printf("all holds\n"), 0;
   if (control.outliers != expected_outliers) fail("outliers are counted wrong");
+  if (packed.back() != 0xFF) fail("lo is stored where hi alone is wanted, or more than that");
   int wide_blocks = 0;
   for (int r = 0; r < block_rows; ++r)
     for (int c = 0; c < (triangular ? r + 1 : block_cols); ++c) {
@@ -107,12 +108,11 @@ int main(int, char** arguments) {
           const float v = i < rows && k < cols && (!triangular || k <= i) ? matrix.at(0, i, k) : 0.0f;
           __half part[2] = {};
           for (int lo = 0; lo < 2; ++lo)
-            std::memcpy(&part[lo], &packed[number * kBlockBytes + lo * kOperandBytes + swizzled(row, col)], 2);
-          if (kind == 5 && std::exchange(part[1], __half{}).bits != 0xFFFF) fail("lo is stored where hi alone is wanted");
+            if (!(lo && tf32)) std::memcpy(&part[lo], &packed[number * block_bytes(tf32) + lo * kOperandBytes + swizzled(row, col)], 2);
           if (const float hi = __half2float(part[0]); hi != 0 && std::fabs(hi) < 0x1p-14f) fail("hi that has no leading bit");
           const double pair = __half2float(part[0]) + static_cast<double>(__half2float(part[1])) * of.head.residual;
           const double error = std::fabs(pair * of.head.unscale + outlier[row * kBlock + col] - v);
-          if (!(error <= (kind == 5 ? 0x1p-11 : 0x1p-22) * std::fabs(v))) fail("an element that does not come back");
+          if (!(error <= (tf32 ? 0x1p-11 : 0x1p-22) * std::fabs(v))) fail("an element that does not come back");
         }
     }
   if (kind == 2 && !wide_blocks) fail("blocks that lose bits, and none is wide");

@@ -106,9 +106,10 @@ struct Packer {
               const int i = r * kBlock + row, j = c * kBlock + col;
               const bool exists = i < to.rows && j < to.cols && (!to.triangular || j <= i);
               const float v = exists ? to.source[matrix * strides[0] + i * to.row_stride + j * to.col_stride] * scale : 0.0f;
-              const __half hi = __float2half_rn(v), lo = tf32 ? __half(NAN) : __float2half_rn((v - __half2float(hi)) / residual);
-              uint8_t* const at = to.blocks + number * kBlockBytes + swizzled(row, col);
-              std::memcpy(at, &hi, 2), std::memcpy(at + kOperandBytes, &lo, 2);
+              const __half hi = __float2half_rn(v), lo = __float2half_rn((v - __half2float(hi)) / residual);
+              uint8_t* const at = to.blocks + number * block_bytes(tf32) + swizzled(row, col);
+              std::memcpy(at, &hi, 2);
+              if (!tf32) std::memcpy(at + kOperandBytes, &lo, 2);
             }
         }
   }

@@ -1080,7 +1080,7 @@ def test_one_product_of_a_batch_that_needs_the_fallback(way):
 @needs_cuda
 @pytest.mark.parametrize("precisions", [("high", "highest"), ("highest", "high"), ("high", "high")])
 def test_gradients_go_by_the_setting_when_they_are_computed(model, restored_precision, precisions):
-    """Operands that a product in TF32 keeps for the gradients are kept whole."""
+    """Operands that a product in TF32 keeps for the gradients, without lo, serve no others."""
     A, B = (T.requires_grad_() for T in cuda_operands(1500))
     G = normal(1500, 1500, seed=77, device="cuda")
     torch.set_float32_matmul_precision(precisions[0])
