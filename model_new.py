@@ -940,8 +940,6 @@ struct Packed {
   uint32_t* wide_by_col;   // and for each column
 };
 
-__host__ __device__ inline int blocks_in(int n) { return ceil_div(n, kBlock); }
-
 // The matrix that product `batch` has.
 __device__ inline int matrix_of(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
 
@@ -953,8 +951,8 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
 // The words of a line's mask: of a column of blocks, or of a row. The first one is not zero if a block of the line has outliers.
 __host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
-  return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(blocks_in(p.rows))
-                : p.wide_by_row + (matrix * blocks_in(p.rows) + line) * mask_words(p.block_cols);
+  return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
+                : p.wide_by_row + (matrix * ceil_div(p.rows, kBlock) + line) * mask_words(p.block_cols);
 }
 
 // Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (wgmma's 128-byte swizzle).
@@ -998,7 +996,7 @@ struct PairsProduct {
 
 // ---- Packing: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
 
-__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return blocks_in(operand == kX ? h.p.m : h.p.n); }
+__device__ inline int lines_of(const PairsProduct& h, Operand operand) { return ceil_div(operand == kX ? h.p.m : h.p.n, kBlock); }
 
 __device__ inline bool has_block(const PairsProduct& h, Operand operand, int line, int k) {
   return line < lines_of(h, operand) && on_side(operand == kX ? h.p.x_side : h.p.y_side, line, k);
@@ -3056,7 +3054,7 @@ __device__ __noinline__ void correct_tile(const PairsProduct& h, int batch, cons
     const int line = other.first_line + thread, block_line = of_x ? tile.i : tile.j, matrix = matrix_of(packed, batch);
     const bool transposed = k_is_row(of_x ? kX : kY, p);
     const uint32_t* const wide = wide_in_line(packed, matrix, transposed, block_line);
-    const int words = wide[0] == 0 ? 0 : mask_words(blocks_in(p.k));
+    const int words = wide[0] == 0 ? 0 : mask_words(ceil_div(p.k, kBlock));
     NO_UNROLL for (int word = 1; word < words; ++word)
       NO_UNROLL for (uint32_t bits = wide[word]; bits; bits &= bits - 1) {
         const int k_block = word * 32 + __ffs(bits) - 33, block = block_of(h, of_x ? kX : kY, transposed, block_line, k_block);
@@ -3187,8 +3185,8 @@ static Packed to_pack(const Product& p, Operand operand) {
   if (k_is_row(operand, p)) std::swap(packed.row_stride, packed.col_stride), std::swap(packed.rows, packed.cols);
   const auto& strides = operand == kX ? p.x_batch : p.y_batch;
   const bool common = std::all_of(strides, strides + p.batch_dims, [](int64_t stride) { return stride == 0; });
-  packed.block_cols = blocks_in(packed.cols), packed.matrices = common ? 1 : int(p.batches);
-  const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(blocks_in(packed.rows)) * packed.block_cols;
+  packed.block_cols = ceil_div(packed.cols, kBlock), packed.matrices = common ? 1 : int(p.batches);
+  const int64_t blocks = packed.triangular ? triangle(packed.block_cols) : int64_t(ceil_div(packed.rows, kBlock)) * packed.block_cols;
   packed.blocks_each = int(std::min(blocks, kMaxSize));
   return packed;
 }
@@ -3219,8 +3217,8 @@ struct Workspace {
     take(first.progress, 1);
     take(first.controls, p.batches);   // what is reset
     for (Packed* packed : {&x, &y}) {
-      take(packed->wide_by_row, int64_t(packed->matrices) * blocks_in(packed->rows) * mask_words(packed->block_cols));
-      take(packed->wide_by_col, int64_t(packed->matrices) * packed->block_cols * mask_words(blocks_in(packed->rows)));
+      take(packed->wide_by_row, int64_t(packed->matrices) * ceil_div(packed->rows, kBlock) * mask_words(packed->block_cols));
+      take(packed->wide_by_col, int64_t(packed->matrices) * packed->block_cols * mask_words(ceil_div(packed->rows, kBlock)));
     }
     for (int u = 0; u < products; ++u) {
       const SplitTiles tiles = of[u].tiles = SplitTiles::of(u ? *dy : p, clusters, products);
@@ -3349,7 +3347,7 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
   Launcher* const launchers[] = {launch_exact, launch_tf32, p.type == kFloat16 ? launch_float16 : launch_bfloat16, launch_mma};
   kernel == kHopperKernel ? launch_pairs(p, gpu) : launchers[kernel](p, gpu);
   if (p.symmetric && (kernel == kHopperKernel || (kernel == kHalfKernel && !is_stored_twice(p)))) {
-    const Launch launch(triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
+    const Launch launch(triangle(ceil_div(p.m, kBlock)) * p.batches, kMirrorThreads, 0, 1, true, gpu.stream);
     p.type == kFloat32 ? launch_kernel<mirror<uint32_t>>(launch, p) : launch_kernel<mirror<uint16_t>>(launch, p);
   }
 }

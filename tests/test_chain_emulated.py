@@ -161,7 +161,7 @@ int main(int, char** arguments) {
   const Result c(p, by_columns);
   workspaces.reserve(2);
   launch_pairs(p, gpu);
-  if (p.symmetric) launch_kernel<mirror<uint32_t>>({triangle(blocks_in(p.m)) * p.batches, kMirrorThreads, 0, 1, true, nullptr}, p);
+  if (p.symmetric) launch_kernel<mirror<uint32_t>>({triangle(ceil_div(p.m, kBlock)) * p.batches, kMirrorThreads, 0, 1, true, nullptr}, p);
   c.check(x.infinite || y.infinite);
   if (gradients) {
     Product dx = p, dy = p;

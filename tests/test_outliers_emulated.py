@@ -43,7 +43,8 @@ struct PackedOperand {
 
 int main(int, char** arguments) {
   const Contraction contraction = static_cast<Contraction>(std::atoi(arguments[1]));
-  const int n = std::atoi(arguments[2]), kind = std::atoi(arguments[3]), blocks = blocks_in(n), count = static_cast<int>(triangle(blocks));
+  const int n = std::atoi(arguments[2]), kind = std::atoi(arguments[3]);
+  const int blocks = ceil_div(n, kBlock), count = static_cast<int>(triangle(blocks));
   uint64_t state = 1;
   auto uniform = [&] { return static_cast<float>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 40) * 0x1p-24f; };
   Control control = {};

@@ -62,7 +62,7 @@ int main(int, char** arguments) {
       matrix.at(0, row, col) = v;
     }
   if (kind == 4 || kind == 8) matrix.at(0, rows - 1, 0) = kind == 4 ? NAN : INFINITY;
-  const int block_rows = blocks_in(rows), block_cols = blocks_in(cols);
+  const int block_rows = ceil_div(rows, kBlock), block_cols = ceil_div(cols, kBlock);
   const int blocks = static_cast<int>(triangular ? triangle(block_rows) : int64_t(block_rows) * block_cols);
   std::vector<uint8_t> packed(blocks * block_bytes(tf32) + kOperandBytes, 0xFF);
   std::vector<BlockMetadata> metadata(blocks);

@@ -91,7 +91,7 @@ struct Packer {
   void pack(Operand operand, const Packed& to) const {
     const auto& strides = operand == kX ? p.x_batch : p.y_batch;
     for (int matrix = 0; matrix < to.matrices; ++matrix)
-      for (int r = 0; r < blocks_in(to.rows); ++r)
+      for (int r = 0; r < ceil_div(to.rows, kBlock); ++r)
         for (int c = 0; c < (to.triangular ? r + 1 : to.block_cols); ++c) {
           const int64_t number = static_cast<int64_t>(matrix) * to.blocks_each + block_index(to, r, c);
           const bool is_wide = wide && (r + 2 * c) % 3 == 0;

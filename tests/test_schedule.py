@@ -181,7 +181,7 @@ void check_plan(Contraction contraction, int m, int n, int k, int masks, int at_
 void check_hopper(Contraction contraction, int m, int n, int k, int masks, int clusters, int products, int batches) {
   PairsProduct h = {};
   const Product& p = h.p = product_of(contraction, m, n, k, masks, batches);
-  const int k_blocks = blocks_in(k);
+  const int k_blocks = ceil_div(k, kBlock);
   h.tiles = SplitTiles::of(p, clusters, products);
   const SplitTiles& tiles = h.tiles;
   CHECK(tiles.depth == k_blocks, "%d k-blocks", tiles.depth);
@@ -189,11 +189,11 @@ void check_hopper(Contraction contraction, int m, int n, int k, int masks, int c
   CHECK(!p.x_side || by_row[0] == (contraction == kTN), "X is not packed as a lower triangle");
   CHECK(!p.y_side || by_row[1] == (contraction != kNT), "Y is not packed as a lower triangle");
   h.x.triangular = p.x_side != kEverywhere, h.y.triangular = p.y_side != kEverywhere;
-  h.x.block_cols = by_row[0] ? blocks_in(m) : k_blocks, h.y.block_cols = by_row[1] ? blocks_in(n) : k_blocks;
+  h.x.block_cols = by_row[0] ? ceil_div(m, kBlock) : k_blocks, h.y.block_cols = by_row[1] ? ceil_div(n, kBlock) : k_blocks;
 
   // Blocks: each has a place of its own, and they fill what there is.
   for (int of_x = 0; of_x < 2; ++of_x) {
-    const int lines = of_x ? blocks_in(m) : blocks_in(n);
+    const int lines = of_x ? ceil_div(m, kBlock) : ceil_div(n, kBlock);
     const int64_t blocks = (of_x ? p.x_side : p.y_side) ? triangle(k_blocks) : static_cast<int64_t>(k_blocks) * lines;
     std::vector<char> taken(blocks, 0);
     int64_t count = 0;
