@@ -182,9 +182,13 @@ struct Rendezvous {   // of so many threads, again and again; whether any has vo
   int came = 0, turn = 0;
   bool vote = false, any = false;
 };
+struct Fragments {   // of mma, as numbers: rows of A, columns of B, each with all its k
+  double rows[16][16], cols[8][16];
+};
 struct Warp {
   Rendezvous meeting;
   uint32_t brought[2][32][6];   // what lanes bring to a meeting of an even turn, and of an odd one: it is there until they have met again
+  Fragments fragments[2];
 };
 struct Block {
   int rank;
@@ -195,20 +199,32 @@ struct Block {
   int left = 0;      // of its threads, not done yet: with the last of them its shared memory goes
   int written = 0;   // of them, those that have written
 };
+// What is asked for and done later, with what it takes, where it stands: std::function would look for memory elsewhere.
+template <typename Result, int kBytes>
+struct Later {
+  Result (*call)(const void*) = nullptr;
+  alignas(8) unsigned char takes[kBytes];
+  Later() = default;
+  template <typename F>
+  Later(const F& f) : call([](const void* takes) -> Result { return (*static_cast<const F*>(takes))(); }) {
+    static_assert(sizeof(f) <= kBytes && std::is_trivially_copyable_v<F>);
+    std::memcpy(takes, &f, sizeof(f));
+  }
+  Result operator()() const { return call(takes); }
+};
 struct Thread {
   Context context;
-  std::function<bool()> can_go_on;   // what it waits for; none: it has not begun
-  Thread* next;                      // round and round through the cluster
-  Block* block;
+  Later<bool, 16> can_go_on;   // what it waits for; none: it has not begun
+  Thread* next;                // round and round through the cluster
   unsigned x;
   bool done = false;
-  std::vector<std::function<void()>> copies;
-  std::vector<size_t> groups;   // how many copies had been asked for at the end of each
-  size_t arrived = 0;
-  std::vector<std::function<void()>> products;   // asked for, and not yet waited for
-  std::vector<size_t> batches;                   // how many products had been asked for at the end of each
-  int met = 0;                                   // how often it has arrived at the cluster's barrier
-  bool written = false;                          // to shared memory, and no fence since; the block counts such threads
+  Block* block;
+  std::vector<Later<void, 32>> copies;     // asked for, and not yet there
+  std::vector<size_t> groups;              // how many copies had been asked for at the end of each
+  std::vector<Later<void, 88>> products;   // asked for, and not yet waited for
+  std::vector<size_t> batches;             // how many products had been asked for at the end of each
+  int met = 0;                             // how often it has arrived at the cluster's barrier
+  bool written = false;                    // to shared memory, and no fence since; the block counts such threads
 };
 struct Cluster {
   int number, size, came = 0;
@@ -226,7 +242,7 @@ std::vector<std::function<void()>> engine;   // copies by tensor maps that are o
 void switch_to_next() {
   Thread* const from = current;
   bool all = behind < 0;   // whether it is the turn of the warp that is behind, too
-  auto waits = [&] { return (!all && int(current->x / 32) == behind) || current->done || (current->can_go_on && !current->can_go_on()); };
+  auto waits = [&] { return (!all && int(current->x / 32) == behind) || current->done || (current->can_go_on.call && !current->can_go_on()); };
   do {
     current = current->next;
     if (current == from && waits() && std::exchange(all, true) && waits()) {
@@ -240,7 +256,7 @@ void switch_to_next() {
 template <typename Condition>
 void wait_until(const Condition& holds) {
   if (holds()) return;
-  current->can_go_on = std::ref(holds);
+  current->can_go_on = holds;
   switch_to_next();
 }
 void meet(Rendezvous& meeting, int threads) {
@@ -248,7 +264,7 @@ void meet(Rendezvous& meeting, int threads) {
   if (++meeting.came == threads)
     meeting.came = 0, ++meeting.turn, meeting.any = std::exchange(meeting.vote, false);
   else
-    wait_until([&] { return meeting.turn != turn; });
+    wait_until([&meeting, turn] { return meeting.turn != turn; });
 }
 Warp& warp() { return current->block->warps[current->x / 32]; }
 #define threadIdx (*current)
@@ -324,7 +340,7 @@ inline void barrier_arrive_at(uint32_t barrier) {
 }
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // for the end of a phase of this parity
   const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
-  wait_until([&] { return b.phase % 2 != parity; });
+  wait_until([&b, parity] { return b.phase % 2 != parity; });
 }
 inline void barrier_arrive_in_cluster(uint32_t barrier) { barrier_arrive_at(barrier); }
 inline void barrier_wait_at(uint32_t barrier, uint32_t parity) { barrier_wait(reinterpret_cast<uint64_t*>(at_address(barrier)), parity); }
@@ -357,6 +373,15 @@ inline void fence_proxy_async(Space space) {
 inline bool mbarrier_try_wait_parity(int, int, uint64_t* barrier, uint32_t parity) { return barrier_wait(barrier, parity), true; }
 }  // namespace ptx
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
+template <typename All>
+void do_until(size_t pending, All& all, std::vector<size_t>& groups) {   // but for so many groups, the last ones
+  if (groups.size() <= pending) return;
+  const size_t end = groups[groups.size() - 1 - pending];
+  for (size_t at = 0; at < end; ++at) all[at]();
+  all.erase(all.begin(), all.begin() + end);
+  groups.erase(groups.begin(), groups.end() - pending);
+  for (size_t& group : groups) group -= end;
+}
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
   if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
     fail("a copy that is not aligned");
@@ -377,9 +402,7 @@ void cp_async_element(uint32_t to, const T* from, bool exists) {
 inline void cp_async_commit_group() { current->groups.push_back(current->copies.size()); }
 template <int kPending>
 void cp_async_wait_group() {
-  if (current->groups.size() <= kPending) return;
-  const size_t end = current->groups[current->groups.size() - 1 - kPending];
-  for (; current->arrived < end; ++current->arrived) current->copies[current->arrived]();
+  do_until(kPending, current->copies, current->groups);
 }
 template <typename Word>
 void keep(Word&) {}
@@ -389,7 +412,9 @@ T* next_address(T* at, int64_t step) {
 }
 
 // What the lanes of a warp read at once must lie in different banks: `count` addresses in different words, modulo 128 bytes, or in one.
+// One lane looks for all.
 inline void no_conflict(const uint32_t (&brought)[32][6], int first, int count, uint32_t bytes) {
+  if (current->x % 32 != first) return;
   uint32_t seen[32] = {};   // by bank; 1: address 0
   for (int lane = first; lane < first + count; ++lane) {
     const uint32_t at = brought[lane][0], bank = at % 128 / bytes;
@@ -427,7 +452,7 @@ void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 // compared with GPUs: what lies so many bits below the largest exponent is cut off; Ampere and Ada take the products in two halves. It
 // takes three times as long, so where nothing is made to be cut off they are summed in float64.
 bool cuts_off = false;
-inline float tensor_core_sum(float sum, const double (&a)[8], const double (&b)[8]) {
+inline float tensor_core_sum(float sum, const double* a, const double* b) {
   constexpr int kBits = kArch >= 900 ? 25 : 24, kTerms = kArch >= 900 ? 8 : 4;
   double all = sum;
   for (int k = 0; k < 8; ++k) all += a[k] * b[k];
@@ -449,40 +474,36 @@ inline float tensor_core_sum(float sum, const double (&a)[8], const double (&b)[
 template <typename T>
 void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
-  auto& brought = warp().brought[warp().meeting.turn % 2];
-  std::memcpy(brought[lane], a, sizeof(a));
-  brought[lane][4] = b0, brought[lane][5] = b1;
-  meet(warp().meeting, 32);
-  constexpr int kPer = 4 / sizeof(T);   // elements of a register
-  auto element = [&](int of, int word, int k) -> double {   // k: of the 4 * kPer that the registers of one word hold
-    const uint32_t bits = brought[of * 4 + k / kPer][word];
-    if constexpr (sizeof(T) == 4)
-      return __uint_as_float(bits & 0xFFFFE000);
-    else
-      return T{static_cast<uint16_t>(bits >> k % kPer * 16)};
+  Fragments& of = warp().fragments[warp().meeting.turn % 2];
+  constexpr int kPer = 4 / sizeof(T), kAll = 8 * kPer;   // elements of a register, and of k
+  auto bring = [&](double* row, uint32_t bits) {
+    for (int k = 0; k < kPer; ++k)
+      if constexpr (sizeof(T) == 4)
+        row[t * kPer + k] = __uint_as_float(bits & 0xFFFFE000);
+      else
+        row[t * kPer + k] = T{static_cast<uint16_t>(bits >> k * 16)};
   };
+  for (int word = 0; word < 4; ++word) bring(of.rows[word % 2 * 8 + g] + word / 2 * kAll / 2, a[word]);
+  bring(of.cols[g], b0), bring(of.cols[g] + kAll / 2, b1);
+  meet(warp().meeting, 32);
   for (int u = 0; u < 4; ++u) {
-    double a[8 * kPer], b[8 * kPer], all = s[u];
-    for (int half = 0, at = 0; half < 2; ++half)
-      for (int k = 0; k < 4 * kPer; ++k, ++at)
-        all += (a[at] = element(g, u / 2 + 2 * half, k)) * (b[at] = element(2 * t + u % 2, 4 + half, k));
+    const double *const row = of.rows[u / 2 * 8 + g], *const col = of.cols[2 * t + u % 2];
+    double all = s[u];
+    for (int k = 0; k < kAll; ++k) all += row[k] * col[k];
     if constexpr (kPer == 1)
-      if (cuts_off) all = tensor_core_sum(s[u], a, b);
+      if (cuts_off) all = tensor_core_sum(s[u], row, col);
     s[u] = static_cast<float>(all);
   }
 }
 template <typename T>
 void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const int lane = current->x % 32, g = lane / 4, t = lane % 4;
-  auto& brought = warp().brought[warp().meeting.turn % 2];
-  std::memcpy(brought[lane], a, sizeof(a));
-  brought[lane][4] = b0, brought[lane][5] = b1;
+  Fragments& of = warp().fragments[warp().meeting.turn % 2];
+  auto number = [](uint32_t low, uint32_t high) { return bits_as<double>(static_cast<uint64_t>(high) << 32 | low); };
+  of.rows[g][t] = number(a[0], a[1]), of.rows[8 + g][t] = number(a[2], a[3]), of.cols[g][t] = number(b0, b1);
   meet(warp().meeting, 32);
-  auto number = [&](int of, int which) {   // of those that a lane brings: rows g and g + 8 of A, column g of B
-    return bits_as<double>(static_cast<uint64_t>(brought[of][2 * which + 1]) << 32 | brought[of][2 * which]);
-  };
   for (int u = 0; u < 4; ++u)
-    for (int k = 0; k < 4; ++k) s[u] = std::fma(number(g * 4 + k, u / 2), number((2 * t + u % 2) * 4 + k, 2), s[u]);
+    for (int k = 0; k < 4; ++k) s[u] = std::fma(of.rows[u / 2 * 8 + g][k], of.cols[2 * t + u % 2][k], s[u]);
 }
 
 // sums (+)= A B of 64 x 64 and eight k: truncated operands, as the tensor cores read them, B in rows of 128 bytes with their swizzle. Late,
@@ -496,24 +517,28 @@ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return op
 inline void warpgroup_arrive() {}
 inline void warpgroup_commit_batch() { current->batches.push_back(current->products.size()); }
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
-  const int lane = current->x % 32, g = lane / 4, q = lane % 4;
+  const int lane = current->x % 32, g = lane / 4;
   if (current->block->written) fail("multiplied what was written without a fence");
   auto& brought = warp().brought[warp().meeting.turn % 2];
   std::memcpy(brought[lane], a, sizeof(a));
   meet(warp().meeting, 32);
-  auto number = [](uint32_t bits) { return static_cast<double>(__uint_as_float(bits & 0xFFFFE000)); };
-  double rows[2][8];
+  struct {
+    float k[2][8];
+  } rows;
+  auto number = [](uint32_t bits) { return __uint_as_float(bits & 0xFFFFE000); };
   for (int r = 0; r < 2; ++r)
-    for (int k = 0; k < 8; ++k) rows[r][k] = number(brought[g * 4 + k % 4][r + k / 4 * 2]);
-  auto now = [=, &sum] {
+    for (int k = 0; k < 8; ++k) rows.k[r][k] = number(brought[g * 4 + k % 4][r + k / 4 * 2]);
+  auto now = [=, &sum]() __attribute__((optimize("O3"))) {
     for (int u = 0; u < 32; u += u % 4 ? 3 : 1) {   // those of row g; two on stands that of row g + 8
-      const int col = u / 4 * 8 + 2 * q + u % 2;
+      const uint32_t at = static_cast<uint32_t>(b) + (u / 4 * 8 + 2 * (current->x % 4) + u % 2) * 128;   // of the column
       double all[2] = {add ? sum[u] : 0.0, add ? sum[u + 2] : 0.0};
-      for (int k = 0; k < 8; ++k) {
-        uint32_t bits, at = static_cast<uint32_t>(b) + col * 128 + k * 4;
-        std::memcpy(&bits, at_address(swizzled_address(at)), 4);
-        const double of_b = number(bits);
-        all[0] += rows[0][k] * of_b, all[1] += rows[1][k] * of_b;
+      for (int four = 0; four < 8; four += 4) {   // 16 bytes
+        uint32_t bits[4];
+        std::memcpy(bits, at_address(swizzled_address(at + four * 4)), 16);
+        for (int k = 0; k < 4; ++k) {
+          const double of_b = number(bits[k]);
+          all[0] += rows.k[0][four + k] * of_b, all[1] += rows.k[1][four + k] * of_b;
+        }
       }
       sum[u] = static_cast<float>(all[0]), sum[u + 2] = static_cast<float>(all[1]);
     }
@@ -525,13 +550,7 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
 }
 template <int kPending>
 void warpgroup_wait() {   // a warp's lanes together: none goes on, and gives a stage back, before all have multiplied
-  if (current->batches.size() > kPending) {
-    const size_t end = current->batches[current->batches.size() - 1 - kPending];
-    for (size_t at = 0; at < end; ++at) current->products[at]();
-    current->products.erase(current->products.begin(), current->products.begin() + end);
-    current->batches.erase(current->batches.begin(), current->batches.end() - kPending);
-    for (size_t& batch : current->batches) batch -= end;
-  }
+  do_until(kPending, current->products, current->batches);
   meet(warp().meeting, 32);
 }
 """
@@ -599,7 +618,7 @@ template <typename Memory>
 void run_cluster(int number, int size, int threads_of_block, const std::function<void(Memory&)>& prepare = {},
                  uint32_t begin = alignof(Memory)) {
   block_threads = threads_of_block;
-  static const size_t stack_size = 64 * 1024;
+  static const size_t stack_size = 68 * 1024 + 320;   // no power of two: else all stacks take the same few places of the caches
   static size_t stacks_size = 0;   // of one cluster after the other; not a vector, which would write to all of them
   static std::unique_ptr<char[]> stacks;
   if (stacks_size < size * block_threads * stack_size) stacks.reset(new char[stacks_size = size * block_threads * stack_size]);
