@@ -374,13 +374,10 @@ inline bool mbarrier_try_wait_parity(int, int, uint64_t* barrier, uint32_t parit
 }  // namespace ptx
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
 template <typename All>
-void do_until(size_t pending, All& all, std::vector<size_t>& groups) {   // but for so many groups, the last ones
-  if (groups.size() <= pending) return;
-  const size_t end = groups[groups.size() - 1 - pending];
-  for (size_t at = 0; at < end; ++at) all[at]();
-  all.erase(all.begin(), all.begin() + end);
-  groups.erase(groups.begin(), groups.end() - pending);
-  for (size_t& group : groups) group -= end;
+void drop(All& all, size_t count, std::vector<size_t>& ends, size_t pending) {   // what is done, of which so many groups are not
+  all.erase(all.begin(), all.begin() + count);
+  ends.erase(ends.begin(), ends.end() - pending);
+  for (size_t& end : ends) end -= count;
 }
 inline void copy(uint32_t to, const void* from, int bytes, int all) {
   if (to >> kRankShift != block_rank_in_cluster() || to % all || (bytes && reinterpret_cast<uintptr_t>(from) % all))
@@ -402,7 +399,10 @@ void cp_async_element(uint32_t to, const T* from, bool exists) {
 inline void cp_async_commit_group() { current->groups.push_back(current->copies.size()); }
 template <int kPending>
 void cp_async_wait_group() {
-  do_until(kPending, current->copies, current->groups);
+  if (current->groups.size() <= kPending) return;
+  const size_t end = current->groups[current->groups.size() - 1 - kPending];
+  for (size_t at = 0; at < end; ++at) current->copies[at]();
+  drop(current->copies, end, current->groups, kPending);
 }
 template <typename Word>
 void keep(Word&) {}
@@ -515,7 +515,30 @@ inline uint64_t make_descriptor(uint32_t at, uint32_t, uint32_t stride) {
 }
 inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) { return operand + bytes; }
 inline void warpgroup_arrive() {}
-inline void warpgroup_commit_batch() { current->batches.push_back(current->products.size()); }
+// The last lane of a warp to come here does what all of them have asked for, product by product, but for so many batches; what others
+// read in the meantime is the same, and so are what their lanes find out about it (numbers_of).
+int multiplying = 0;   // if not zero, which time this is
+void multiply(size_t pending) {
+  static int times = 0;
+  Rendezvous& meeting = warp().meeting;
+  if (meeting.came == 31 && current->batches.size() > pending) {
+    Thread *const last = current, *const first = last - last->x % 32;
+    const size_t end = last->batches[last->batches.size() - 1 - pending];
+    multiplying = ++times;
+    for (size_t at = 0; at < end; ++at)
+      for (current = first; current < first + 32; ++current) {
+        if (at >= current->products.size()) fail("lanes that multiply apart");
+        current->products[at]();
+      }
+    for (current = first; current < first + 32; ++current) drop(current->products, end, current->batches, pending);
+    current = last, multiplying = 0;
+  }
+  meet(meeting, 32);   // none goes on, and gives a stage back, before all have multiplied
+}
+inline void warpgroup_commit_batch() {
+  current->batches.push_back(current->products.size());
+  if (!late) multiply(0);
+}
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4;
   if (current->block->written) fail("multiplied what was written without a fence");
@@ -528,7 +551,7 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   auto number = [](uint32_t bits) { return __uint_as_float(bits & 0xFFFFE000); };
   for (int r = 0; r < 2; ++r)
     for (int k = 0; k < 8; ++k) rows.k[r][k] = number(brought[g * 4 + k % 4][r + k / 4 * 2]);
-  auto now = [=, &sum]() __attribute__((optimize("O3"))) {
+  current->products.push_back([=, &sum]() __attribute__((optimize("O3"))) {
     for (int u = 0; u < 32; u += u % 4 ? 3 : 1) {   // those of row g; two on stands that of row g + 8
       const uint32_t at = static_cast<uint32_t>(b) + (u / 4 * 8 + 2 * (current->x % 4) + u % 2) * 128;   // of the column
       double all[2] = {add ? sum[u] : 0.0, add ? sum[u + 2] : 0.0};
@@ -542,16 +565,11 @@ void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
       }
       sum[u] = static_cast<float>(all[0]), sum[u + 2] = static_cast<float>(all[1]);
     }
-  };
-  if (late)
-    current->products.push_back(now);
-  else
-    now();
+  });
 }
 template <int kPending>
-void warpgroup_wait() {   // a warp's lanes together: none goes on, and gives a stage back, before all have multiplied
-  do_until(kPending, current->products, current->batches);
-  meet(warp().meeting, 32);
+void warpgroup_wait() {
+  multiply(kPending);
 }
 """
 

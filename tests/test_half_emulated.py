@@ -59,13 +59,15 @@ inline void load_box(uint32_t to, const CUtensorMap& map, int at0, int at1, int 
   there(to);
   auto now = [=, &map] {
     for (int row = 0; row < map.rows; ++row)
-      for (int col = 0; col < 64; ++col) {
+      for (int col = 0; col < 64; col += 8) {   // 16 bytes
         const int64_t at[3] = {at0 + col, at1 + row, at2};
-        int64_t offset = 0;
-        bool exists = true;
-        for (int d = 0; d < 3; ++d) exists &= at[d] >= 0 && at[d] < map.size[d], offset += at[d] * map.stride[d];
-        const uint16_t element = exists ? map.data[offset] : 0;
-        std::memcpy(at_address(to) + swizzled(row, col), &element, 2);
+        int64_t offset = 0, begin = max(-at[0], int64_t(0)), end = min(map.size[0] - at[0], int64_t(8));   // of those that exist
+        for (int d = 0; d < 3; ++d) offset += at[d] * map.stride[d];
+        for (int d = 1; d < 3; ++d)
+          if (at[d] < 0 || at[d] >= map.size[d]) end = 0;
+        uint16_t elements[8] = {};
+        if (begin < end) std::memcpy(elements + begin, map.data + offset + begin, 2 * (end - begin));
+        std::memcpy(at_address(to) + swizzled(row, col), elements, 16);
       }
     reinterpret_cast<Barrier*>(at_address(barrier))->change(-128 * map.rows, 0);
   };
@@ -112,22 +114,25 @@ const float* wide_numbers() {
   return all.data();
 }
 
-// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side, two and the same two, as a
-// thread has sums of two columns in one row and in another. What a thread has found, the others of a warpgroup find again, as long as the
-// bytes are the same: else all time would go by in looking numbers up.
+// The numbers of 16 k and kLines lines of an operand in shared memory, those of a thread's columns side by side. What a thread has found,
+// the others of a warpgroup find again, as long as the bytes are the same, which the first of a warp looks at: else all time would go by in
+// looking numbers up.
+using Two = double __attribute__((vector_size(16)));
 using Four = double __attribute__((vector_size(32)));
 template <typename T, int kLines, int kMajor>
 __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uint32_t operand) {
   constexpr int kSpan = kMajor ? 2048 : 32, kSpans = kLines * 32 / kSpan;   // bytes that lie together; for 64 lines, for one
   struct Found {
     const unsigned char* from = nullptr;
+    int time = 0;
     uint64_t bytes[kSpans][kSpan / 8];
-    Four numbers[16][4][kLines / 8];   // by k, by thread % 4
+    Two numbers[16][4][kLines / 8];   // by k, by thread % 4
   };
   static std::vector<Found> all(61);
   const unsigned char* const from = memory + operand;
   Found& found = all[reinterpret_cast<uintptr_t>(from) / 32 % all.size()];
   const bool known = std::exchange(found.from, from) == from;
+  if (std::exchange(found.time, multiplying) == multiplying && known && multiplying) return found.numbers;
   for (int span = 0; span < kSpans; ++span) {
     const uint32_t begin = operand + (kMajor ? span * 8192 : span * 128), at = swizzled_address(begin) & ~31u;
     const auto* const bytes = reinterpret_cast<const uint64_t*>(memory + at);
@@ -138,18 +143,17 @@ __attribute__((optimize("O3"))) auto numbers_of(const unsigned char* memory, uin
     for (int u = 0; u < kSpan; u += 2) {
       const uint32_t place = swizzled_address(at + u) - begin;   // without the swizzle
       const int line = kMajor ? span * 64 + place % 128 / 2 : span, k = place / (kMajor ? 128 : 2);
-      Four& four = found.numbers[k][line % 8 / 2][line / 8];
-      four[line % 2] = four[2 + line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
+      found.numbers[k][line % 8 / 2][line / 8][line % 2] = wide_numbers<T>()[*reinterpret_cast<const uint16_t*>(memory + at + u)];
     }
   }
   return found.numbers;
 }
 
-// sums += A B of 64 x kN and 16 k, both in shared memory. Late, they are read when the products are waited for.
+// sums += A B of 64 x kN and 16 k, both in shared memory.
 template <typename T, int kN, int kMajorA, int kMajorB>
 void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
   if (current->block->written) fail("multiplied what was written without a fence");
-  auto now = [=]() __attribute__((optimize("O3"))) {
+  current->products.push_back([=]() __attribute__((optimize("O3"))) {
     constexpr uint32_t kPlace = (1 << kRankShift) - 1;
     const unsigned char* const memory = current->block->memory - memory_begin;
     const int warp = current->x / 32 % 4, g = current->x % 32 / 4, q = current->x % 4;
@@ -166,13 +170,12 @@ void wgmma(float* sum, uint64_t a, uint64_t b, int add) {
     auto* const one_by_one = reinterpret_cast<double*>(all);
     for (int u = 0; u < kN / 2; ++u) one_by_one[u] = add ? sum[u] : 0.0;
     for (int k = 0; k < 16; ++k)
-      for (int four = 0; four < kN / 8; ++four) all[four] += rows[k] * columns[k][q][four];
+      for (int four = 0; four < kN / 8; ++four) {
+        const Two cols = columns[k][q][four];
+        all[four] += rows[k] * Four{cols[0], cols[1], cols[0], cols[1]};
+      }
     for (int u = 0; u < kN / 2; ++u) sum[u] = static_cast<float>(one_by_one[u]);
-  };
-  if (late)
-    current->products.push_back(now);
-  else
-    now();
+  });
 }
 """
 
