@@ -238,20 +238,23 @@ int behind = -1;   // a warp of each CTA that goes on only where no other can
 bool all_finite;   // elements, and their products
 std::vector<std::function<void()>> engine;   // copies by tensor maps that are on their way: late, until all wait for one
 
+int64_t events = 0;   // that somebody may have waited for
+
 // Threads take turns, each until it waits for what does not hold yet. One that cannot go on is not switched to.
 void switch_to_next() {
-  Thread* const from = current;
-  bool all = behind < 0;   // whether it is the turn of the warp that is behind, too
-  auto waits = [&] { return (!all && int(current->x / 32) == behind) || current->done || (current->can_go_on.call && !current->can_go_on()); };
+  static int64_t looked = -1;   // after so many events nobody could go on but the warp that is behind
+  Thread *const from = current, *next = from;
+  bool all = behind < 0 || looked == events;   // whether it is the turn of the warp that is behind, too
+  auto waits = [&] { return (!all && int(next->x / 32) == behind) || next->done || (next->can_go_on.call && !next->can_go_on()); };
   do {
-    current = current->next;
-    if (current == from && waits() && std::exchange(all, true) && waits()) {
+    next = next->next;
+    if (next == from && waits() && (looked = events, std::exchange(all, true)) && waits()) {
       if (engine.empty()) fail("they wait for each other forever");
       const std::function<void()> last = engine.back();
       engine.pop_back(), last();
     }
   } while (waits());
-  if (current != from) switch_context(from->context, current->context);
+  if (next != from) current = next, switch_context(from->context, next->context);
 }
 template <typename Condition>
 void wait_until(const Condition& holds) {
@@ -262,7 +265,7 @@ void wait_until(const Condition& holds) {
 void meet(Rendezvous& meeting, int threads) {
   const int turn = meeting.turn;
   if (++meeting.came == threads)
-    meeting.came = 0, ++meeting.turn, meeting.any = std::exchange(meeting.vote, false);
+    meeting.came = 0, ++meeting.turn, ++events, meeting.any = std::exchange(meeting.vote, false);
   else
     wait_until([&meeting, turn] { return meeting.turn != turn; });
 }
@@ -309,7 +312,7 @@ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   return (at & ((1 << kRankShift) - 1)) | rank << kRankShift;
 }
 inline uint32_t block_rank_in_cluster() { return current->block->rank; }
-inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met; }
+inline void cluster_arrive_relaxed() { ++cluster->came, ++current->met, ++events; }
 inline void cluster_wait() {   // nobody arrives once more before all have come
   const int all = cluster->size * block_threads * current->met;
   wait_until([=] { return cluster->came >= all; });
@@ -328,7 +331,7 @@ struct Barrier {
   void change(int more_bytes, int came) {
     if (!begun || came > arrivals) fail("a barrier that is not there, or has been arrived at too often");
     bytes += more_bytes, arrivals -= came;
-    if (!arrivals && !bytes) arrivals = count, ++phase;
+    if (!arrivals && !bytes) arrivals = count, ++phase, ++events;
   }
 };
 static_assert(sizeof(Barrier) == sizeof(uint64_t));
@@ -660,7 +663,7 @@ void run_cluster(int number, int size, int threads_of_block, const std::function
     make_context(thread.context, &stacks[t * stack_size], stack_size, thread_main);
     thread.next = &threads[(late ? t + size * block_threads - 1 : t + 1) % (size * block_threads)];
   }
-  left = size * block_threads;
+  left = size * block_threads, ++events;
   current = &threads[late ? left - 1 : 0];
   switch_context(all_are_done, current->context);
 }
