@@ -39,7 +39,7 @@ def run(model, tmp_path_factory):
     assert kernel.count(MEMORY) == 1
     kernel = KERNEL + kernel.replace(MEMORY, "auto& memory = *reinterpret_cast<ExactMemory*>(current->block->memory);")
     parts = [emulation.PRELUDE, *source, emulation.device(model._CUDA_EXACT), kernel, emulation.PRODUCT, MAIN]
-    program = host_program(tmp_path_factory.mktemp("exact"), "exact_kernel", parts, optimise="-Og")
+    program = host_program(tmp_path_factory.mktemp("exact"), "exact_kernel", parts)
 
     def run(dtype, contraction, structure, sizes, *, batches=1, late=0, x_by_rows=1, y_by_rows=1, pad=0, kind=0, c_pad=0):
         program(contraction, structure, *sizes, batches, late, x_by_rows, y_by_rows, pad, c_pad, kind, dtype)
