@@ -8,6 +8,7 @@ that the program they share is compiled once. Tests marked alone compare times w
 import contextlib
 import ctypes
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -84,6 +85,17 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if has_cuda():  # builds the kernels, once; if that fails, the tests that need them say why
         subprocess.run([sys.executable, "-c", "import model_new"], cwd=Path(__file__).resolve().parent.parent)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """torch, and thousands of tests, stay until the end: the garbage collector looks at them neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist names the groups
