@@ -233,7 +233,7 @@ struct Cluster {
 Cluster* cluster;
 Thread* current;
 Context all_are_done;
-bool late;   // copies arrive, and products are done, as late as the kernel allows
+bool late, products_late;   // copies arrive, products are done, as late as the kernel allows
 int behind = -1;   // a warp of each CTA that goes on only where no other can
 bool all_finite;   // elements, and their products
 std::vector<std::function<void()>> engine;   // copies by tensor maps that are on their way: late, until all wait for one
@@ -540,7 +540,7 @@ void multiply(size_t pending) {
 }
 inline void warpgroup_commit_batch() {
   current->batches.push_back(current->products.size());
-  if (!late) multiply(0);
+  if (!products_late) multiply(0);
 }
 void wgmma_tf32(float (&sum)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   const int lane = current->x % 32, g = lane / 4;
@@ -707,17 +707,18 @@ __attribute__((optimize("O3"))) void add_terms(double x, const double* __restric
   }
 }
 
-// Its arguments are contraction, structure, m, n, k, batches, late (2 w + 2 more: warp w is behind the others), whether x and y are stored
-// by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c are padded, and the kind of
-// their elements, 10 more where all of a symmetric product is computed, 20 more where y is x, as of a symmetric product, with a mask of its
-// own. compute(p) runs the kernel.
+// Its arguments are contraction, structure, m, n, k, batches, late (below zero: products alone; 2 w + 2 further from it: warp w is behind the
+// others), whether x and y are stored by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c
+// are padded, and the kind of their elements, 10 more where all of a symmetric product is computed, 20 more where y is x, as of a symmetric
+// product, with a mask of its own. compute(p) runs the kernel.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {
   int a[12];
   for (int i = 0; i < 12; ++i) a[i] = std::atoi(arguments[1 + i]);
   const Contraction contraction = static_cast<Contraction>(a[0]);
   const int structure = a[1], m = a[2], n = a[3], k = a[4], batches = a[5], kind = a[11] % 10;
-  late = a[6] % 2, behind = a[6] / 2 - 1, cuts_off = kind == 9, all_finite = kind == 0 || kind == 5 || kind == 7 || kind == 9;
+  late = a[6] > 0 && a[6] % 2, products_late = late || a[6] < 0, behind = std::abs(a[6]) / 2 - 1;
+  cuts_off = kind == 9, all_finite = kind == 0 || kind == 5 || kind == 7 || kind == 9;
   const int x_mask = structure & 3, y_mask = structure >> 2 & 3, c_mask = structure >> 4;
   Matrix<T> x(contraction == kTN ? k : m, contraction == kTN ? m : k, a[7] % 2, a[9], batches, 1 + a[7] / 2);
   Matrix<T> another(contraction == kNT ? n : k, contraction == kNT ? k : n, a[8] % 2, a[9], batches, 1 + a[8] / 2);

@@ -379,3 +379,10 @@ def test_a_product_is_left_out_while_its_splits_are_handed_out(run):
     """Packing may report that a product needs the fallback when a later split of a tile has been taken, and the first one has not: that
     one is left out, and must not be waited for."""
     assert "20 tiles, 4 places" in run(NN, LOWER, (641,) * 3, batches=2, clusters=60, fallback=2)
+
+
+@TF32
+def test_a_stage_is_given_back_when_it_has_been_read(run, tf32):
+    """Where a warp that gives it back is behind all others, copies come at once, and products are done when they are waited for."""
+    for warp in (0, 7):
+        run(NN, LOWER, (513,) * 3, late=-2 * warp - 2, tf32=tf32, clusters=2)
