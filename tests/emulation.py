@@ -707,9 +707,9 @@ __attribute__((optimize("O3"))) void add_terms(double x, const double* __restric
   }
 }
 
-// Its arguments are contraction, structure, m, n, k, batches, late (below zero: products alone; 2 w + 2 further from it: warp w is behind the
-// others), whether x and y are stored by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c
-// are padded, and the kind of their elements, 10 more where all of a symmetric product is computed, 20 more where y is x, as of a symmetric
+// Its arguments are contraction, structure, m, n, k, batches, late (below zero: products alone; 2 w + 2 further from it: warp w is behind),
+// whether x and y are stored by rows (2 and 3 are 0 and 1 with neighbours two apart), how much their rows (or columns) and those of c are
+// padded, and the kind of their elements, 10 more where all of a symmetric product is computed, 20 more where y is x, as of a symmetric
 // product, with a mask of its own. compute(p) runs the kernel.
 template <typename T, typename Compute>
 int run_product(char** arguments, const Compute& compute) {

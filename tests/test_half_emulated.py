@@ -321,6 +321,9 @@ def test_a_warp_that_is_behind(run, warp):
         assert "tiles of 128, 1 in halves, 4 clusters, 6 tiles" in said
         said = run(*MASKED["X X^T"], (1409, 1409, 65), late=2 * warp + 2 + late)
         assert "tiles of 256" in said and "1 clusters" in said
+    # Copies at once, products when they are waited for: a stage is given back when it has been read
+    run(NN, DENSE, (100, 100, 700), batches=3, late=-2 * warp - 2)
+    run(NN, LOWER, (516, 516, 516), batches=3, late=-2 * warp - 2)
 
 
 @pytest.mark.parametrize(("tiles", "batches", "sms"), [(2, 1, 2), (3, 1, 5), (4, 1, 9), (2, 2, 4), (5, 1, 13)])
