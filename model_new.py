@@ -2626,12 +2626,15 @@ struct Half {
     static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(own.stage[0]), "both have room");
     static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path is the consumers' here");
     const uint32_t boxes = h.non_finite.boxes, cta = blockIdx.x % kExactThreads;
-    uint32_t at = threadIdx.x;   // a thread looks at each 256th, once
+    uint32_t first = threadIdx.x;   // a thread looks at each 256th, once, at eight of them at a time
     while (true) {
       if (threadIdx.x == 0) own.found = ~0u;
       meet_exactly<kExactThreads>();
-      while (at < boxes && !h.non_finite.parts(load_relaxed(h.non_finite.left + at))) at += kExactThreads;
-      if (at < boxes) atomicMin(&own.found, at ^ cta);   // CTAs look in other places first
+      uint32_t mine = ~0u;
+      for (; mine == ~0u && first < boxes; first += mine == ~0u ? 8 * kExactThreads : 0)
+        UNROLL for (int u = 0; u < 8 * kExactThreads; u += kExactThreads)
+          if (const uint32_t at = min(first + u, boxes - 1); h.non_finite.parts(load_relaxed(h.non_finite.left + at))) mine = at;
+      if (mine != ~0u) atomicMin(&own.found, mine ^ cta);   // CTAs look in other places first
       meet_exactly<kExactThreads>();
       if (own.found == ~0u) return;
       const uint32_t box = own.found ^ cta;
