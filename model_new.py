@@ -145,8 +145,7 @@ bool is_computed_whole(const Product& product, const Gpu& gpu);
 // Raises an error of Python's, if this is one; the binding has it. Hidden: other libraries may have a function of this name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
-// Launches on the current device, which is `gpu`, in whose memory a kernel may have a workspace. The Hopper kernel leaves each product's
-// Control near its beginning.
+// Launches on the current device, `gpu`, in whose memory kernels may have a workspace: Hopper's has each product's Control near its begin.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 
 // The rows from 64 `row` on, 64 at most, of the inverse p.c of p.x, lower triangular float32 or float64; see invert_rows.
@@ -181,8 +180,7 @@ __device__ inline int triangle_root(int q) {
 // Calls f(d, at) for each dimension of the batch: where in it the product of this number is.
 template <typename F>
 __device__ inline void for_each_batch_dim(const Product& p, int number, const F& f) {
-  if (p.batch_dims == 0) return;
-  uint32_t rest = number;
+  uint32_t rest = number;   // 0, if there are none
   NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
     const uint32_t size = uint32_t(p.batch_size[d]);
     f(d, rest % size), rest /= size;
@@ -375,8 +373,7 @@ struct SplitPlan {
   }
 };
 
-// What the CTA of some rank in a cluster computes. The products of a batch take turns. A CTA's first k-block waits for this, and a division
-// by a variable takes 25 instructions.
+// What the CTA of some rank in a cluster computes. Products of a batch take turns. Its first k-block waits for this: a division takes long.
 template <typename T>
 __device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
   uint32_t batch = 0;
@@ -656,9 +653,9 @@ struct Pipeline {
 };
 
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
-__device__ inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
+__device__ inline void store_async(uint32_t to, const int* words, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
-               ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d), "r"(barrier) : "memory");
+               ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier) : "memory");
 }
 
 template <typename T>
@@ -1043,8 +1040,7 @@ __device__ inline void split_two(float x, float y, float scale, float residual_s
 
 // ---- Packing: scaling.
 
-// The exponent of the power of two that brings a magnitude, given as bits, right below 65520, where float16 ends; at most 126, so that its
-// inverse is a normal number.
+// The exponent of the power of two that brings a magnitude (its bits) right below 65520, float16's end; at most 126: its inverse is normal.
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -1708,10 +1704,8 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
     const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
     UNROLL for (int u = 0; u < kUnits; ++u) {
-      const SumUnit<Acc> v = unit(u);
-      const int* const words = reinterpret_cast<const int*>(v.v);
       const uint32_t there = __shfl_sync(0xFFFFFFFFu, to, u) + lane * 16, barrier_there = __shfl_sync(0xFFFFFFFFu, barrier, u);
-      store_async(there, words[0], words[1], words[2], words[3], barrier_there);
+      store_async(there, reinterpret_cast<const int*>(unit(u).v), barrier_there);
     }
   }
   write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
@@ -2144,10 +2138,9 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
     tile = number < h.tiles.count ? Policy::tiles_of(h).at(number) : ClusterTile{-1};
   } while (tile.row >= 0 && Policy::is_left_out(h, tile));
   const uint32_t to = shared_address(&shared.next[round % kQueued]), barrier = shared_address(full);
-  const int* const words = reinterpret_cast<const int*>(&tile);
   for (int cta = 1; cta < Policy::kCtas; ++cta)   // not to itself: st.async is an illegal instruction where a kernel has no clusters
     UNROLL for (int u = 0; u < int(sizeof(ClusterTile)) / 4; u += 4)
-      store_async(address_in_peer(to, cta) + 4 * u, words[u], words[u + 1], words[u + 2], words[u + 3], address_in_peer(barrier, cta));
+      store_async(address_in_peer(to, cta) + 4 * u, reinterpret_cast<const int*>(&tile) + u, address_in_peer(barrier, cta));
   shared.next[round % kQueued] = tile;
   barrier_arrive_at(barrier);
 }
@@ -2205,9 +2198,8 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   __syncwarp();
   cudaGridDependencySynchronize();   // the kernel before may still read what is C now, or write what is an operand
   ptx::fence_proxy_async(ptx::space_global);
-  const bool has_work = Policy::has_work(h);
-  if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);
-  if (!has_work) first.row = -1;
+  if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);   // in any case: none may come to a CTA that has ended
+  if (!Policy::has_work(h)) return;
 
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<kConsumerRegisters>();
@@ -2223,7 +2215,7 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
     } else if (warp == kProducerWarp + 1) {
       if (!Policy::kTakesFirst && has_queue<Policy>(h) && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
       __syncwarp();
-      if (has_work) write_zeros_above<Policy>(h, number, rank);
+      write_zeros_above<Policy>(h, number, rank);
       // Not sooner: the next kernel's instructions are fetched then, and drive this one's out of the caches
       cudaTriggerProgrammaticLaunchCompletion();
     } else {

@@ -347,11 +347,10 @@ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // for the end 
 }
 inline void barrier_arrive_in_cluster(uint32_t barrier) { barrier_arrive_at(barrier); }
 inline void barrier_wait_at(uint32_t barrier, uint32_t parity) { barrier_wait(reinterpret_cast<uint64_t*>(at_address(barrier)), parity); }
-inline void store_async(uint32_t to, int a, int b, int c, int d, uint32_t barrier) {
+inline void store_async(uint32_t to, const int* words, uint32_t barrier) {
   if (cluster->came < cluster->size * block_threads) fail("sent to a CTA that may not have begun");
   if (to >> kRankShift != barrier >> kRankShift || to % 16) fail("sent to a place that is not the barrier's, or not aligned");
   there(to);
-  const int words[4] = {a, b, c, d};
   std::memcpy(at_address(to), words, 16);
   reinterpret_cast<Barrier*>(at_address(barrier))->change(-16, 0);
 }
