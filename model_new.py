@@ -3349,8 +3349,9 @@ void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
 
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu) {
   const Workspace before(product, gpu.sms / 2, kept);
-  if (before.bytes == bytes) launch_pairs(dx, gpu, &dy, before.of);
-  return before.bytes == bytes;
+  const bool serves = before.bytes == bytes && dx.tf32 == product.tf32;   // another thread may change torch's setting between two looks
+  if (serves) launch_pairs(dx, gpu, &dy, before.of);
+  return serves;
 }
 """
 

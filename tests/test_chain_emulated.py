@@ -173,6 +173,7 @@ int main(int, char** arguments) {
     Product otherwise = p;
     otherwise.tf32 = !p.tf32;
     if (launch_gradients(otherwise, dx, dy, aligned(kept), kept.size() - 1024, gpu)) fail("packed operands without lo are taken, or with");
+    if (launch_gradients(p, otherwise, dy, aligned(kept), kept.size() - 1024, gpu)) fail("they are taken by what has another setting");
     if (launch_gradients(p, dx, dy, aligned(kept), kept.size() - 1023, gpu)) fail("packed operands of another product are taken");
     if (!launch_gradients(p, dx, dy, aligned(kept), kept.size() - 1024, gpu)) fail("packed operands are not taken");
     c_of_dx.check(g.infinite || y.infinite), c_of_dy.check(x.infinite || g.infinite);
