@@ -3487,10 +3487,10 @@ Product describe(Tensor& x, Tensor& y, const Tensor& c, int contraction, int str
   return p;
 }
 
-// A copy with neighbours where t has them, in lines that begin at multiples of 16 bytes. What is broadcast stays so. torch copies such
-// lines element by element: of 8 bytes, or of 4, if they can be seen so.
+// A copy with neighbours where t has them, of a column its rows, in lines that begin at multiples of 16 bytes. What is broadcast stays so.
+// torch copies such lines element by element: of 8 bytes, or of 4, if they can be seen so.
 Tensor padded_copy(const Tensor& t) {
-  if (t.stride(-1) != 1 && t.stride(-2) == 1) return padded_copy(t.mT()).mT();
+  if (t.stride(-2) == 1 && (t.stride(-1) != 1 || t.size(-1) < t.size(-2))) return padded_copy(t.mT()).mT();
   Tensor from = t;
   for (int64_t d = 0; d < t.dim() - 2; ++d)
     if (t.stride(d) == 0) from = from.narrow(d, 0, 1);

@@ -108,6 +108,7 @@ void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
   if (kernel == kHopperKernel) return launch_pairs(p, gpu);
   CHECK(kernel != kHalfKernel || (p.type >= kFloat16 && !operands_to_copy(p, kernel)));
+  CHECK(kernel != kHalfKernel || !is_stored_twice(p) || (p.x_col == 1) == (p.y_row == 1));
   CHECK(kernel != kTf32Kernel || p.type == kFloat32);
   CHECK((kernel != kTf32Kernel && kernel != kMmaKernel) || ((p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));
   for (int batch = 0; batch < p.batches; ++batch)
@@ -257,6 +258,15 @@ def test_products_of_the_family_in_any_layout(bound, contraction, structure):
         X = laid_out(draw, batch, *((K, M) if contraction == TN else (M, K)), 1, dtype)
         Y = X if c == SYMMETRIC else laid_out(draw, batch, *((N, K) if contraction == NT else (K, N)), 2, dtype)
         assert_product(product(X, Y, contraction, structure), X, Y, contraction, structure, f"{batch}, {X.stride()}, {Y.stride()}, {round}")
+
+
+def test_two_copies_of_a_column_of_which_one_is_aligned(bound):
+    """The operator of a symmetric product may be given one matrix twice in memory: the kernel has one layout for both."""
+    X = torch.randint(-4, 5, (1033, 1), generator=generator(0)).half()
+    for at in (0, 1):
+        operands = X[at : at + 1032], X[at : at + 1032].clone()
+        for x, y in (operands, operands[::-1]):
+            assert torch.equal(product(x, y, NT, 3 << 4), x @ x.mT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
