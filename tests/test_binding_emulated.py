@@ -107,8 +107,13 @@ void launch_pairs(const Product& p, const Gpu& gpu, const Product* dy = nullptr,
 }
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu) {
   if (kernel == kHopperKernel) return launch_pairs(p, gpu);
-  CHECK(kernel != kHalfKernel || (p.type >= kFloat16 && !operands_to_copy(p, kernel)));
-  CHECK(kernel != kHalfKernel || !is_stored_twice(p) || (p.x_col == 1) == (p.y_row == 1));
+  if (kernel == kHalfKernel) {   // what a tensor map wants: strides of 16 bytes, of less than 2^40
+    CHECK(p.type >= kFloat16 && std::min(p.x_row, p.x_col) == 1 && std::min(p.y_row, p.y_col) == 1);
+    for (int64_t stride : {std::max(p.x_row, p.x_col), std::max(p.y_row, p.y_col), batch_unit(p, p.x_batch), batch_unit(p, p.y_batch)})
+      CHECK(stride % 8 == 0 && stride > 0 && stride < int64_t(1) << 39);
+    CHECK(reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0);
+    CHECK(!is_stored_twice(p) || (p.x_col == 1) == (p.y_row == 1));
+  }
   CHECK(kernel != kTf32Kernel || p.type == kFloat32);
   CHECK((kernel != kTf32Kernel && kernel != kMmaKernel) || ((p.x_row == 1 || p.x_col == 1) && (p.y_row == 1 || p.y_col == 1)));
   for (int batch = 0; batch < p.batches; ++batch)
@@ -194,7 +199,7 @@ def bound(model, extension, monkeypatch):
 def laid_out(draw, batch, rows, cols, seed, dtype):
     """A matrix, or a batch, of which some dimensions are expanded, in one of several layouts."""
     own = [1 if draw.random() < 0.3 else size for size in batch]
-    layout = draw.choice(["rows", "columns", "padded rows", "steps", "permuted", "not aligned"])
+    layout = draw.choice(["rows", "columns", "padded rows", "steps", "permuted", "not aligned", "strides of no use"])
     V = normal(*own, rows, cols, seed=seed, dtype=dtype)
     if layout == "columns":
         V = V.mT.contiguous().mT
@@ -207,6 +212,10 @@ def laid_out(draw, batch, rows, cols, seed, dtype):
         V = V.permute(order).contiguous().permute([order.index(d) for d in range(V.dim())])
     elif layout == "not aligned":
         V = V.new_empty(V.numel() + 1)[1:].view(V.shape).copy_(V)
+    elif layout == "strides of no use":
+        V = V.as_strided(
+            V.shape, [step if size > 1 else draw.choice([0, 1, 8, 2**40]) for size, step in zip(V.shape, V.stride(), strict=True)]
+        )
     return V.expand(*batch, rows, cols)
 
 
