@@ -1584,8 +1584,7 @@ __device__ constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeo
 template <typename T, bool kKMajor, bool kUnit = false>
 using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 
-// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` wants them of A (kOfX), or of B for two of its tiles.
-// wgmma_tf32 wants the same of A.
+// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` and wgmma_tf32 want A (kOfX), or `mma` B of two tiles.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
