@@ -336,10 +336,18 @@ struct Barrier {
 };
 static_assert(sizeof(Barrier) == sizeof(uint64_t));
 inline void barrier_init_fence() {}
-inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) { reinterpret_cast<Barrier*>(barrier)->change(bytes, 1); }
+inline void arrive(void* barrier, int bytes) {
+  Barrier& b = *static_cast<Barrier*>(barrier);
+  const int phase = b.phase;
+  b.change(bytes, 1);
+  if (b.phase == phase) return;
+  current->can_go_on = [] { return true; };   // those that have waited go on first: they are not to rely on what comes behind an arrival
+  switch_to_next();
+}
+inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) { arrive(barrier, bytes); }
 inline void barrier_arrive_at(uint32_t barrier) {
   there(barrier);
-  reinterpret_cast<Barrier*>(at_address(barrier))->change(0, 1);
+  arrive(at_address(barrier), 0);
 }
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {   // for the end of a phase of this parity
   const Barrier& b = *reinterpret_cast<Barrier*>(barrier);
