@@ -1,5 +1,7 @@
 """The mma kernel without a GPU; see emulation.py."""
 
+import re
+
 import emulation
 import pytest
 from helpers import COMPILER, DENSE, FAMILY, FAMILY_NAMES, LOWER, MASKED, NN, NT, TN, UPPER, constant, every_mask, host_program, sizes_for
@@ -15,7 +17,7 @@ int run_type(char** arguments) {
     const SplitPlan plan = SplitPlan::of(p, kMmaBlockK<T>, at_once, at_once / kMmaCtasPerSm<T>);
     auto memory = []() -> MmaMemory<T>& { return *reinterpret_cast<MmaMemory<T>*>(current->block->memory); };
     int cluster_of;
-    constexpr bool kUnit = sizeof(T) != 4;   // float32 as the fallback computes it
+    constexpr bool kUnit = sizeof(T) == 4 ? kUnitOfFallback : kUnitOfProduct;   // float32 as the fallback computes it
     body = [&] {
       auto compute = x_k_major ? (y_k_major ? mma_compute<T, true, true, kUnit> : mma_compute<T, true, false, kUnit>)
                                : (y_k_major ? mma_compute<T, false, true, kUnit> : mma_compute<T, false, false, kUnit>);
@@ -53,6 +55,8 @@ def built(model, folder, changes=()):
     """The program, with these changes of its source."""
     parts = [emulation.PRELUDE, model._CUDA_TYPES, model._CUDA_SCHEDULE, model._CUDA_ELEMENTS]
     parts += [emulation.device(model._CUDA_EXACT), emulation.tiles(model._CUDA_TILES), emulation.device(model._CUDA_MMA)]
+    for name, text in (("Product", model._CUDA_MMA), ("Fallback", model._CUDA_BEHIND)):  # what their kernels call mma_compute by
+        parts += [f"constexpr bool kUnitOf{name} = {re.search(r'mma_compute<(?:T|float), kXKMajor, kYKMajor, (true|false)>', text)[1]};"]
     source = "\n".join([*parts, emulation.PRODUCT, MAIN])
     for old, new in dict(changes).items():
         assert source.count(old) == 1, old
