@@ -365,7 +365,10 @@ def test_infinity(run, contraction, structure):
         run(contraction, structure, (180,) * 3, kind=kind, late=1)
         run(contraction, structure, (257,) * 3, kind=kind)
     run(contraction, structure, (129,) * 3, kind=6, batches=5, bfloat16=1)
-    run(contraction, structure, (72,) * 3, kind=6, batches=65)  # more boxes than threads look for them
+
+
+def test_infinity_in_more_boxes_than_threads_look_for_at_once(run):
+    run(NN, LOWER, (8,) * 3, kind=6, batches=2050)
 
 
 @LATE
