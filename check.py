@@ -1,6 +1,6 @@
 """The judge: is a solution right, is it honest, and how fast is it?
 
-It calls the solution some 100 to 250 times, in a process of its own: other inputs in all but 14, sizes to twice --size, ordinary and hard
+It calls the solution some 100 to 250 times, in a process of its own: other inputs in all but 17, sizes to twice --size, ordinary and hard
 numbers, gradients too. Each element of each result is compared with a float64 product. Then it times calls at --size in turns with the
 reference's, by a clock of its own, and compares those results too. The last line is the verdict: `all holds: ...` with the times and their
 ratio, or `WRONG: ...`.
@@ -657,12 +657,13 @@ class Run:
         calls = [self.call(self.random.choice(kinds), dims) for _ in range(2 if cuda else 1) for dims in dims_of(some_sizes, *drawn)]
         calls += [self.call(name, self.dims) for name in (*ORDINARY, *["mixed"] * 3)]
         # Hard inputs: on a GPU at several sizes, since fast paths begin somewhere; small ones on a CPU, and some of the largest.
-        calls += [self.call(name, self.near(near)) for near in ((1100, 2048) if cuda else (300,)) for name in self.hard]
+        near = [self.call(name, self.near(most)) for most in ((1100, 2048) if cuda else (300,)) for name in self.hard]
+        calls += near + [self.call(name, (2, *self.near(1100 if cuda else 150))) for name in self.hard if batches]
         calls += [self.call(name, self.dims) for name in (self.hard[::-1] if cuda or size <= 600 else self.random.sample(self.hard, 6))]
         several = some_batches(4 * (batches or self.problem.inverse), *drawn)
         calls += [self.call(self.random.choice(("normal", *self.hard)), dims) for dims in several]
         again = [self.call(self.random.choice(kinds), dims) for dims in (self.near(300), self.dims) for _ in range(3)]
-        again = [*again, *(self.call(name, self.near(300)) for name in self.random.sample(self.hard, 4))] * 2
+        again = again * 2 + self.random.sample(near, 7)
         if self.gradients:
             dims = [d for _ in range(3 if cuda else 2) for d in dims_of(sizes_about_multiples, *drawn)]
             dims += dims_of(some_sizes, *drawn)[:: 1 if cuda else 2] + [self.dims] * (4 if cuda else 2)
@@ -672,6 +673,8 @@ class Run:
             made += [self.call("mixed", self.near(150), "gradients") for _ in range(more)]
             again += [call for call in made if size / 2 < max(call.dims) <= size][:2] * 2
             again += [self.call("uniform", self.dims, "gradients", kind=2) for _ in "+-"]  # as of C.sum(), and of its negative
+            several = some_batches(3 * (batches or self.problem.inverse), *drawn)
+            again += [self.call("normal", each, "gradients", kind=7) for each in several]
             calls += made + [self.call(name, self.near(1100), "gradients") for name in self.hard if cuda]
             calls += [self.call(name, self.near(150), "gradients") for name in self.random.sample(self.hard, 6)]
         for call, how in zip(sorted(calls, key=lambda call: call.mode), itertools.cycle(self.random.sample(GRADIENTS, len(GRADIENTS)))):

@@ -245,18 +245,19 @@ DISTRIBUTIONS = ORDINARY | HARD
 
 def gradient_of(kind, way, draw, dtype, shape, keep):
     """dC, of a kind: 0 as ever; 1 some rows of many scales; 2 of ones, as of a sum; 3 of one value, often small, as of a mean; 4 of one a
-    row, or a column; 5 zero where C is, and in places, whole rows too; 6 of one sign. Every other one is negative."""
+    row, or a column; 5 zero where C is, and in places, whole rows too; 6 of one sign; 7 the same in all of a batch, as after C.sum(0),
+    which may be so of others, too, but where `way` is 0, as of timed calls. Every other one is negative."""
     sign, span = 1 - 2 * draw.odd, 0.5 if dtype == torch.float16 else 8  # small for float16: no sum of a large product may overflow
     scales = sign * draw.decades(span, *((*shape[:-2], 1, shape[-1]) if kind == 4 and way > 1 else (*shape[:-1], 1)))
     if kind in (2, 3, 4):  # expanded
         one = torch.full_like(scales[..., :1, :1], sign)
         if kind == 3:
-            one *= 10**-span if draw.uniform(1) < 0.5 else draw.decades(span, 1)
+            one *= 10**-span if draw.uniform(1) < 0.75 else draw.decades(span, 1)
         return (scales if kind == 4 else one).to(dtype).expand(shape)
     apart = draw.uniform(*scales.shape) < draw.uniform(1) ** 3  # none to all of them
     G = (draw.uniform if kind == 6 else draw.normal)(*shape) * scales.where(apart & (kind == 1), sign)
     G = (keep(G) * (draw.uniform(*shape) < draw.uniform(1) ** 3) if kind == 5 else G).to(dtype)
-    return G[:1].expand(shape) if kind and len(shape) > 2 and draw.uniform(1) < 0.75 else G  # as after C.sum(0)
+    return G[:1].expand(shape) if kind == 7 or kind and way and len(shape) > 2 and draw.uniform(1) < 0.75 else G
 
 
 # The kind, and the way: odd asks for each gradient by itself; 2 is for a dC column by column, 4 for one of padded rows.
@@ -381,7 +382,8 @@ class Truth:
 
 def worst_of(errors):
     """The largest error and its coordinates."""
-    at = tuple((errors == errors.max()).nonzero()[0].tolist())  # torch.unravel_index would import sympy, half a second
+    first = int(errors.argmax())  # torch.unravel_index would import sympy, half a second, and nonzero() take 16 bytes an element
+    at = tuple(first // math.prod(errors.shape[n + 1 :]) % size for n, size in enumerate(errors.shape))
     return float(errors[at]), at
 
 
@@ -394,7 +396,7 @@ def first_difference(X, Y):
     """The first element that is not the same bit for bit, NaN included; nothing if there is none."""
     x, y = (Z.detach().view(getattr(torch, f"int{8 * Z.element_size()}")) for Z in (X, Y))
     if not torch.equal(x, y):
-        at = tuple((x != y).nonzero()[0].tolist())
+        at = worst_of((x != y).byte())[1]
         return f"{located(X, at)} and {float(Y[at]):.9g}"
 
 
