@@ -322,6 +322,20 @@ def test_batches_have_their_turn():
     assert all(G.is_contiguous() for G in draws)  # in timed calls no stride tells
 
 
+def test_hard_inputs_are_drawn_anew():
+    """What stood always in the same place, or in all of a batch, could be looked at there alone."""
+    draws = [measures.Draw(1, n, torch.device("cpu")) for n in range(9)]
+    made = {
+        name: [measures.inputs_of(name, draw, torch.float32, (2, 512, 512))[0] for draw in draws]
+        for name in ("elimination", "unit diagonal", "uniform, large entries")
+    }
+    assert len({int((X[0] != torch.eye(512)).sum(1).argmax()) for X in made["elimination"]}) > 2
+    assert {float(x) for X in made["unit diagonal"] for x in X[:, 0, 0]} == {1, -1} and any(
+        len(X[:, 0, 0].unique()) > 1 for X in made["unit diagonal"]
+    )
+    assert all(0 < int((X[0].abs() > 1).sum()) < 50 for X in made["uniform, large entries"])
+
+
 def test_what_is_drawn_tells_nothing_of_what_will_be_drawn():
     """Of a Mersenne Twister 19,937 bits tell all others, and its seed: signs, sizes, places, and which result is looked at first."""
     runs = [check.Run(check.parse(["--seed", seed, "--size", "1", "--device", "cpu"])) for seed in "112"]
