@@ -414,7 +414,6 @@ def test_a_file_for_one_problem_is_judged_by_its_plain_names(problem, product, q
 def test_who_leaves_gradients_out_need_not_be_able_to_record_any(quick, capsys, tmp_path):
     path = solution(tmp_path, PLAIN.replace(PRODUCT, "torch.matmul(A, B, out=torch.empty_like(A)).tril_()"))
     assert judge(capsys, path, "--no-timing", "--forward-only", "--size", "9")[0] == 0
-    assert judge(capsys, path, "--no-timing", "--size", "9")[0] == 1
 
 
 SOLVE = "torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype), upper=False)"
