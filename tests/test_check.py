@@ -256,7 +256,7 @@ def test_each_file_gets_the_verdict_of_its_first_line(path, verdict, options, be
     def few(run):
         """Those that are made twice, and some of the rest."""
         calls = real(run)
-        twice = [call for call in calls if calls.count(call) > 1]
+        twice = sorted((call for call in calls if calls.count(call) > 1), key=calls.index)  # each beside its other one
         twice = twice if verdict == "WRONG" or most is None else twice[:1] * 2
         return [*twice, *(call for call in dict.fromkeys(calls) if call not in twice)][:most]
 
