@@ -222,8 +222,7 @@ __host__ __device__ inline bool is_lower(const Product& p) { return p.x_side && 
 // Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
 __host__ __device__ inline bool is_masked(const Product& p) { return p.x_side || p.y_side; }
 
-// Whether half precision writes what is below the diagonal of C twice, to its place and opposite, as kernels of smaller tiles do whatever
-// is masked; else `mirror` brings it there.
+// Whether half precision writes what is below C's diagonal twice, as kernels of smaller tiles do whatever is masked; else `mirror` does.
 __host__ __device__ inline bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
 
 // The range of k that rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1 of C sum: in elements, or in blocks of one size.
@@ -2172,8 +2171,7 @@ __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>&
   }
 }
 
-// One warp writes the CTA's part of the zeros in tiles above the diagonal. At first it waits a while: operands come the same way to the
-// SMs, and are wanted sooner.
+// One warp writes the CTA's part of the zeros in tiles above the diagonal; not at once: operands come the same way, and are wanted sooner.
 template <typename Policy>
 __device__ void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
   if (!has_zeros(h.p)) return;
@@ -2694,6 +2692,8 @@ static void launch_half(const Product& p, const Gpu& gpu) {
 #
 # Consumers sum three products of a k-block of packed blocks, and promote the sums. docs/kernel.md follows one k-block through it.
 _CUDA_PAIRS = r"""
+// ---- Pairs: the flags of a k-block.
+
 // What a CTA multiplies of a k-block. kLast, of the tile; kEnds, a chain; kAgain: not the tile's first chain. kHasX, kWideX << row block;
 // kHasY << column block; kWideY << which two of the column blocks; kRound * (KBlock::round, modulo twice kQueued)
 enum KBlockFlag : int { kLast = 1, kEnds = 2, kAgain = 4, kHasX = 8, kHasY = 32, kWideX = 512, kWideY = 2048, kRound = 8192 };
