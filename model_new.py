@@ -4221,13 +4221,19 @@ def transposed_a_matmul(A, B):
     return _call_folded("transposed_a_matmul", A, B, _TN, _DENSE)
 
 
-def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
+def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False, diagonal=0):
     """The product of a triangular matrix and a dense one, A @ X, or X @ A: what torch.linalg.solve_triangular inverts.
 
     A (..., N, N) is lower triangular, or upper, if `upper`. The other triangle is not read, nor, if `unitriangular`, the diagonal, in
-    whose place there are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). All else as in tril_matmul.
+    whose place there are ones (which costs a copy of A). X is (..., N, K), or, unless `left`, (..., K, N). As in torch.tril and torch.triu
+    A ends, or begins, at another `diagonal`, above the main one or, if negative, below (which costs copies of A, X and C), if not
+    `unitriangular`. All else as in tril_matmul.
     """
     _check_flags("triangular_matmul", upper=upper, left=left, unitriangular=unitriangular)
+    if not isinstance(diagonal, int) or isinstance(diagonal, bool):
+        raise TypeError(f"triangular_matmul: diagonal must be an int, but is {diagonal!r}")
+    if unitriangular and diagonal:
+        raise ValueError(f"triangular_matmul: diagonal must be 0 if unitriangular, but is {diagonal}")
     mask = _TRIU if upper else _TRIL
     if unitriangular:
         A, _ = _prepared("triangular_matmul", A, A, _NN, _LOWER, ("A", "A"))
@@ -4237,6 +4243,14 @@ def triangular_matmul(A, X, *, upper=False, left=True, unitriangular=False):
             A = torch.where(A.new_ones(A.shape[-1:], dtype=torch.bool).diag(), A.new_ones(()), A)
     operands, names = ((A, X), ("A", "X")) if left else ((X, A), ("X", "A"))
     structure = _masked(mask, _FULL, _FULL) if left else _masked(_FULL, mask, _FULL)
+    if diagonal:  # is the main one, with so many rows more before A's and columns behind (upper: behind, before), or, if negative, fewer
+        _prepared("triangular_matmul", *operands, _NN, structure, names)  # says what is wrong with them as they are
+        N, pad = A.shape[-1], torch.nn.functional.pad
+        more = max(-N, min(N, -diagonal if upper else diagonal))
+        rows, cols = ((0, more), (more, 0)) if upper else ((more, 0), (0, more))
+        inner, outer = ((0, 0, *cols), (0, 0, *rows)) if left else (rows, cols)
+        C = triangular_matmul(pad(A, (*cols, *rows)), pad(X, inner), upper=upper, left=left)
+        return pad(C, [-lines for lines in outer])
     return _call_folded("triangular_matmul", *operands, _NN, structure, names, left)
 
 

@@ -124,6 +124,9 @@ def table():
         options, keep = {"upper": upper, "unitriangular": unit}, (triangle(upper, unit), every, every)
         yield Problem("triangular_matmul", {**options, "left": True}, "KKN", "MK KN", keep, torch.matmul)
         yield Problem("triangular_matmul", {**options, "left": False}, "KMK", "KN MK", keep, lambda A, X: X @ A)
+    for upper, diagonal in ((False, 5), (False, -40), (True, 40), (True, -5)):
+        options, keep = {"upper": upper, "diagonal": diagonal}, functools.partial(torch.triu if upper else torch.tril, diagonal=diagonal)
+        yield Problem("triangular_matmul", options, "KKN", "MK KN", (keep, every, every), torch.matmul)
     for structure, keep, sides in (("dense", every, "KMM"), ("lower", torch.tril, "NNN"), ("upper", torch.triu, "NNN")):
         options = {"structure": structure}
         yield Problem("gram", {**options, "transpose": False}, sides, "MK", (keep, every), lambda X: X @ X.mT)

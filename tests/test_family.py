@@ -144,6 +144,32 @@ def test_any_size(model, call, dtype, device):
 
 
 @every_device
+@pytest.mark.parametrize("left", [True, False], ids=["A X", "X A"])
+@pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
+def test_other_diagonals(model, upper, left, device):
+    """Triangles that end, or begin, above or below the main diagonal, beyond the matrix, too: values, what is not read, gradients."""
+    triangle = torch.triu if upper else torch.tril
+
+    def call_of(diagonal):
+        return functools.partial(model.triangular_matmul, upper=upper, left=left, diagonal=diagonal)
+
+    for N, diagonal in itertools.product((66, 130), (-131, -130, -65, -1, 1, 2, 64, 129, 140)):
+        for dtype in DTYPES if device == "cuda" or diagonal == 2 else (torch.float32,):
+            A, X = (normal(*shape, seed=s, dtype=dtype, device=device) for s, shape in enumerate(((N, N), (N, 33) if left else (33, N))))
+            poisoned = A.masked_fill(triangle(torch.ones_like(A), diagonal) == 0, math.nan)
+            operands = (triangle(A, diagonal), X) if left else (X, triangle(A, diagonal))
+            assert_product(call_of(diagonal)(poisoned, X), *operands, NN, masked(FULL, FULL, FULL), f"{dtype}, {N}, {diagonal}")
+    for N, diagonal, batches in itertools.product((0, 1, 4), (-4, -1, 1, 9), (((), ()), ((2, 1), (3,)), ((), (3,)))):
+        given = [normal(*batch, N, N, seed=s, dtype=torch.float64, device=device).requires_grad_() for s, batch in enumerate(batches)]
+        read = triangle(given[0], diagonal)
+        C, exact = call_of(diagonal)(*given), read @ given[1] if left else given[1] @ read
+        torch.testing.assert_close(C, exact)
+        G = normal(*exact.shape, seed=5, dtype=torch.float64, device=device)
+        torch.testing.assert_close(torch.autograd.grad(C, given, G), torch.autograd.grad(exact, given, G))
+    assert gradgradcheck(call_of(1), given[:1] + [given[1][0]])
+
+
+@every_device
 @pytest.mark.parametrize("dtype", DTYPES)
 @every_mask
 def test_any_size_of_every_mask(model, contraction, structure, dtype, device):
@@ -826,6 +852,18 @@ def test_a_flag_that_is_no_bool(model, flag):
         given = (A, A) if function == "triangular_matmul" else (A,)
         said = refusal(TypeError, getattr(model, function), *given, **{name: flag})
         assert said == f"{function}: {name} must be True or False, but is {flag!r}"
+
+
+def test_a_diagonal_that_is_none(model):
+    A = torch.ones(3, 3)
+    for diagonal in (1.0, True, "1", None):
+        said = refusal(TypeError, model.triangular_matmul, A, A, diagonal=diagonal)
+        assert said == f"triangular_matmul: diagonal must be an int, but is {diagonal!r}"
+    said = refusal(ValueError, model.triangular_matmul, A, A, unitriangular=True, diagonal=-1)
+    assert said == "triangular_matmul: diagonal must be 0 if unitriangular, but is -1"
+    for left, shapes in ((True, "(3, 3) and (2, 3)"), (False, "(2, 3, 2) and (3, 3)")):  # those that were given
+        said = refusal(ValueError, model.triangular_matmul, A, torch.ones(2, 3) if left else torch.ones(2, 3, 2), left=left, diagonal=1)
+        assert said.endswith(f"but their shapes are {shapes}")
 
 
 def test_an_inverse_of_what_is_not_square(model):

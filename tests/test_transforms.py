@@ -33,6 +33,10 @@ FUNCTIONS = {
         lambda model: functools.partial(model.triangular_matmul, unitriangular=True),
         lambda A, B: (A.tril(-1) + torch.eye(N, dtype=A.dtype, device=A.device)) @ B,
     ),
+    "other diagonals": (
+        lambda model: lambda A, B: model.triangular_matmul(A, model.triangular_matmul(B, A, upper=True, diagonal=-1), diagonal=1),
+        lambda A, B: A.tril(1) @ (B.triu(-1) @ A),
+    ),
 }
 
 
