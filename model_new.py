@@ -5,35 +5,34 @@
     C = transposed_a_matmul(A, B)    C = A^T @ B, dense
     C = triangular_matmul(A, X)      A @ X, or X @ A, of one triangle; triangular_inverse(L), lu_matmul(L, U) and gram(X), X @ X^T
     ModelNew()(A, B)                 tril_matmul, as KernelBench calls it (level 1, problem 15); UpperModelNew is problem 14,
-                                     TransposedAModelNew 16; TriangularModelNew, GramModelNew, InverseModelNew are for check.py
+                                     TransposedAModelNew 16; TriangularModelNew, GramModelNew, InverseModelNew: for check.py
 
-A dense product spends 2 N^3 floating-point operations; a triangular one a sixth of that, because
+A dense product takes 2 N^3 floating-point operations, a triangular one a sixth, because
 
     C[i, j] = sum over k = j..i of A[i, k] * B[k, j]      (i >= j, and exactly zero above the diagonal)
 
 The contract, beside what tril_matmul says of arguments, gradients and errors raised:
 
-  * float32: each element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, where that does
-    not overflow, nor a product underflow (of sums made against it: 2.4e-6 was seen, more than 5.3e-6 is impossible up to k = 8192).
-    float64 is summed by fused multiply-adds, one after the other (2 sqrt(k) units of 2^-53 as a rule; of terms that are alike 3 k / 8 at
-    most), float16 and bfloat16 in float32, by tensor cores. Where torch's settings allow TF32, the operands of large float32 products may
-    be rounded to 11 bits; where they allow bfloat16 on a CPU (set_float32_matmul_precision("medium")), to 8, if it has such products.
-  * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else, but where |A| |B| overflows: parts of a sum may be Inf.
-  * The same input, with the same strides and alignment, gives bitwise the same result on every run on the same GPU. No input is
-    modified. The work runs on the current stream and never synchronises the host.
-  * On a GPU of compute capability 8.0 or more it is always our kernel that computes. A build or a launch that fails raises an error.
-    For older GPUs, as for a CPU, torch's own products compute, of two triangles alike only the blocks that are not zero; they wait for
-    the GPU, and have torch's errors, which on a CPU are larger in long sums of a result that is one row or column.
+  * float32: an element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, unless that
+    overflows or a product underflows (sums made against it: 2.4e-6 was seen, 5.3e-6 is the most up to k = 8192). float64: fused
+    multiply-adds, one after the other (2 sqrt(k) units of 2^-53 as a rule, of like terms 3 k / 8 at most). float16, bfloat16: float32
+    sums, by tensor cores. Where torch allows TF32, operands of large float32 products may be rounded to 11 bits; where it allows
+    bfloat16 on a CPU that has such products (set_float32_matmul_precision("medium")), to 8.
+  * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else, unless |A| |B| overflows: parts of a sum may be Inf.
+  * The same input, strides and alignment give the same bits on every run on the same GPU. No input is modified. The work runs on the
+    current stream; the host never waits.
+  * From compute capability 8.0 on only our kernels compute; a build or a launch that fails raises an error. On older GPUs, as on a CPU,
+    torch's own products do, of two triangles alike only the blocks that are not zero; they wait for the GPU, and have torch's errors, on
+    a CPU larger in long sums of a result that is one row or column.
 
-It needs only torch (and, where there is a GPU, ninja, nvcc and a C++ compiler). The CUDA kernels are compiled at import, once, for the GPUs
-present; to know them, the import initialises CUDA. So processes that are to use a GPU have to be spawned, not forked, by one that has
-imported the file.
+It needs torch alone (with a GPU also ninja, nvcc and a C++ compiler). Import compiles the kernels, once, for the GPUs present; to know
+these it initialises CUDA. So who has imported the file has to spawn, not fork, processes that are to use a GPU.
 
 Map, top to bottom; `# ----` begins a section:
 
     1  CUDA source     what the kernels share, the exact path, tf32, mma, Hopper's two kernels, and which of them computes
     2  binding, build  tensors as a Product; nvcc at import
-    3  operator        checks of arguments, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
+    3  operator        checks, our kernels, torch's products (a CPU, older GPUs), autograd, inverses, the public functions
     4  KernelBench     ModelNew and its siblings
 
 tril_matmul 1.0, MIT licence (see LICENSE).
@@ -68,15 +67,15 @@ __all__ += ["TriangularModelNew", "GramModelNew", "InverseModelNew", "get_inputs
 
 # ---- Shared by the kernels and the C++ binding: one product, described without any torch type. -----------------------
 #
-# Three contractions make the whole family, forward and gradients (each is a partial derivative of the trilinear form
-# T(A, B, G) = sum over i >= k >= j of A[i,k] B[k,j] G[i,j]). As C[m, n] = sum over k of X[m, k] * Y[k, n] they are:
+# Three contractions make the family, forward and gradients: the partial derivatives of T(A, B, G) = sum over i >= k >= j of
+# A[i,k] B[k,j] G[i,j]. As C[m, n] = sum over k of X[m, k] * Y[k, n] they are:
 #
-#     name   result            X[m, k]    Y[k, n]    k runs over    X has k    Y has k
-#     NN     C  = A B          A[m, k]    B[k, n]    n .. m         <= m       >= n
-#     NT     dA = G B^T        G[m, k]    B[n, k]    0 .. n         <= m       <= n
-#     TN     dB = A^T G        A[k, m]    G[k, n]    m .. N-1       >= m       >= n
+#     name  result       X[m, k]  Y[k, n]  k runs over  X has k  Y has k
+#     NN    C  = A B     A[m, k]  B[k, n]  n .. m       <= m     >= n
+#     NT    dA = G B^T   G[m, k]  B[n, k]  0 .. n       <= m     <= n
+#     TN    dB = A^T G   A[k, m]  G[k, n]  m .. N-1     >= m     >= n
 #
-# The binding turns a transposed operand into swapped strides, so a kernel sees X[m, k], Y[k, n] and a range of k, no more.
+# The binding swaps the strides of a transposed operand, so a kernel sees X[m, k], Y[k, n] and a range of k, no more.
 _CUDA_TYPES = r"""
 #include <algorithm>
 #include <cstddef>
@@ -84,46 +83,45 @@ _CUDA_TYPES = r"""
 #include <utility>
 
 enum Contraction : int { kNN = 0, kNT = 1, kTN = 2 };
-enum Mask : int { kAll = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // what of a matrix there is; the last: of a result alone
-// Which elements an operand has, by its line (row m of X, column n of Y) and k. Where k - line times this is above zero it has none.
+enum Mask : int { kAll = 0, kLower = 1, kUpper = 2, kSymmetric = 3 };   // kSymmetric: of results alone
+// Which elements an operand has, by line (row m of X, column n of Y) and k: none where (k - line) * side > 0.
 enum Side : int { kFromLine = -1, kEverywhere, kUpToLine };
-enum ElementType : int { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
-enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };   // which kernel computes
+enum ElementType : int { kFloat32, kFloat64, kFloat16, kBFloat16 };
+enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };   // TRIL_MATMUL_PATH
 
 [[maybe_unused]] constexpr int64_t kMaxSize = 2147483647 - 1024;   // rows or columns: 32-bit indices, with room for the last tile
 constexpr int kMaxBatchDims = 8;
 
-// Strides are in elements and may be zero (expanded operands). All of C is written, zeros above the diagonal too.
+// Strides are in elements, zero of expanded dimensions. All of C is written, zeros above the diagonal too.
 struct Product {
   const void* x;
   const void* y;
   void* c;
   int64_t x_row, x_col, y_row, y_col, c_row, c_col;   // one of C's is 1
-  int64_t c_batch;         // from one product's C to the next one's, which are one tensor
-  int m, n, k;             // C is m x n; k is what is summed over
-  Side x_side, y_side;     // kEverywhere: the operand has all elements; else it is a triangle, and so square
-  int c_lower;             // 1: what is above the diagonal of C, which is square, is not computed, but zero or
-  int symmetric;           // 1: what stands opposite; y is x, transposed
-  int tf32;                // 1: of float32 operands 11 bits are enough, which is what torch's settings call TF32
-  int64_t batches;         // how many products: batch_size[0] * ... * batch_size[batch_dims - 1]
+  int64_t c_batch;       // from one product's C to the next one's
+  int m, n, k;           // C is m x n
+  Side x_side, y_side;   // kEverywhere, but of triangles, which are square
+  int c_lower;           // 1: C is square, and what is above its diagonal is not computed, but zero or
+  int symmetric;         // 1: what stands opposite; y is x, transposed
+  int tf32;              // 1: 11 bits of float32 operands are enough (torch's TF32)
+  int64_t batches;       // batch_size[0] * ... * batch_size[batch_dims - 1]
   int batch_dims;
-  ElementType type;        // of x, y and c
+  ElementType type;
   int64_t batch_size[kMaxBatchDims], x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];
 };
 
 struct Gpu {
-  int sms, major;              // 9 for compute capability 9.0
-  struct CUstream_st* stream;  // a cudaStream_t: the current one of a call, which all its kernels go to
+  int sms, major;               // 9 of compute capability 9.0
+  struct CUstream_st* stream;   // a cudaStream_t, which all kernels of a call go to
   void* (*allocate)(const Gpu& gpu, int64_t bytes);   // device memory that goes to later work of this stream alone
 };
 
 // How a product of the Hopper kernel went, in device memory.
 struct Control {
-  int fallback;   // set by packing when a block cannot be held in pairs of fp16: the product is then left to the fallback
-  int outliers;   // how many elements packing keeps in lists, because they are too small beside the largest of their block
+  int fallback;   // set by packing if pairs of fp16 cannot hold a block: the fallback then computes the product
+  int outliers;   // elements that packing lists, too small beside the largest of their block
 };
 
-// The kernels, and which is the fastest for a product. The exact one computes any.
 enum Kernel : int { kExactKernel, kTf32Kernel, kHalfKernel, kMmaKernel, kHopperKernel };
 [[maybe_unused]] constexpr const char* kKernelNames[] = {"exact", "tf32", "half", "mma", "hopper"};
 """
@@ -135,60 +133,59 @@ _CUDA_LAUNCHERS = r"""
 
 Kernel kernel_for(const Product& product, const Gpu& gpu, Path path);
 
-// Which operands a kernel cannot read as they are, so that they have to be copied: bit 0 for x, bit 1 for y.
+// The operands that a kernel cannot read as they are: bit 0 for x, bit 1 for y.
 int operands_to_copy(const Product& product, Kernel kernel);
 
-// Whether all of a symmetric product of 16-bit matrices is computed, whose opposite elements have the same sums, and not a half that stands
-// twice: where that takes no longer, for few tiles, or such as are all at work at once; measured, on an H200.
+// Whether a symmetric 16-bit product, whose opposite elements have the same sums, is computed whole, and not half of it, stored twice:
+// where that takes no longer, measured on an H200.
 bool is_computed_whole(const Product& product, const Gpu& gpu);
 
-// Raises an error of Python's, if this is one; the binding has it. Hidden: other libraries may have a function of this name.
+// Raises a Python error, if this is one. Hidden: other libraries may have a function of this name.
 __attribute__((visibility("hidden"))) void check(cudaError_t error);
 
-// Launches on the current device, `gpu`, in whose memory kernels may have a workspace: Hopper's has each product's Control near its begin.
+// Launches on the current device, `gpu`. Near the begin of the Hopper kernel's workspace stands each product's Control.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 
-// The rows from 64 `row` on, 64 at most, of the inverse p.c of p.x, lower triangular float32 or float64; see invert_rows.
+// Rows 64 `row` on, 64 at most, of p.c, the inverse of p.x, lower triangular float32 or float64; see invert_rows.
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
-// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, from what those packed and left in their workspace, `kept`; G
-// is packed once. False, and nothing is launched, if the workspace of such products has not so many bytes.
+// The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, which left both packed in their workspace, `kept`. False, and
+// nothing is launched, if such a workspace has not so many bytes.
 bool launch_gradients(const Product& product, const Product& dx, const Product& dy, void* kept, int64_t bytes, const Gpu& gpu);
 """
 
 # ---- Schedule: the arithmetic of tiles: what may be multiplied, which tile comes when, and which k it sums. ----------
 #
-# Tiles differ in length (how many k they sum) by a factor of N / edge. They are taken longest first, so that no SM works on alone for long.
+# Tiles differ in length, the k that they sum, by up to N / edge. The longest come first, so that no SM works on alone for long.
 _CUDA_SCHEDULE = r"""
 // ---- Schedule: arithmetic.
 
-// Before a loop, as CUTLASS and CCCL have them.
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define HOST_DEVICE __host__ __device__ inline
 
-constexpr int kBlock = 64;   // elements a side of a block: of a packed one, of an operand tile, of a k-block
+constexpr int kBlock = 64;   // elements a side of a packed block, an operand tile, a k-block
 
-__host__ __device__ inline int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
-__host__ __device__ inline int ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }   // signs would take more instructions
+HOST_DEVICE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
+HOST_DEVICE int ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }   // signs would take more instructions
 
-// The largest r with triangle(r) <= q. A root is rounded to the nearest integer: to that one, or to the next.
+// The largest r with triangle(r) <= q. The root is rounded to the nearest integer: that one, or the next.
 __device__ inline int triangle_root(int q) {
   const uint32_t r = sqrt(8 * float(q) + 1) / 2;
   return r - (uint64_t(r) * (r + 1) > 2 * uint32_t(q));
 }
 
-// Calls f(d, at) for each dimension of the batch: where in it the product of this number is.
+// Calls f(d, at) for each batch dimension: `at` is where in it product `number` is.
 template <typename F>
 __device__ inline void for_each_batch_dim(const Product& p, int number, const F& f) {
   uint32_t rest = number;   // 0, if there are none
-  NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // each a division: most batches have one dimension, and need none
-    const uint32_t size = uint32_t(p.batch_size[d]);
+  NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // a division each; most batches, of one dimension, need none
+    const uint32_t size = p.batch_size[d];
     f(d, rest % size), rest /= size;
   }
   f(0, rest);
 }
 
-// Where that product of the batch begins, in elements.
 __device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
   int64_t offset = 0;
   for_each_batch_dim(p, number, [&](int d, uint32_t at) { offset += at * strides[d]; });
@@ -201,77 +198,76 @@ __device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>
 
 enum Operand : int { kX, kY };
 
-// Whether the rows of an operand as it is packed are its k, and its columns the lines; else it is the other way round. Triangles are packed
-// as lower ones, others as they lie; where X's are, Y's are, too: so there are three kinds of products, those of the three contractions.
-__host__ __device__ inline bool k_is_row(Operand operand, const Product& p) {
+// Whether an operand's rows, as it is packed, are its k; else they are its lines. Triangles are packed as lower ones, others as they lie;
+// where X's are, Y's are, too: so there are three kinds of products, as there are contractions.
+HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
   const bool of_x = p.x_side == kFromLine || (!p.x_side && p.y_side != kUpToLine && p.x_row < p.x_col);
   return of_x || (operand == kY && (p.y_side == kFromLine || (!p.y_side && p.y_col < p.y_row)));
 }
 
 __device__ inline bool on_side(Side side, int line, int k) { return (k - line) * side <= 0; }
 
-// The first k-block of an operand's lines from `line` on, in blocks, that may be on its diagonal; of one that has none, beyond all.
-__device__ inline int first_on_diagonal(Side side, int line) { return side != kEverywhere ? line : int(kMaxSize); }
+// The first k-block of lines from block `line` on that may be on the operand's diagonal; where it has none, beyond all.
+__device__ inline int first_on_diagonal(Side side, int line) { return side ? line : int(kMaxSize); }
 
-// Whether there are zeros above the diagonal of C.
-__host__ __device__ inline bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
+HOST_DEVICE bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
-// Whether X, Y and C are all triangles, and C has zeros: the products of the family that this file began with.
-__host__ __device__ inline bool is_lower(const Product& p) { return p.x_side && p.y_side && has_zeros(p); }
+// Whether X, Y and C are triangles: tril_matmul and its gradients.
+HOST_DEVICE bool is_lower(const Product& p) { return p.x_side && p.y_side && has_zeros(p); }
 
-// Whether there is any mask: zeros of an operand may then meet what is not finite in the other one.
-__host__ __device__ inline bool is_masked(const Product& p) { return p.x_side || p.y_side; }
+// Whether zeros of a mask may meet what is not finite in the other operand.
+HOST_DEVICE bool is_masked(const Product& p) { return p.x_side || p.y_side; }
 
-// Whether half precision writes what is below C's diagonal twice, as kernels of smaller tiles do whatever is masked; else `mirror` does.
-__host__ __device__ inline bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
+// Whether half precision stores a symmetric C twice, as kernels of smaller tiles always do; else `mirror` copies it.
+HOST_DEVICE bool is_stored_twice(const Product& p) { return p.symmetric && !is_masked(p); }
 
-// The range of k that rows `row` .. `row_end` - 1 and columns `col` .. `col_end` - 1 of C sum: in elements, or in blocks of one size.
-__host__ __device__ inline int first_k(Side x, Side y, int row, int col) { return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0); }
-__host__ __device__ inline int end_of_k(Side x, Side y, int row_end, int col_end, int depth) {
+// The k that rows [row, row_end) and columns [col, col_end) of C sum: in elements, or in blocks of one size.
+HOST_DEVICE int first_k(Side x, Side y, int row, int col) { return max(x == kFromLine ? row : 0, y == kFromLine ? col : 0); }
+HOST_DEVICE int end_of_k(Side x, Side y, int row_end, int col_end, int depth) {
   return min(min(depth, x == kUpToLine ? row_end : depth), y == kUpToLine ? col_end : depth);
 }
 
 // ---- Schedule: the order of tiles, the longest first.
 
 struct Tile {
-  int i, j;            // tile row and tile column of C
-  int k_begin, k_end;  // the half-open range of k that the tile sums
+  int i, j;             // row and column, in tiles
+  int k_begin, k_end;   // it sums [k_begin, k_end)
 };
 
-// The tiles of one C come in groups of one length. Where an operand is triangular there are as many groups as tiles along k, and group g
-// is that many less g tiles long. (i, j): row and column of a tile; R, S: how many rows and columns there are.
+// The tiles of one C, R rows and S columns, come in groups of one length. Where an operand is triangular there are G groups, as many as
+// tiles along k, and group g is G - g tiles long.
 //
-//   C lower, X and Y triangular   g + 1 tiles    kNN: an anti-diagonal; kNT: a column; kTN: a row; all of them short ones first
-//   C lower, one triangular       a row (X) or a column (Y), of g + 1 tiles, or of R - g where the longest has most of them
-//   C all, X and Y triangular     2 g + 1 tiles, a row and a column that meet in a corner
-//   C all, one triangular         a row (X) or a column (Y), of S or R tiles
-//   none triangular               one group: in bands of rows, so that tiles meet in the L2 cache; C lower: anti-diagonals
+//   C lower, both triangular   g + 1 tiles: of an anti-diagonal (NN), a column (NT) or a row (TN)
+//   C lower, one triangular    a row (X) or a column (Y), of g + 1 tiles, or of R - g where the longest has most of them
+//   C all, both triangular     2 g + 1 tiles, a row and a column that meet in a corner
+//   C all, one triangular      a row (X) or a column (Y), of S or R tiles
+//   none triangular            one group: bands of rows, so that tiles meet in the L2 cache; C lower: anti-diagonals
 struct TileOrder {
   int rows, cols;   // of one C, in tiles
   Side x, y;
   int c_lower;
-  int edge, depth;  // of a tile; of all k: both in one unit
+  int edge, depth;   // of a tile, and of all k, in one unit
 
-  // edge: in elements, as `unit` is.
-  __host__ __device__ static TileOrder of(const Product& p, int edge, int unit = 1) {
+  // edge: in elements, as `unit` is
+  HOST_DEVICE static TileOrder of(const Product& p, int edge, int unit = 1) {
     return {ceil_div(p.m, edge), ceil_div(p.n, edge), p.x_side, p.y_side, p.c_lower, edge / unit, ceil_div(p.k, unit)};
   }
-  __host__ __device__ bool masked() const { return x != kEverywhere || y != kEverywhere; }
-  __host__ __device__ bool both_masked() const { return x != kEverywhere && y != kEverywhere; }
-  __host__ __device__ bool by_rows() const { return y == kEverywhere; }   // of one triangular operand
+  HOST_DEVICE bool masked() const { return x || y; }
+  HOST_DEVICE bool both_masked() const { return x && y; }
+  HOST_DEVICE bool by_rows() const { return !y; }   // if one operand is triangular
   // C lower, one operand triangular: whether the longest group has most tiles
-  __host__ __device__ bool falls() const { return by_rows() ? x == kUpToLine : x == kEverywhere && y == kFromLine; }
+  HOST_DEVICE bool falls() const { return by_rows() ? x == kUpToLine : !x && y == kFromLine; }
 
-  __host__ __device__ int64_t count() const { return c_lower ? triangle(rows) : int64_t(rows) * cols; }
-  __host__ __device__ int groups() const { return !masked() ? 1 : x == kEverywhere ? cols : rows; }
-  __host__ __device__ int64_t tiles_of(int group) const {
+  HOST_DEVICE int64_t count() const { return c_lower ? triangle(rows) : int64_t(rows) * cols; }
+  HOST_DEVICE int groups() const { return !masked() ? 1 : x ? rows : cols; }
+  HOST_DEVICE int64_t tiles_of(int group) const {
     return !masked()       ? count()
            : c_lower       ? (falls() ? rows - group : group + 1)
            : both_masked() ? 2 * group + 1
                            : (by_rows() ? cols : rows);
   }
-  __host__ __device__ int length(int group) const { return masked() ? min(depth, (groups() - group) * edge) : depth; }   // of its tiles
-  __host__ int64_t work() const {   // the lengths of all tiles together
+  HOST_DEVICE int length(int group) const { return masked() ? min(depth, (groups() - group) * edge) : depth; }
+  int64_t work() const {   // of all tiles
     int64_t sum = 0;
     for (int group = 0; group < groups(); ++group) sum += tiles_of(group) * length(group);
     return sum;
@@ -281,26 +277,26 @@ struct TileOrder {
     return {i, j, first_k(x, y, i * edge, j * edge), end_of_k(x, y, (i + 1) * edge, (j + 1) * edge, depth)};
   }
   __device__ Tile at(int place) const {
-    auto along = [&](int group) { return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group; };   // row, or column, of a group
+    auto along = [&](int group) { return (by_rows() ? x : y) == kUpToLine ? groups() - 1 - group : group; };
     int i, j;
     if (c_lower && masked() == both_masked()) {
       const uint32_t root = triangle_root(place), first = root * (root + 1) / 2;   // 32 bits take half as many instructions
-      const int group = int(root), in = place - int(first);
+      const int group = root, in = place - first;
       i = x == kFromLine ? group : in + rows - 1 - group, j = y == kUpToLine ? rows - 1 - group : in;
-    } else if (c_lower) {   // one triangular operand; groups that fall are those that rise, from the end
+    } else if (c_lower) {   // one triangular operand; falling groups are rising ones, from the end
       const int from = falls() ? int(count()) - 1 - place : place, root = triangle_root(from), in = from - int(triangle(root));
       const int line = along(falls() ? rows - 1 - root : root), at = falls() ? root - in : in;
       i = by_rows() ? line : line + at, j = by_rows() ? at : line;
-    } else if (both_masked()) {   // first the corner, on the diagonal: of a symmetric product a tile and the one opposite are split alike
+    } else if (both_masked()) {   // the corner first: so of a symmetric product a tile and the one opposite are split alike
       int group = triangle_root(place / 2);   // the square root, or one less
       group += uint32_t(group + 1) * (group + 1) <= uint32_t(place);
       const int at = place - group * group;
       i = at <= group ? group : at - group - 1, j = at <= group ? group - at : group;
       if (x == kUpToLine) i = rows - 1 - i, j = rows - 1 - j;
     } else {
-      constexpr int kBand = 8;   // rows that dense tiles go through together
+      constexpr int kBand = 8;   // rows
       const uint32_t width = !masked() ? kBand * cols : by_rows() ? cols : rows;
-      const uint32_t group = uint32_t(place) / width, in = uint32_t(place) % width;
+      const uint32_t group = place / width, in = place % width;
       if (masked()) {
         i = by_rows() ? along(group) : in, j = by_rows() ? in : along(group);
       } else {
@@ -314,13 +310,13 @@ struct TileOrder {
 
 // ---- Schedule: the tiles of the tf32 and the mma kernel, in elements.
 
-// What a CTA of the tf32 and the mma kernel computes: a split of a tile.
+// What a CTA computes: a split of a tile.
 template <typename T>
 struct WorkTile {
   const T *x, *y;          // of one product of the batch
   T* c;
   Tile tile;               // i = -1: there is nothing to do
-  int splits, split;       // of the tile, a power of two: this CTA's
+  int splits, split;       // of the tile, a power of two; this CTA's
   int k_begin, k_blocks;   // of the split
   __device__ WorkTile(const Product& p, int batch, const Tile& tile, int splits, int split, int block_k)
       : x(static_cast<const T*>(p.x)), y(static_cast<const T*>(p.y)), c(c_of<T>(p, batch)), tile(tile), splits(splits), split(split) {
@@ -330,20 +326,19 @@ struct WorkTile {
   }
 };
 
-// How clusters of such CTAs compute tiles, which come the longest first: all CTAs of a cluster share the k of each of the first ones, half
-// of them that of each of the next ones, and the rest are a CTA's each.
+// How clusters compute tiles, the longest first: all CTAs of one share the k of each of the first ones, half of them that of each of the
+// next ones, and of the rest a CTA has one each. docs/kernel.md has a picture.
 struct SplitPlan {
   static constexpr uint32_t kMostSplits = 4, kMostClusters = 256;
   TileOrder tile_order;
-  uint32_t tiles;                  // of one product, if any are shared
-  uint32_t cluster_size;           // kMostSplits; or 1, where nothing is shared
-  uint16_t order[kMostClusters];   // of each cluster of more than one CTA, as they come: 4 * its first tile + log2 of splits
-  int64_t clusters;                // of one product
+  uint32_t tiles;          // of one product, if any are shared
+  uint32_t cluster_size;   // kMostSplits; or 1, where nothing is shared
+  uint16_t order[kMostClusters];   // of clusters of more than one CTA, as they come: 4 * the first tile + log2 of splits
+  int64_t clusters;        // of one product
 
-  // Splits are as short as can be with all CTAs there at once; of more tiles than that, with little more than an even share for each CTA.
-  // But each has a start and an end: so none is shorter than two k-blocks, and short tiles are not shared. Measured, on an H200, with room
-  // for `at_once` clusters, `first` of them one CTA an SM.
-  __host__ static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
+  // Splits are as short as can be. But each has a start and an end: so two k-blocks at least, and short tiles are not shared; measured on
+  // an H200. There is room for `at_once` clusters, for `first` of them with one CTA an SM.
+  static SplitPlan of(const Product& p, int block_k, int64_t at_once, int64_t first) {
     const TileOrder tile_order = TileOrder::of(p, kBlock), in_k_blocks = TileOrder::of(p, kBlock, block_k);
     const int64_t tiles = tile_order.count(), room = at_once * kMostSplits;
     auto length = [&](int group) { return in_k_blocks.length(group); };
@@ -363,7 +358,7 @@ struct SplitPlan {
         while (tile >= end) end += tile_order.tiles_of(++group);
         plan.order[cluster] = uint16_t(4 * tile + log_splits), loads[tile] = length(group) * shares, tile += shares;
       }
-      // Clusters that join the first on the SMs fall in what their CTAs have to do. So let the first ones rise, unless more are to come
+      // The load of clusters that join the first on the SMs falls. So let that of the first ones rise, unless more are to come
       std::stable_sort(plan.order, plan.order + clusters, [&](int a, int b) { return loads[a / 4] > loads[b / 4]; });
       if (clusters * p.batches <= at_once) std::reverse(plan.order, plan.order + std::min(clusters, first / p.batches));
       return plan;
@@ -372,72 +367,71 @@ struct SplitPlan {
   }
 };
 
-// What the CTA of some rank in a cluster computes. Products of a batch take turns. Its first k-block waits for this: a division takes long.
+// What a CTA of a cluster computes. Products of a batch take turns. The first k-block waits for this: a division takes long.
 template <typename T>
 __device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
-  uint32_t batch = 0;
+  int batch = 0, splits = 1, split = 0;
   if (p.batches > 1) batch = cluster % uint32_t(p.batches), cluster /= uint32_t(p.batches);
-  uint32_t splits = 1, split = 0, tile = cluster;
+  uint32_t tile = cluster;
   if (plan.cluster_size > 1) {
     const uint32_t entry = plan.order[cluster], log_splits = entry % 4;
     tile = entry / 4 + (rank >> log_splits), splits = 1 << log_splits, split = rank % splits;
     if (tile >= plan.tiles) return {p, 0, {-1}, 1, 0, block_k};
   }
-  return {p, int(batch), plan.tile_order.at(tile), int(splits), int(split), block_k};
+  return {p, batch, plan.tile_order.at(tile), splits, split, block_k};
 }
 
 // ---- Schedule: the tiles of Hopper's kernel, in blocks, each found by its number.
 
-constexpr int kTileEdge = 256;   // of the large ones: the tiles of two CTAs, one above the other
+constexpr int kTileEdge = 256;   // of large ones, of two CTAs, one above the other
 
 // A tile of C, as a cluster computes it. row = -1: there are no more.
 struct alignas(16) ClusterTile {
   int row, col, cols;   // its first block, and how many columns of blocks; its rows are Tiles::edge
-  int batch;            // which product of the batch
-  int k_begin, k_end;   // the half-open range of k-blocks that it sums, or its split does
+  int batch;
+  int k_begin, k_end;   // the k-blocks [k_begin, k_end) are its, or its split's
   int corner;           // 0, or 1 or 2: see Tiles::corners
-  int split, splits;    // which split of its k-blocks, and of how many; set where tiles may be cut
-  int place;            // of SplitTiles: of the partial sums of its first split
+  int split, splits;    // of its k-blocks; set where tiles may be cut
+  int place;            // of SplitTiles: of its first split's partial sums
 
-  // Leaves it one of so many splits.
+  // Leaves it one of so many splits
   __device__ void cut(int number, int parts) {
     split = number, splits = parts;
     if (parts == 1) return;
     const uint32_t length = k_end - k_begin, count = parts;   // without a sign a division takes fewer instructions
-    k_end = k_begin + int(length * (number + 1) / count), k_begin += int(length * number / count);
+    k_end = k_begin + length * (number + 1) / count, k_begin += length * number / count;
   }
 };
 
-// The tiles of a batch by number, the longest first; those at one place of C, of all products, side by side.
+// The tiles of a batch by number, the longest first; those at one place of C, of all products, one after the other.
 struct Tiles : TileOrder {
   int batches;
-  int halved;            // so many tiles, the first ones, have two numbers: for the left half of their columns and the right one
-  // Whether of each two tiles on the diagonal of a symmetric C, and the one in which they meet, two CTAs compute a half each: one of the
-  // two, and a row of blocks of the latter. They come last.
-  bool corners;
-  int count;             // of numbers
-  int splits = 1;        // CTAs of a cluster, which share the k-blocks of a tile
-  int clusters;          // which take them
-  int apart;             // so many more, the last on the diagonal of C, have no numbers: see last_on_diagonal
+  int halved;       // so many tiles, the first ones, have two numbers, for the left and the right half of their columns
+  bool corners;     // whether the last ones are corners: see docs/kernel.md
+  int count;        // of numbers
+  int splits = 1;   // CTAs of a cluster, which share the k-blocks of a tile
+  int clusters;     // which take them
+  int apart;        // so many more, the last on the diagonal of C, have no numbers: see last_on_diagonal
 
   __device__ ClusterTile at(uint32_t number) const {
     const bool half = number < 2u * halved;
-    uint32_t tile = half ? number / 2 : number - halved, batch = 0;
+    uint32_t tile = half ? number / 2 : number - halved;
+    int batch = 0;
     if (batches > 1) batch = tile % batches, tile /= batches;
     const int left = corners ? int(tile - triangle(rows - 2)) : -1, beside = (rows - 1) / 2;   // tiles beside the diagonal, not in corners
     if (corners && left >= beside) {
       const int on_diagonal = left - beside, first = on_diagonal / 2 * 2 * edge;
-      return {first + edge, first, edge, int(batch), 0, depth, on_diagonal % 2 + 1};
+      return {first + edge, first, edge, batch, 0, depth, on_diagonal % 2 + 1};
     }
     const Tile place = left >= 0 ? TileOrder::tile(2 * left + 2, 2 * left + 1) : TileOrder::at(tile);
     const int row = place.i * edge, col = place.j * edge + (half && number % 2 ? edge / 2 : 0), cols = half ? edge / 2 : edge;
-    // Of all of C a half sums the k of the whole tile: in a symmetric product the tile opposite meets the same Inf. No tile has none, nor
-    // has a right half that lies beyond the last column
-    if (!half || (both_masked() && !c_lower)) return {row, col, cols, int(batch), place.k_begin, place.k_end};
-    return {row, col, cols, int(batch), min(first_k(x, y, row, col), depth - 1), end_of_k(x, y, row + edge, col + cols, depth)};
+    // Of all of C a half sums the whole tile's k: in a symmetric product the tile opposite meets the same Inf. All have a k-block, a right
+    // half beyond the last column, too
+    if (!half || (both_masked() && !c_lower)) return {row, col, cols, batch, place.k_begin, place.k_end};
+    return {row, col, cols, batch, min(first_k(x, y, row, col), depth - 1), end_of_k(x, y, row + edge, col + cols, depth)};
   }
 
-  // The k-block at place `at` of a tile's, which are gone through from the middle of k on, if it has that, and round at their end.
+  // The k-block at place `at` of a tile's, from the middle of k on, if it has that, and round at their end.
   __device__ int k_block(const ClusterTile& tile, int at) const {
     const int middle = depth / 2, k = (tile.k_begin <= middle && middle < tile.k_end ? middle : tile.k_begin) + at;
     return k < tile.k_end ? k : k - (tile.k_end - tile.k_begin);
@@ -446,30 +440,30 @@ struct Tiles : TileOrder {
 
 // ---- Schedule: the tiles of Pairs, and their splits.
 
-// Tiles of 256 x 256. A tile whose k-blocks are cut has a number for each split, in their order, so that those before one have been
-// handed out before it: of triangular operands a tile of more than `longest` k-blocks; of dense ones, equally long, the first `cut`.
+// Of triangular operands tiles of more than `longest` k-blocks are cut; of dense ones, equally long, the first `cut`. Each split has a
+// number, in order, so that those before it have been handed out before it.
 struct SplitTiles : Tiles {
   int longest;
   int cut;
-  int places;   // for the partial sums of one product: of all splits but each tile's last
+  int places;   // for one product's partial sums: of all splits but each tile's last
 
   // Groups of one length and one number of splits.
-  __host__ __device__ int groups() const { return masked() ? Tiles::groups() : 2; }
-  __host__ __device__ int64_t tiles_of(int group) const {
+  HOST_DEVICE int groups() const { return masked() ? Tiles::groups() : 2; }
+  HOST_DEVICE int64_t tiles_of(int group) const {
     return masked() ? Tiles::tiles_of(group) : group == 0 ? cut : TileOrder::count() - cut;
   }
-  __host__ __device__ int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
+  HOST_DEVICE int splits_of(int group) const { return masked() || group == 0 ? ceil_div(length(group), longest) : 1; }
 
-  // For so many clusters, which so many products of one size share.
-  __host__ static SplitTiles of(const Product& p, int clusters, int products) {
+  // products: of one size, which share the clusters
+  static SplitTiles of(const Product& p, int clusters, int products) {
     SplitTiles tiles = {{TileOrder::of(p, kTileEdge, kBlock), int(p.batches)}};
     tiles.longest = max(1, tiles.depth);
-    if (tiles.masked()) {   // cuts tiles that are longer than what each cluster has to do on average; measured, on an H200
+    if (tiles.masked()) {   // cuts tiles longer than a cluster's average work; measured on an H200
       int64_t most = tiles.work() * p.batches * products / clusters;
       if (most < 40) most += most / (products == 2 && most < 20 ? 2 : 4);   // few splits count for more than an even share
       tiles.longest = int(std::min<int64_t>(tiles.longest, std::max<int64_t>(4, most)));
-    } else {   // cuts those that are left when all clusters have had equally many, so that they end soonest, if a split costs one k-block
-      const int64_t left = (p.batches * tiles.TileOrder::count() % clusters + p.batches - 1) / p.batches;   // of each product
+    } else {   // cuts those left when all clusters have had equally many, so that they end soonest, if a split costs a k-block
+      const int64_t left = (p.batches * tiles.TileOrder::count() % clusters + p.batches - 1) / p.batches;   // of a product
       int best = tiles.longest;
       for (int splits = 2; left && splits < best && ceil_div(tiles.depth, splits) >= 4; ++splits) {
         const int length = ceil_div(tiles.depth, splits), time = ceil_div(int(left) * int(p.batches) * splits, clusters) * length + splits;
@@ -480,14 +474,14 @@ struct SplitTiles : Tiles {
     int64_t numbers = 0;   // of one product
     for (int group = 0; group < tiles.groups(); ++group) numbers += tiles.tiles_of(group) * tiles.splits_of(group);
     tiles.places = int(numbers - tiles.TileOrder::count());
-    static_cast<Tiles&>(tiles).count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_pairs says so
+    tiles.count = int(std::min<int64_t>(p.batches * numbers, kMaxSize));   // too many: launch_pairs says so
     return tiles;
   }
 
   __device__ ClusterTile at(uint32_t number) const {
-    const uint32_t batch = number % uint32_t(batches), in_product = number / uint32_t(batches);
+    const uint32_t batch = number % batches, in_product = number / batches;
     uint32_t rest = in_product, first = 0, group = 0, parts, of_group;   // first: tile of the group
-    for (; (parts = splits_of(group)) > 1 && rest >= (of_group = uint32_t(tiles_of(group))) * parts; ++group)
+    for (; (parts = splits_of(group)) > 1 && rest >= (of_group = tiles_of(group)) * parts; ++group)
       rest -= of_group * parts, first += of_group;
     const uint32_t in_group = rest / parts;
     ClusterTile tile = Tiles::at((first + in_group) * batches + batch);
@@ -499,8 +493,8 @@ struct SplitTiles : Tiles {
 
 // ---- Schedule: the tiles of half precision.
 
-// The last large tiles on the diagonal of C, as a batch of products: so few that four CTAs can share the k of each of their small tiles. In
-// a launch of their own they take a fraction of the time for which they would leave other clusters idle.
+// The last large tiles on C's diagonal, as a batch of products: so few that four CTAs can share each small tile. A launch of their own
+// takes a fraction of the time for which they would leave other clusters idle.
 inline Product last_on_diagonal(const Product& p, int tiles) {
   Product q = p;
   const int first = p.m - tiles * kTileEdge;
@@ -511,18 +505,18 @@ inline Product last_on_diagonal(const Product& p, int tiles) {
   return q;
 }
 
-// The tiles of half precision; measured, on an H200. Those of 256 x 256 by pairs of CTAs are the fastest, but few of them leave SMs idle.
-// Those of 128 x 128 are computed by single CTAs or, where they are fewer still, by clusters whose CTAs share k.
+// Large tiles, of 256 x 256, are the fastest, but few of them leave SMs idle. Measured on an H200; docs/kernel.md has a table.
 inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
   const int64_t sms = gpu.sms, pairs = sms / 2, k_blocks = ceil_div(p.k, kBlock);
   const int64_t small = p.batches * TileOrder::of(p, 128).count(), large = p.batches * TileOrder::of(p, 256).count();
-  const int64_t over = large % pairs, cheap = is_stored_twice(p) ? p.batches * ceil_div(p.m, 128) : 0;   // see on_diagonal_of_c
-  const int64_t with_corners = small - (cheap ? p.batches * (ceil_div(p.m, 128) / 2) : 0);
+  const int64_t over = large % pairs, rows = ceil_div(p.m, 128);
+  const int64_t cheap = is_stored_twice(p) ? p.batches * rows : 0;   // see on_diagonal_of_c
+  const int64_t with_corners = small - (cheap ? p.batches * (rows / 2) : 0);
   const bool corners = small > sms && with_corners <= sms;   // a round less; they take a fifth longer than others
   const int64_t full = corners ? with_corners : small - cheap / 2;   // what all small ones take, in such
   const int splits = 4 * small <= sms && k_blocks >= (is_masked(p) ? 64 : 48) ? 4 : 2 * small <= sms && k_blocks >= 32 ? 2 : 1;
   const bool few_over = p.c_lower && p.batches == 1 && p.m % 256 == 0 && over < large && 12 * over <= sms && k_blocks >= 64;
-  // Dense: in hundredths of a large tile's time. The halves of a tile take 60 each, a small one 60, or more where each SM has several
+  // Dense: in hundredths of a large tile's time. Its halves take 60 each, a small tile 60, or more where an SM has several
   const int64_t time_of_over = over == 0 ? 0 : few_over ? 20 : 2 * over <= pairs ? 60 : 100, rounds = (full + sms - 1) / sms;
   const int64_t time_of_large = 100 * (large / pairs) + time_of_over;
   const int64_t time_of_small = std::max(60 * rounds, 72 * full * (k_blocks + 2) / ((k_blocks + 5) * sms));
@@ -531,8 +525,8 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
   tiles.splits = splits, tiles.corners = corners && !wide;
   const int64_t all = wide ? large : corners ? full : small, at_once = sms / (wide ? 2 : splits), left = wide ? over : full % at_once;
   int64_t halved = 0;
-  if (splits == 1 && is_masked(p)) {   // tiles that are longer than 1.2 times what a cluster has to do
-    const int64_t besides = wide ? 0 : 4;   // what a small tile takes besides its k-blocks, in such
+  if (splits == 1 && is_masked(p)) {   // tiles longer than 1.2 times a cluster's work
+    const int64_t besides = wide ? 0 : 4;   // k-blocks' time that a small tile takes besides
     int64_t work = p.batches * tiles.work() + all * besides;
     for (int group = 0; group < tiles.groups() && 5 * at_once * (tiles.length(group) + besides) > 6 * work; ++group) {
       const int64_t found = p.batches * tiles.tiles_of(group);
@@ -540,7 +534,7 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
     }
   } else if (wide && few_over) {
     tiles.apart = int(left);
-  } else if (splits == 1 && 2 * left <= at_once) {   // what would leave half of the clusters idle at the end
+  } else if (splits == 1 && 2 * left <= at_once) {   // which would leave half of the clusters idle at the end
     halved = std::min(left, wide ? large : small - cheap);   // not those on the diagonal of C, which are half as long and come last
   }
   const int64_t count = all + halved - tiles.apart;
@@ -552,8 +546,8 @@ inline Tiles half_tiles(const Product& p, const Gpu& gpu) {
 
 # ---- PTX: the instructions that CUDA C++ has no name for, most of them Hopper's (sm_90a), one small function each. ---
 #
-# They have the names of CUTLASS or of the PTX manual. Addresses of shared memory are 32-bit. Own asm is what CCCL's cuda::ptx and CUDA's
-# headers lack, what takes an address in a peer, and the cluster's barrier (there not aligned).
+# Named as in CUTLASS or the PTX manual. Shared memory's addresses are 32-bit. Own asm: what cuda::ptx and CUDA's headers lack, what takes
+# an address in a peer, and the cluster's barrier (there not aligned).
 _CUDA_PTX = r"""
 #include <cuda.h>   // CUtensorMap and its enumerators; nothing of the driver is linked
 #include <cuda/ptx>
@@ -564,18 +558,17 @@ _CUDA_PTX = r"""
 
 namespace ptx = cuda::ptx;
 
-// What is compiled for: 900 for compute capability 9.0; on the host as for Hopper.
 #if defined(__CUDA_ARCH__)
 constexpr int kArch = __CUDA_ARCH__;
 #else
-constexpr int kArch = 900;
+constexpr int kArch = 900;   // on the host as for Hopper
 #endif
 
 // ---- PTX: addresses, clusters.
 
 __device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
-// threadIdx.x, read anew: what is derived from it in a rarely used place then takes no register elsewhere.
+// threadIdx.x, read anew: what is derived from it in a rarely used place takes no register elsewhere.
 __device__ inline uint32_t fresh_thread_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
@@ -586,25 +579,24 @@ __device__ inline uint32_t block_rank_in_cluster() {   // older GPUs have no clu
   NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return __clusterRelativeBlockRank();), (return 0;))
 }
 
-// The same place in another CTA of the cluster.
 __device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
   return there;
 }
-__device__ inline float4 load_in_peer(uint32_t at) {   // at: as address_in_peer gives it
+__device__ inline float4 load_in_peer(uint32_t at) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
   return v;
 }
 
-// The two halves of a barrier of the cluster. Relaxed: it publishes nothing. All threads of a warp come together.
+// A barrier of the cluster, in halves. Relaxed: it publishes nothing. All threads of a warp come together.
 __device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // ---- PTX: hints to the compiler.
 
-// at + step. Keeps the compiler from computing all addresses of an unrolled loop beforehand, in registers that data need.
+// at + step. The compiler would compute all addresses of an unrolled loop beforehand, in registers that data need.
 template <typename T>
 __device__ inline T* next_address(T* at, int64_t step) {
   at += step;
@@ -612,7 +604,7 @@ __device__ inline T* next_address(T* at, int64_t step) {
   return at;
 }
 
-// Has a value in its register from here on. The compiler would compute it anew in every k-block, or only once it is needed.
+// Keeps a value in its register. The compiler would compute it anew in every k-block, or only when it is needed.
 __device__ inline void keep(float& value) { asm volatile("" : "+f"(value)); }
 __device__ inline void keep(int64_t& value) { asm volatile("" : "+l"(value)); }
 __device__ inline void keep(int& value) { asm volatile("" : "+r"(value)); }
@@ -620,14 +612,13 @@ __device__ inline void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // ---- PTX: barriers in shared memory.
 
-// mbarriers: a phase ends when `count` arrivals and all the bytes that were announced have come.
 __device__ inline void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
 __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
-// By a barrier's address. An arrival may be on one of any CTA of the cluster, and publishes what this thread wrote to its own CTA alone
-// (the default scope). The other one is told no more than that a stage has been read: the fence of a wider scope would cost more.
+// An arrival may be on a barrier of any CTA of the cluster, but publishes this thread's writes to its own CTA alone (the default scope):
+// another one is only told that a stage has been read, and a wider scope's fence would cost a tenth of the time.
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -635,7 +626,7 @@ __device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
-// The same, where this thread's writes, and those that it has seen, are for other CTAs of the cluster, too.
+// The same, publishing this thread's writes, and those that it has seen, to all CTAs of the cluster.
 __device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -645,7 +636,7 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrie
 template <int kStages>
 struct Pipeline {
   int stage = 0;
-  uint32_t parity = 0;   // of the barrier to wait for
+  uint32_t parity = 0;
   __device__ void advance() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
@@ -662,29 +653,28 @@ __device__ inline T load_shared(uint32_t at) { return *static_cast<const T*>(__c
 template <typename T>
 __device__ inline void store_shared(uint32_t at, const T& v) { *static_cast<T*>(__cvta_shared_to_generic(at)) = v; }
 
-// What stands in an instruction's name, where a "C" operand of asm puts it: an element type; or that 8 x 8 matrices are transposed, or not.
+// What "C" operands of asm put into an instruction's name.
 template <typename T>
 struct InPtx { static constexpr char name[] = "f16"; };
 template <>
 struct InPtx<__nv_bfloat16> { static constexpr char name[] = "bf16"; };
 template <>
 struct InPtx<float> { static constexpr char name[] = "tf32"; };
+template <bool kTransposed>
+struct Trans { static constexpr char name[] = ".trans"; };
 template <>
-struct InPtx<std::true_type> { static constexpr char name[] = ".trans"; };
-template <>
-struct InPtx<std::false_type> { static constexpr char name[] = ""; };
+struct Trans<false> { static constexpr char name[] = ""; };
 
-// Four 8 x 8 matrices of 16-bit elements, of each of which a lane holds two neighbours of a row, to shared memory. The address is that of
-// row lane % 8 of matrix lane / 8, or of its column (kTransposed).
+// Four 8 x 8 matrices of 16-bit elements to shared memory; at: where row, or column (kTransposed), lane % 8 of matrix lane / 8 goes.
 template <bool kTransposed>
 __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4%5.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "C"(InPtx<std::bool_constant<kTransposed>>::name) : "memory");
+               ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "C"(Trans<kTransposed>::name) : "memory");
 }
 
 // ---- PTX: copies.
 
-// Asynchronous copies: of 16 bytes, zeros for those that do not exist; or of an element of 4 or 8, it or zeros.
+// Zeros stand for what does not exist.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
@@ -697,7 +687,7 @@ __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_g
 template <int kPending>
 __device__ inline void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
-// Bulk copies by the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
+// Copies by the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
 __device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
@@ -707,8 +697,8 @@ __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t 
 
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Whether this is its warp's elected thread. Of a copy that any other condition gives to one thread the compiler makes a loop over threads,
-// since the copy engine takes addresses of warps.
+// Whether this is its warp's elected thread. Under any other condition the compiler makes a loop over threads of a copy, since the copy
+// engine takes addresses of warps.
 __device__ inline bool elect_one() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
@@ -717,13 +707,11 @@ __device__ inline bool elect_one() {
 
 // ---- PTX: warps, memory order, registers.
 
-// Waits for the threads of one of a CTA's teams, 15 at most.
 template <int kThreads>
 __device__ inline void named_barrier_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
-// The same; whether the condition holds in any of them.
 template <int kThreads>
 __device__ inline bool named_barrier_or(int team, bool condition) {
   int any;
@@ -742,13 +730,13 @@ __device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sy
 
 // ---- PTX: the tensor cores.
 
-// wgmma: a warpgroup multiplies operands in shared memory, described by an address and two strides, in units of 16 bytes, and the swizzle,
-// 1 for 128 bytes. The shuffle tells the compiler that a warp has one, or it would move it to the uniform registers for each instruction.
+// Of a wgmma operand in the 128-byte swizzle. The shuffle tells the compiler that a warp has one value, which it would else move to
+// uniform registers before each wgmma.
 __device__ inline uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
-__device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {   // the strides stay: only the low word changes
+__device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {
   return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
 
@@ -757,8 +745,8 @@ __device__ inline void warpgroup_commit_batch() { asm volatile("wgmma.commit_gro
 template <int kPending>
 __device__ inline void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
-// mma: a warp multiplies operands in registers. s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit type (T), eight tf32 of float32, or four
-// of float64. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of the sums.
+// s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit T, eight tf32 of float32, or four of float64. Lane 4 g + t holds rows g and g + 8 of A,
+// column g of B, and columns 2 t and 2 t + 1 of the sums.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -777,47 +765,46 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
                    : "+d"(s[u]), "+d"(s[u + 1]) : "d"(u ? lower : upper), "d"(b));
 }
 
-// stmatrix_x4's way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g. Lane
-// l gives the address of row l % 8 of matrix l / 8.
+// The way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g.
 template <bool kTransposed>
 __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(InPtx<std::bool_constant<kTransposed>>::name) : "memory");
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(Trans<kTransposed>::name) : "memory");
 }
 
 #define SUMS_8(s, i) \
   "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
 #define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
 
-#define REGISTERS_10(T) "%" #T "0, %" #T "1, %" #T "2, %" #T "3, %" #T "4, %" #T "5, %" #T "6, %" #T "7, %" #T "8, %" #T "9, "
-#define REGISTERS_30 REGISTERS_10() REGISTERS_10(1) REGISTERS_10(2)
-#define REGISTERS_60 REGISTERS_30 REGISTERS_10(3) REGISTERS_10(4) REGISTERS_10(5)
-#define REGISTERS_120 REGISTERS_60 REGISTERS_10(6) REGISTERS_10(7) REGISTERS_10(8) REGISTERS_10(9) REGISTERS_10(10) REGISTERS_10(11)
-// Behind the sums, which are REGISTERS, come the operands: number kA, kB, the predicate `add`, the majors, the type.
-#define WGMMA(kN, REGISTERS, kA, kB, kAdd, kMA, kMB, kType, ...)                                                              \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n"                                                            \
-               "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32.%" #kType ".%" #kType " {" REGISTERS "}, %" #kA ", %" #kB     \
-               ", p, 1, 1, %" #kMA ", %" #kMB ";\n}"                                                                          \
-               : __VA_ARGS__                                                                                                  \
+#define REGS_10(T) "%" #T "0, %" #T "1, %" #T "2, %" #T "3, %" #T "4, %" #T "5, %" #T "6, %" #T "7, %" #T "8, %" #T "9, "
+#define REGS_30 REGS_10() REGS_10(1) REGS_10(2)
+#define REGS_60 REGS_30 REGS_10(3) REGS_10(4) REGS_10(5)
+#define REGS_120 REGS_60 REGS_10(6) REGS_10(7) REGS_10(8) REGS_10(9) REGS_10(10) REGS_10(11)
+// Behind the sums, REGS, come operands of these numbers.
+#define WGMMA(kN, REGS, kA, kB, kAdd, kMA, kMB, kType, ...) \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kAdd ", 0;\n" \
+               "wgmma.mma_async.sync.aligned.m64n" #kN "k16.f32.%" #kType ".%" #kType " {" REGS "}, %" #kA ", %" #kB \
+               ", p, 1, 1, %" #kMA ", %" #kMB ";\n}" \
+               : __VA_ARGS__ \
                : "l"(a), "l"(b), "r"(add), "n"(kMajorA), "n"(kMajorB), "C"(InPtx<T>::name))
 
-// s = A B (+ s, if add): 64 rows, kN columns, 16 of k, of T, 16 bits. kMajorA, kMajorB: 0 where k runs along an operand's rows, else 1.
+// s = A B (+ s, if add): 64 x kN by 16 of k, of a 16-bit T. kMajorA, kMajorB: 0 if K-major, 1 if MN-major.
 template <typename T, int kN, int kMajorA, int kMajorB>
 __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   if constexpr (kN == 64) {
-    WGMMA(64, REGISTERS_30 "%30, %31", 32, 33, 34, 35, 36, 37, SUMS_32(s, 0));
+    WGMMA(64, REGS_30 "%30, %31", 32, 33, 34, 35, 36, 37, SUMS_32(s, 0));
   } else if constexpr (kN == 128) {
-    WGMMA(128, REGISTERS_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, 69, SUMS_32(s, 0), SUMS_32(s, 32));
+    WGMMA(128, REGS_60 "%60, %61, %62, %63", 64, 65, 66, 67, 68, 69, SUMS_32(s, 0), SUMS_32(s, 32));
   } else {
-    static_assert(kN == 256, "a multiplication of this width has no wrapper");
-    WGMMA(256, REGISTERS_120 "%120, %121, %122, %123, %124, %125, %126, %127", 128, 129, 130, 131, 132, 133,
+    static_assert(kN == 256, "this width has no wrapper");
+    WGMMA(256, REGS_120 "%120, %121, %122, %123, %124, %125, %126, %127", 128, 129, 130, 131, 132, 133,
           SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96));
   }
 }
 
-// The same of tf32, 64 x 64 by eight of k, A in registers, k along the 128-byte rows of B.
+// The same of tf32, 64 x 64 by eight of k; A in registers, B K-major.
 __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGISTERS_30
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGS_30
                "%30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
                : SUMS_32(s, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
@@ -827,8 +814,8 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 _CUDA_ELEMENTS = r"""
 // ---- Elements: zeros above the diagonal.
 
-// Zeros in lines `from` to `to` of the tile of kBlockMN rows and columns whose first element is (row, col), as far as C goes. Lines are
-// rows, or columns if C is column-major, so that 16 bytes can be written at once, which drive nothing out of the L2 cache.
+// Zeros in lines `from` to `to` of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are rows, or columns if C is
+// column-major, so that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
 template <int kBlockMN, typename T>
 __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   const bool column_major = p.c_row == 1 && p.c_col != 1;
@@ -850,13 +837,13 @@ __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int
 template <typename T>
 using AccumulatorOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Neighbours in memory that are read or written at once.
+// Neighbours that are read or written at once.
 template <typename T, int kCount>
 struct alignas(kCount * sizeof(T)) AlignedArray {
   T v[kCount];
 };
 
-// One operand as a CTA sees it: lines from first_line on, and what exists of them.
+// An operand as a CTA sees it: its lines from first_line on.
 template <typename T>
 struct OperandView {
   const T* data;   // line 0, k = 0: on the diagonal, an element that may always be read
@@ -867,9 +854,8 @@ struct OperandView {
 
 // ---- Element types: float32 as two tf32.
 //
-// Each element is the sum of two tf32 numbers of 11 bits, and the product of the two small ones is left out. Scaled by 2^24 neither is ever
-// denormal: bits of denormal factors are lost where tensor cores align what they add. Elements beyond 2^103 and products beyond 2^79 then
-// make sums that are not finite. Those are for the exact path.
+// An element is the sum of two tf32 of 11 bits; small * small is left out. Scaled by 2^24 none is denormal, of which tensor cores, aligning
+// what they add, would lose bits. Elements beyond 2^103 and products beyond 2^79 are then not finite, and for the exact path.
 constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32Scale);
 
 __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
@@ -880,8 +866,8 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 
 // ---- Element types: long sums.
 //
-// To promote is to add what the tensor cores have summed, which truncate, to a float32 total, which is rounded. Where the same is added
-// again and again, as of operands with a period, roundings do not cancel. So a chain of so many promotions ends; the chains are added.
+// To promote is to add what tensor cores have summed to a float32 total. Where the same is added again and again roundings do not cancel:
+// so a chain ends after so many promotions, and chains are added.
 [[maybe_unused]] constexpr int kChain = 32;   // k-blocks of Pairs, which adds a tile's chains in memory
 
 template <int kCount>
