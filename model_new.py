@@ -1,24 +1,24 @@
 """Products of triangular matrices on a GPU, in one file: a sixth of the work, on tensor cores, at float32 accuracy.
 
-    C = tril_matmul(A, B)            C = tril(A) @ tril(B), lower triangular as well
-    C = triu_matmul(A, B)            the same for upper triangles
-    C = transposed_a_matmul(A, B)    C = A^T @ B, dense
-    C = triangular_matmul(A, X)      A @ X, or X @ A, of one triangle; triangular_inverse(L), lu_matmul(L, U) and gram(X), X @ X^T
-    ModelNew()(A, B)                 tril_matmul, as KernelBench calls it (level 1, problem 15); UpperModelNew is problem 14,
-                                     TransposedAModelNew 16; TriangularModelNew, GramModelNew, InverseModelNew: for check.py
+    tril_matmul(A, B)            C = tril(A) @ tril(B), lower triangular as well
+    triu_matmul(A, B)            the same for upper triangles
+    transposed_a_matmul(A, B)    A^T @ B, dense
+    triangular_matmul(A, X)      A @ X, or X @ A, of one triangle; triangular_inverse(L), lu_matmul(L, U) and gram(X), X @ X^T
+    ModelNew()(A, B)             tril_matmul, as KernelBench calls it (level 1, problem 15); UpperModelNew is problem 14,
+                                 TransposedAModelNew 16; TriangularModelNew, GramModelNew, InverseModelNew: for check.py
 
 A dense product takes 2 N^3 floating-point operations, a triangular one a sixth, because
 
     C[i, j] = sum over k = j..i of A[i, k] * B[k, j]      (i >= j, and exactly zero above the diagonal)
 
-The contract, beside what tril_matmul says of arguments, gradients and errors raised:
+The contract, beside what tril_matmul says of arguments, gradients and errors:
 
   * float32: an element's error is at most the larger of 1.5e-6 and twice that of cuBLAS float32, relative to |A| |B|, unless that
     overflows or a product underflows (sums made against it: 2.4e-6 was seen, 5.3e-6 is the most up to k = 8192). float64: fused
     multiply-adds, one after the other (2 sqrt(k) units of 2^-53 as a rule, of like terms 3 k / 8 at most). float16, bfloat16: float32
     sums, by tensor cores. Where torch allows TF32, operands of large float32 products may be rounded to 11 bits; where it allows
     bfloat16 on a CPU that has such products (set_float32_matmul_precision("medium")), to 8.
-  * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else, unless |A| |B| overflows: parts of a sum may be Inf.
+  * NaN and Inf come out where the sum over k = j..i puts them, and nowhere else; where |A| |B| overflows parts of a sum may be Inf.
   * The same input, strides and alignment give the same bits on every run on the same GPU. No input is modified. The work runs on the
     current stream; the host never waits.
   * From compute capability 8.0 on only our kernels compute; a build or a launch that fails raises an error. On older GPUs, as on a CPU,
@@ -89,7 +89,7 @@ enum Side : int { kFromLine = -1, kEverywhere, kUpToLine };
 enum ElementType : int { kFloat32, kFloat64, kFloat16, kBFloat16 };
 enum Path : int { kAutomaticPath = 0, kExactPath = 1, kMmaPath = 2, kHopperPath = 3 };   // TRIL_MATMUL_PATH
 
-[[maybe_unused]] constexpr int64_t kMaxSize = 2147483647 - 1024;   // rows or columns: 32-bit indices, with room for the last tile
+constexpr int64_t kMaxSize = 2147483647 - 1024;   // rows or columns: 32-bit indices, with room for the last tile
 constexpr int kMaxBatchDims = 8;
 
 // Strides are in elements, zero of expanded dimensions. All of C is written, zeros above the diagonal too.
@@ -146,7 +146,7 @@ __attribute__((visibility("hidden"))) void check(cudaError_t error);
 // Launches on the current device, `gpu`. Near the begin of the Hopper kernel's workspace stands each product's Control.
 void launch_product(const Product& p, Kernel kernel, const Gpu& gpu);
 
-// Rows 64 `row` on, 64 at most, of p.c, the inverse of p.x, lower triangular float32 or float64; see invert_rows.
+// Rows 64 `row` on, 64 at most, of p.c, the inverse of p.x, float32 or float64; see invert_rows.
 void launch_inverse(const Product& p, int row, const void* before, bool unit, const Gpu& gpu);
 
 // The gradients dx = G y^T and dy = x^T G of triangular float32 products x y, which left both packed in their workspace, `kept`. False, and
@@ -394,7 +394,6 @@ struct alignas(16) ClusterTile {
   int split, splits;    // of its k-blocks; set where tiles may be cut
   int place;            // of SplitTiles: of its first split's partial sums
 
-  // Leaves it one of so many splits
   __device__ void cut(int number, int parts) {
     split = number, splits = parts;
     if (parts == 1) return;
@@ -410,7 +409,7 @@ struct Tiles : TileOrder {
   bool corners;     // whether the last ones are corners: see docs/kernel.md
   int count;        // of numbers
   int splits = 1;   // CTAs of a cluster, which share the k-blocks of a tile
-  int clusters;     // which take them
+  int clusters;
   int apart;        // so many more, the last on the diagonal of C, have no numbers: see last_on_diagonal
 
   __device__ ClusterTile at(uint32_t number) const {
@@ -557,6 +556,7 @@ _CUDA_PTX = r"""
 #include <type_traits>
 
 namespace ptx = cuda::ptx;
+#define WORDS_4(w) "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
 
 #if defined(__CUDA_ARCH__)
 constexpr int kArch = __CUDA_ARCH__;
@@ -590,7 +590,7 @@ __device__ inline float4 load_in_peer(uint32_t at) {
   return v;
 }
 
-// A barrier of the cluster, in halves. Relaxed: it publishes nothing. All threads of a warp come together.
+// A barrier of the cluster, in halves. Relaxed: it publishes nothing. Aligned: for whole warps.
 __device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
@@ -622,13 +622,13 @@ __device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t byte
 __device__ inline void barrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
-  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
-               ::"r"(barrier), "r"(parity) : "memory");
-}
 // The same, publishing this thread's writes, and those that it has seen, to all CTAs of the cluster.
 __device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
+  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+               ::"r"(barrier), "r"(parity) : "memory");
 }
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
@@ -645,7 +645,7 @@ struct Pipeline {
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
 __device__ inline void store_async(uint32_t to, const int* words, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
-               ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier) : "memory");
+               ::"r"(to), WORDS_4(words), "r"(barrier) : "memory");
 }
 
 template <typename T>
@@ -669,7 +669,13 @@ struct Trans<false> { static constexpr char name[] = ""; };
 template <bool kTransposed>
 __device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4%5.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "C"(Trans<kTransposed>::name) : "memory");
+               ::"r"(at), WORDS_4(w), "C"(Trans<kTransposed>::name) : "memory");
+}
+// The way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g.
+template <bool kTransposed>
+__device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(Trans<kTransposed>::name) : "memory");
 }
 
 // ---- PTX: copies.
@@ -697,8 +703,8 @@ __device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t 
 
 __device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-// Whether this is its warp's elected thread. Under any other condition the compiler makes a loop over threads of a copy, since the copy
-// engine takes addresses of warps.
+// Whether this is its warp's elected thread. Under any other condition the compiler makes a copy a loop over threads, since the engine
+// takes addresses of warps.
 __device__ inline bool elect_one() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
@@ -730,8 +736,8 @@ __device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sy
 
 // ---- PTX: the tensor cores.
 
-// Of a wgmma operand in the 128-byte swizzle. The shuffle tells the compiler that a warp has one value, which it would else move to
-// uniform registers before each wgmma.
+// For wgmma, 128-byte swizzle. The shuffle tells the compiler that a warp has one value; else it would move it to uniform registers before
+// each wgmma.
 __device__ inline uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
@@ -745,13 +751,12 @@ __device__ inline void warpgroup_commit_batch() { asm volatile("wgmma.commit_gro
 template <int kPending>
 __device__ inline void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
-// s += A B, 16 x 8 by 32 bytes of k: 16 of a 16-bit T, eight tf32 of float32, or four of float64. Lane 4 g + t holds rows g and g + 8 of A,
-// column g of B, and columns 2 t and 2 t + 1 of the sums.
+// s += A B, 16 x 8 by 32 bytes of k. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of s.
 template <typename T>
 __device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "n"(32 / sizeof(T)), "C"(InPtx<T>::name));
+               : WORDS_4(a), "r"(b0), "r"(b1), "n"(32 / sizeof(T)), "C"(InPtx<T>::name));
 }
 template <typename T>
 __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -763,13 +768,6 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
     UNROLL for (int u = 0; u < 4; u += 2)
       asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
                    : "+d"(s[u]), "+d"(s[u + 1]) : "d"(u ? lower : upper), "d"(b));
-}
-
-// The way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g.
-template <bool kTransposed>
-__device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(Trans<kTransposed>::name) : "memory");
 }
 
 #define SUMS_8(s, i) \
@@ -806,7 +804,7 @@ __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
 __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGS_30
                "%30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
-               : SUMS_32(s, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+               : SUMS_32(s, 0) : WORDS_4(a), "l"(b), "r"(add));
 }
 """
 
@@ -814,8 +812,8 @@ __device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64
 _CUDA_ELEMENTS = r"""
 // ---- Elements: zeros above the diagonal.
 
-// Zeros in lines `from` to `to` of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are rows, or columns if C is
-// column-major, so that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
+// Zeros in lines `from` to `to` of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are columns if C is column-major,
+// so that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
 template <int kBlockMN, typename T>
 __device__ inline void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   const bool column_major = p.c_row == 1 && p.c_col != 1;
