@@ -162,6 +162,7 @@ _CUDA_SCHEDULE = r"""
 
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define DEVICE __device__ inline   // as CUTLASS_DEVICE
 #define HOST_DEVICE __host__ __device__ inline
 
 constexpr int kBlock = 64;   // elements a side of a packed block, an operand tile, a k-block
@@ -170,14 +171,14 @@ HOST_DEVICE int64_t triangle(int64_t n) { return n * (n + 1) / 2; }
 HOST_DEVICE int ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }   // signs would take more instructions
 
 // The largest r with triangle(r) <= q. The root is rounded to the nearest integer: that one, or the next.
-__device__ inline int triangle_root(int q) {
+DEVICE int triangle_root(int q) {
   const uint32_t r = sqrt(8 * float(q) + 1) / 2;
   return r - (uint64_t(r) * (r + 1) > 2 * uint32_t(q));
 }
 
 // Calls f(d, at) for each batch dimension: `at` is where in it product `number` is.
 template <typename F>
-__device__ inline void for_each_batch_dim(const Product& p, int number, const F& f) {
+DEVICE void for_each_batch_dim(const Product& p, int number, const F& f) {
   uint32_t rest = number;   // 0, if there are none
   NO_UNROLL for (int d = p.batch_dims - 1; d > 0; --d) {   // a division each; most batches, of one dimension, need none
     const uint32_t size = p.batch_size[d];
@@ -186,13 +187,13 @@ __device__ inline void for_each_batch_dim(const Product& p, int number, const F&
   f(0, rest);
 }
 
-__device__ inline int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
+DEVICE int64_t batch_offset(const Product& p, const int64_t (&strides)[kMaxBatchDims], int number) {
   int64_t offset = 0;
   for_each_batch_dim(p, number, [&](int d, uint32_t at) { offset += at * strides[d]; });
   return offset;
 }
 template <typename T>
-__device__ inline T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + uint32_t(number) * p.c_batch; }
+DEVICE T* c_of(const Product& p, int number) { return static_cast<T*>(p.c) + uint32_t(number) * p.c_batch; }
 
 // ---- Schedule: what may be multiplied, and the range of k that follows.
 
@@ -205,10 +206,10 @@ HOST_DEVICE bool k_is_row(Operand operand, const Product& p) {
   return of_x || (operand == kY && (p.y_side == kFromLine || (!p.y_side && p.y_col < p.y_row)));
 }
 
-__device__ inline bool on_side(Side side, int line, int k) { return (k - line) * side <= 0; }
+DEVICE bool on_side(Side side, int line, int k) { return (k - line) * side <= 0; }
 
 // The first k-block of lines from block `line` on that may be on the operand's diagonal; where it has none, beyond all.
-__device__ inline int first_on_diagonal(Side side, int line) { return side ? line : int(kMaxSize); }
+DEVICE int first_on_diagonal(Side side, int line) { return side ? line : int(kMaxSize); }
 
 HOST_DEVICE bool has_zeros(const Product& p) { return p.c_lower && !p.symmetric; }
 
@@ -369,7 +370,7 @@ struct SplitPlan {
 
 // What a CTA of a cluster computes. Products of a batch take turns. The first k-block waits for this: a division takes long.
 template <typename T>
-__device__ inline WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
+DEVICE WorkTile<T> work_of(const Product& p, const SplitPlan& plan, uint32_t cluster, uint32_t rank, int block_k) {
   int batch = 0, splits = 1, split = 0;
   if (p.batches > 1) batch = cluster % uint32_t(p.batches), cluster /= uint32_t(p.batches);
   uint32_t tile = cluster;
@@ -566,71 +567,71 @@ constexpr int kArch = 900;   // on the host as for Hopper
 
 // ---- PTX: addresses, clusters.
 
-__device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // threadIdx.x, read anew: what is derived from it in a rarely used place takes no register elsewhere.
-__device__ inline uint32_t fresh_thread_index() {
+DEVICE uint32_t fresh_thread_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
 
-__device__ inline uint32_t block_rank_in_cluster() {   // older GPUs have no clusters
+DEVICE uint32_t block_rank_in_cluster() {   // older GPUs have no clusters
   NV_IF_ELSE_TARGET(NV_PROVIDES_SM_90, (return __clusterRelativeBlockRank();), (return 0;))
 }
 
-__device__ inline uint32_t address_in_peer(uint32_t at, uint32_t rank) {
+DEVICE uint32_t address_in_peer(uint32_t at, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
   return there;
 }
-__device__ inline float4 load_in_peer(uint32_t at) {
+DEVICE float4 load_in_peer(uint32_t at) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
   return v;
 }
 
 // A barrier of the cluster, in halves. Relaxed: it publishes nothing. Aligned: for whole warps.
-__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // ---- PTX: hints to the compiler.
 
 // at + step. The compiler would compute all addresses of an unrolled loop beforehand, in registers that data need.
 template <typename T>
-__device__ inline T* next_address(T* at, int64_t step) {
+DEVICE T* next_address(T* at, int64_t step) {
   at += step;
   asm volatile("" : "+l"(at));
   return at;
 }
 
 // Keeps a value in its register. The compiler would compute it anew in every k-block, or only when it is needed.
-__device__ inline void keep(float& value) { asm volatile("" : "+f"(value)); }
-__device__ inline void keep(int64_t& value) { asm volatile("" : "+l"(value)); }
-__device__ inline void keep(int& value) { asm volatile("" : "+r"(value)); }
-__device__ inline void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
+DEVICE void keep(float& value) { asm volatile("" : "+f"(value)); }
+DEVICE void keep(int64_t& value) { asm volatile("" : "+l"(value)); }
+DEVICE void keep(int& value) { asm volatile("" : "+r"(value)); }
+DEVICE void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // ---- PTX: barriers in shared memory.
 
-__device__ inline void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
-__device__ inline void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
+DEVICE void barrier_init_fence() { ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster); }
+DEVICE void barrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
 
 // An arrival may be on a barrier of any CTA of the cluster, but publishes this thread's writes to its own CTA alone (the default scope):
 // another one is only told that a stage has been read, and a wider scope's fence would cost a tenth of the time.
-__device__ inline void barrier_arrive_at(uint32_t barrier) {
+DEVICE void barrier_arrive_at(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // The same, publishing this thread's writes, and those that it has seen, to all CTAs of the cluster.
-__device__ inline void barrier_arrive_in_cluster(uint32_t barrier) {
+DEVICE void barrier_arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ inline void barrier_wait_at(uint32_t barrier, uint32_t parity) {
+DEVICE void barrier_wait_at(uint32_t barrier, uint32_t parity) {
   asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
                ::"r"(barrier), "r"(parity) : "memory");
 }
-__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
+DEVICE void barrier_wait(uint64_t* barrier, uint32_t parity) { barrier_wait_at(shared_address(barrier), parity); }
 
 // Where in a pipeline of shared memory a role is.
 template <int kStages>
@@ -643,15 +644,15 @@ struct Pipeline {
 };
 
 // Four words into the shared memory of a CTA of the cluster; their 16 bytes are counted on a barrier there.
-__device__ inline void store_async(uint32_t to, const int* words, uint32_t barrier) {
+DEVICE void store_async(uint32_t to, const int* words, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                ::"r"(to), WORDS_4(words), "r"(barrier) : "memory");
 }
 
 template <typename T>
-__device__ inline T load_shared(uint32_t at) { return *static_cast<const T*>(__cvta_shared_to_generic(at)); }
+DEVICE T load_shared(uint32_t at) { return *static_cast<const T*>(__cvta_shared_to_generic(at)); }
 template <typename T>
-__device__ inline void store_shared(uint32_t at, const T& v) { *static_cast<T*>(__cvta_shared_to_generic(at)) = v; }
+DEVICE void store_shared(uint32_t at, const T& v) { *static_cast<T*>(__cvta_shared_to_generic(at)) = v; }
 
 // What "C" operands of asm put into an instruction's name.
 template <typename T>
@@ -667,13 +668,13 @@ struct Trans<false> { static constexpr char name[] = ""; };
 
 // Four 8 x 8 matrices of 16-bit elements to shared memory; at: where row, or column (kTransposed), lane % 8 of matrix lane / 8 goes.
 template <bool kTransposed>
-__device__ inline void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
+DEVICE void stmatrix_x4(uint32_t at, const uint32_t (&w)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4%5.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(at), WORDS_4(w), "C"(Trans<kTransposed>::name) : "memory");
 }
 // The way back: lane 4 g + t gets bytes 4 t to 4 t + 3 of row g of each; kTransposed: elements 2 t and 2 t + 1 of column g.
 template <bool kTransposed>
-__device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
+DEVICE void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4%5.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at), "C"(Trans<kTransposed>::name) : "memory");
 }
@@ -681,31 +682,31 @@ __device__ inline void ldmatrix_x4(uint32_t at, uint32_t (&w)[4]) {
 // ---- PTX: copies.
 
 // Zeros stand for what does not exist.
-__device__ inline void cp_async_16(uint32_t to, const void* from, int existing = 16) {
+DEVICE void cp_async_16(uint32_t to, const void* from, int existing = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(existing) : "memory");
 }
 template <typename T>
-__device__ inline void cp_async_element(uint32_t to, const T* from, bool exists) {
+DEVICE void cp_async_element(uint32_t to, const T* from, bool exists) {
   constexpr int kSize = sizeof(T);
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kSize), "r"(exists ? kSize : 0) : "memory");
 }
-__device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEVICE void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
+DEVICE void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
 
 // Copies by the copy engine, counted on the barrier in bytes. Multicast: to the same place, and barrier, in both CTAs (3: a bit each).
-__device__ inline void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+DEVICE void copy_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier);
 }
-__device__ inline void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+DEVICE void copy_bulk_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, bytes, barrier, 3);
 }
 
-__device__ inline void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+DEVICE void prefetch_tma_descriptor(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // Whether this is its warp's elected thread. Under any other condition the compiler makes a copy a loop over threads, since the engine
 // takes addresses of warps.
-__device__ inline bool elect_one() {
+DEVICE bool elect_one() {
   uint32_t is;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.b32 %0, 1, 0, is;\n}" : "=r"(is));
   return is != 0;
@@ -714,12 +715,12 @@ __device__ inline bool elect_one() {
 // ---- PTX: warps, memory order, registers.
 
 template <int kThreads>
-__device__ inline void named_barrier_sync(int team) {
+DEVICE void named_barrier_sync(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kThreads) : "memory");   // 0 is the barrier of __syncthreads
 }
 
 template <int kThreads>
-__device__ inline bool named_barrier_or(int team, bool condition) {
+DEVICE bool named_barrier_or(int team, bool condition) {
   int any;
   asm volatile("{\n.reg .pred mine, all;\nsetp.ne.b32 mine, %3, 0;\nbar.red.or.pred all, %1, %2, mine;\nselp.b32 %0, 1, 0, all;\n}"
                : "=r"(any) : "r"(team + 1), "n"(kThreads), "r"(int(condition)) : "memory");
@@ -727,39 +728,39 @@ __device__ inline bool named_barrier_or(int team, bool condition) {
 }
 
 template <typename T>
-__device__ inline T load_relaxed(const T* p) { return *static_cast<const volatile T*>(p); }
+DEVICE T load_relaxed(const T* p) { return *static_cast<const volatile T*>(p); }
 
 template <int kRegisters>
-__device__ inline void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
+DEVICE void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 template <int kRegisters>
-__device__ inline void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
+DEVICE void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
 
 // ---- PTX: the tensor cores.
 
 // For wgmma, 128-byte swizzle. The shuffle tells the compiler that a warp has one value; else it would move it to uniform registers before
 // each wgmma.
-__device__ inline uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
+DEVICE uint64_t make_descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
   const uint32_t low = __shfl_sync(0xFFFFFFFFu, (at & 0x3FFFF) >> 4 | (leading_bytes >> 4) << 16, 0);
   return uint64_t(stride_bytes >> 4 | 1u << 30) << 32 | low;
 }
-__device__ inline uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {
+DEVICE uint64_t advance_descriptor(uint64_t operand, uint32_t bytes) {
   return (operand & 0xFFFFFFFF00000000ull) | (uint32_t(operand) + (bytes >> 4));
 }
 
-__device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+DEVICE void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void warpgroup_commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
-__device__ inline void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
+DEVICE void warpgroup_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory"); }
 
 // s += A B, 16 x 8 by 32 bytes of k. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and columns 2 t and 2 t + 1 of s.
 template <typename T>
-__device__ inline void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+DEVICE void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k%10.row.col.f32.%11.%11.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
                : WORDS_4(a), "r"(b0), "r"(b1), "n"(32 / sizeof(T)), "C"(InPtx<T>::name));
 }
 template <typename T>
-__device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+DEVICE void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   const double upper = __hiloint2double(a[1], a[0]), lower = __hiloint2double(a[3], a[2]), b = __hiloint2double(b1, b0);
   if constexpr (kArch >= 900)
     asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
@@ -788,7 +789,7 @@ __device__ inline void mma(double* s, const uint32_t (&a)[4], uint32_t b0, uint3
 
 // s = A B (+ s, if add): 64 x kN by 16 of k, of a 16-bit T. kMajorA, kMajorB: 0 if K-major, 1 if MN-major.
 template <typename T, int kN, int kMajorA, int kMajorB>
-__device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
+DEVICE void wgmma(float* s, uint64_t a, uint64_t b, int add) {
   if constexpr (kN == 64) {
     WGMMA(64, REGS_30 "%30, %31", 32, 33, 34, 35, 36, 37, SUMS_32(s, 0));
   } else if constexpr (kN == 128) {
@@ -801,7 +802,7 @@ __device__ inline void wgmma(float* s, uint64_t a, uint64_t b, int add) {
 }
 
 // The same of tf32, 64 x 64 by eight of k; A in registers, B K-major.
-__device__ inline void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
+DEVICE void wgmma_tf32(float (&s)[32], const uint32_t (&a)[4], uint64_t b, int add) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" REGS_30
                "%30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
                : SUMS_32(s, 0) : WORDS_4(a), "l"(b), "r"(add));
@@ -815,7 +816,7 @@ _CUDA_ELEMENTS = r"""
 // Zeros in lines `from` to `to` of the tile of kBlockMN x kBlockMN at (row, col), as far as C goes. Lines are columns if C is column-major,
 // so that 16 bytes can be written at once; streamed, they drive nothing out of the L2 cache.
 template <int kBlockMN, typename T>
-__device__ inline void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
+DEVICE void write_zeros(const Product& p, T* c, int row, int col, int from, int to, int thread, int threads) {
   const bool column_major = p.c_row == 1 && p.c_col != 1;
   const int lines = min(to, column_major ? p.n - col : p.m - row), length = min(kBlockMN, column_major ? p.m - row : p.n - col);
   const int64_t line_stride = column_major ? p.c_col : p.c_row, stride = column_major ? p.c_row : p.c_col;
@@ -856,7 +857,7 @@ struct OperandView {
 // what they add, would lose bits. Elements beyond 2^103 and products beyond 2^79 are then not finite, and for the exact path.
 constexpr float kTf32Scale = 0x1p24f, kTf32Unscale = 1.0f / (kTf32Scale * kTf32Scale);
 
-__device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
+DEVICE void split_tf32(float v, uint32_t& large, uint32_t& small) {
   v *= kTf32Scale;
   large = (__float_as_uint(v) + 0x1000) & 0xFFFFE000;    // rounded to nearest
   small = __float_as_uint(v - __uint_as_float(large));   // tensor cores take the upper bits. Of a NaN or an Inf this is a NaN.
@@ -869,7 +870,7 @@ __device__ inline void split_tf32(float v, uint32_t& large, uint32_t& small) {
 [[maybe_unused]] constexpr int kChain = 32;   // k-blocks of Pairs, which adds a tile's chains in memory
 
 template <int kCount>
-__device__ inline void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
+DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
   UNROLL for (int u = 0; u < kCount; ++u) total[u] += chain[u], chain[u] = 0.0f;
 }
 """

@@ -264,8 +264,8 @@ def run(model, tmp_path_factory):
         CUDA,
         cut(
             model._CUDA_PTX,
-            "template <typename T>\n__device__ inline T load_relaxed",
-            "template <int kRegisters>\n__device__ inline void warpgroup_reg_alloc",
+            "template <typename T>\nDEVICE T load_relaxed",
+            "template <int kRegisters>\nDEVICE void warpgroup_reg_alloc",
         ),
         model._CUDA_LAUNCH[model._CUDA_LAUNCH.index("// ---- Launching: the strides") :],
         skeleton(model),

@@ -35,7 +35,7 @@ TELLING = (
     r"mbarrier[._](arrive|try_wait)|cp[._]async|st\.async|bar\.(sync|red)|barrier\.cluster|wait_group"
     r"|const volatile|griddepcontrol\.wait|wgmma\.(fence|commit_group)"
 )
-WRAPPER = re.compile(r"^(__device__ inline [^\n;{]*?\b(\w+)\([^{;]*\) \{)(.*?\}$)", re.MULTILINE | re.DOTALL)
+WRAPPER = re.compile(r"^(DEVICE [^\n;{]*?\b(\w+)\([^{;]*\) \{)(.*?\}$)", re.MULTILINE | re.DOTALL)
 
 
 def delayed_ptx(section):

@@ -92,7 +92,7 @@ def device_part(source, launching):
 
     def end():
         text = "\n".join(paragraph)
-        if re.search(r"__global__|__device__", text) or not (launching or re.search(LAUNCHES, re.sub("//.*", "", text))):
+        if re.search(r"__global__|__device__|DEVICE\b", text) or not (launching or re.search(LAUNCHES, re.sub("//.*", "", text))):
             kept.append(text)
         paragraph.clear()
 
