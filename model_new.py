@@ -877,27 +877,26 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ---------------------------------------
 #
-# Enters: matrices of float32 with any strides. Leaves: packed blocks of 64 x 64, each the operand tile that wgmma wants in shared memory,
-# and metadata for each: its scale, a power of two that brings its largest element near 2^16, and its outliers, elements too small for that.
-# One packing serves a matrix in every place of the three contractions.
+# Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64, each the operand tile that wgmma wants in shared memory for any of the
+# contractions, and their metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
 constexpr int kOperandBytes = kBlock * kBlock * 2;   // of an operand tile: 16-bit elements, rows of 128 bytes
-__host__ __device__ constexpr int64_t block_bytes(bool tf32) { return (tf32 ? 1 : 2) * kOperandBytes; }   // of a packed block: hi, then lo
-constexpr int kMaxOutliers = 14;                     // of a block; a matrix with more in one is not for this kernel
+__host__ __device__ constexpr int64_t block_bytes(bool tf32) { return (tf32 ? 1 : 2) * kOperandBytes; }   // hi, then lo
+constexpr int kMaxOutliers = 14;   // of a block; more make a fallback
 
-// An element too small for its block's scale, which the operand tile holds as zero.
+// An element too small for its block's scale: zero in the operand tile.
 struct Outlier {
   uint16_t row, col;   // in the block
   float value;
 };
 
-struct alignas(16) BlockHead {   // what travels with the block
-  float unscale;                 // (hi + lo residual) times this is the element
-  float residual;                // 2^-11 if the block is wide, else 1
+struct alignas(16) BlockHead {   // is copied with the block
+  float unscale;    // (hi + lo residual) times this is the element
+  float residual;   // 2^-11 if the block is wide, else 1
   int outliers;
-  int none;                      // zero: all of what is copied has been written
+  int none;   // zero: what is copied has been written
 };
 struct alignas(128) BlockMetadata {
   BlockHead head;
@@ -905,51 +904,48 @@ struct alignas(128) BlockMetadata {
 };
 static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk copies take multiples of 16 bytes");
 
-// The packed matrices of an operand, one after the other: one for each product of the batch, or one that all of them have. Triangular: of
-// each the lower blocks only, row by row; else all of them.
+// An operand's packed matrices, one a product of the batch or one for all. Of each all blocks, row by row; if triangular the lower ones.
 struct Packed {
   const float* source;
   int64_t row_stride, col_stride;
-  int rows, cols;          // of a matrix, in elements
+  int rows, cols;   // of a matrix, in elements
   int triangular;
   int block_cols;
   int matrices;
-  int blocks_each;         // of one matrix
+  int blocks_each;   // of a matrix
   uint8_t* blocks;
   BlockMetadata* metadata;
-  uint32_t* wide_by_row;   // for each row of blocks, 32 blocks a word: which of them are wide; and a first word, see mask_words
+  uint32_t* wide_by_row;   // a mask for each row of blocks: see mask_words
   uint32_t* wide_by_col;   // and for each column
 };
 
 // The matrix that product `batch` has.
 __device__ inline int matrix_of(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
 
-// Where a block of a matrix is, from the matrix's first one.
+// In its matrix.
 __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
-// The words of a line's mask: of a column of blocks, or of a row. The first one is not zero if a block of the line has outliers.
+// Of the mask of a row, or column, of blocks: a first word, not zero if one of them has outliers, then a bit for each that is wide.
 __host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
                 : p.wide_by_row + (matrix * ceil_div(p.rows, kBlock) + line) * mask_words(p.block_cols);
 }
 
-// Where in an operand tile an element lies: rows of 128 bytes whose 16-byte chunks are permuted by the row (wgmma's 128-byte swizzle).
+// Where in an operand tile an element lies: in rows of 128 bytes, whose 16-byte chunks the row permutes (wgmma's 128-byte swizzle).
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
 // ---- Packing: the way back to float32.
 
-// Adds the sums of a block's columns to their totals with the powers of two of two blocks undone. of_y = 0: the block does not exist, and
-// what was multiplied in its place may be anything.
+// Adds the sums of 64 columns to their totals, two blocks' scales undone. of_y = 0: there is no such block, and sums may be anything.
 __device__ inline void promote(const float* sums, float of_x, float of_y, float* total) {
   const float scale = of_x * of_y;
   if (scale >= 0x1p-126f && scale <= 0x1p127f) {
     UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u], scale, total[u]);
   } else if (of_y != 0.0f) {
-    // This is no normal number, but what it scales may be one. So they are undone one by one, the larger one first: the other way round,
-    // sums of wide blocks of denormals would be rounded to multiples of 2^-149 before they grow
+    // One by one, the larger first: sums of denormals would else be rounded to multiples of 2^-149 before they grow
     UNROLL for (int u = 0; u < 32; ++u) total[u] = fmaf(sums[u] * fmaxf(of_x, of_y), fminf(of_x, of_y), total[u]);
   }
 }
@@ -960,19 +956,19 @@ _CUDA_PACKING = r"""
 
 struct PairsProduct {
   Product p;
-  Packed x, y;                    // X and Y, or what is transposed: see k_is_row
-  int x_blocks, y_blocks;         // how many of each there are to pack
-  unsigned long long* progress;   // see Progress
-  uint64_t launch;                // its number
-  Control* controls;              // of each product
-  int words;                      // from the controls on, which packing's first CTA resets; then it writes the launch's number
-  const Control* kept;            // of operands that were packed before; or null
+  Packed x, y;              // X and Y, or what is transposed: see k_is_row
+  int x_blocks, y_blocks;   // to pack
+  unsigned long long* progress;
+  uint64_t launch;          // its number
+  Control* controls;        // of each product
+  int words;                // from the controls on, which packing's first CTA resets
+  const Control* kept;      // of operands that were packed before; or null
   SplitTiles tiles;
-  TileQueue queue;                // see the skeleton
-  int* splits_done;               // for each 64 x 256 of each C: how many of its splits have left their sums
-  int* next_behind;               // of product_behind's queue
-  float* partial_sums;            // of all splits but each tile's last
-  float* chain_sums;              // of each CTA: of its tile's chains so far; null: those are in C
+  TileQueue queue;
+  int* splits_done;         // for each 64 x 256 of each C: how many of its splits have left their sums
+  int* next_behind;         // of product_behind's queue
+  float* partial_sums;      // of all splits but each tile's last
+  float* chain_sums;        // of each CTA: of its tile's chains so far; null: those are in C
 };
 
 // ---- Packing: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
@@ -990,21 +986,18 @@ __device__ inline int block_of(const PairsProduct& h, Operand operand, bool k_is
 
 // ---- Packing: one block.
 
-constexpr int kPackers = 256;                                             // threads that pack one block together
-[[maybe_unused]] constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // quads, four neighbouring columns, of a thread
-[[maybe_unused]] constexpr int kFirstBlocks = 512;                        // about as many as a GPU of Hopper packs at once
+constexpr int kPackers = 256;   // threads
 
 // ---- Packing: float32 as pairs of float16.
 
-// x = hi + lo: hi the nearest float16, lo the nearest float16 to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3,
-// 19 binades under the largest of the block, may lose some of the 22. A block in which one does is wide: its lo are stored at 2^11 times
-// their value (the scaled residual of Ootomo and Yokota, 2022) and keep the 22 bits for 11 binades more. Only products of wide blocks pay
-// for that: those with lo have a scale of their own and are promoted by themselves.
+// x = hi + lo: hi the nearest float16, lo that nearest to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3 may
+// lose some. A block in which one does is wide: its lo are stored at 2^11 times their value (Ootomo and Yokota, 2022), and keep 22 bits for
+// 11 binades more. The three products of what meets it are awaited one by one.
 //
-// Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by their exponents, would keep fewer bits of it. So an
-// element that hi would hold as such is an outlier: the block holds a zero, and its metadata the element.
+// Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by exponents, would keep fewer bits of it. So an element
+// that hi would hold as such is an outlier: the block holds a zero, and its metadata the element.
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
-[[maybe_unused]] constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25 is the least float that is rounded to 2^-14
+constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that is rounded to 2^-14
 
 __device__ inline bool is_outlier(float x, float scale) { return x != 0.0f && fabsf(x * scale) < kLeastNormal; }
 
@@ -1024,7 +1017,7 @@ __device__ inline void split_two(float x, float y, float scale, float residual_s
 
 // ---- Packing: scaling.
 
-// The exponent of the power of two that brings a magnitude (its bits) right below 65520, float16's end; at most 126: its inverse is normal.
+// The exponent of the power of two that brings a magnitude (its bits) just below 65520, float16's end; at most 126: its inverse is normal.
 __device__ inline int scale_exponent(uint32_t largest) {
   return largest == 0 ? 0 : min(126, ((largest & 0x7FFFFF) < 0x7FF000 ? 142 : 141) - int(largest >> 23));
 }
@@ -1032,15 +1025,15 @@ __device__ inline float power_of_two(int exponent) { return __int_as_float((127 
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, beside its number in a word that may begin as anything: packing sets the first two if any product has
-// outliers or needs the fallback, the product kernel the third.
+// What has become of a launch, beside its number in a word that may begin as anything: packing sets the first two, if any product has
+// outliers or falls back, the product kernel the third.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
-// Of this launch, while it packs: below kPackingEnded once the first CTA, which begins before all others, has reset what packing counts in.
-// Until then another launch's number stands there, or, where a graph is launched again, its own with kPackingEnded.
+// Of this launch, while it packs: below kPackingEnded once the first CTA, which begins before all others, has reset the counters. Until
+// then another launch's number stands there or, where a graph is launched again, its own with kPackingEnded.
 __device__ inline uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
 
-// A product has so many outliers more, or needs the fallback, which takes less time than many: each meets all tiles of its line.
+// Of a product: so many outliers more, or a fallback, which takes less time than many, as each meets all tiles of its line.
 __device__ inline void report(const PairsProduct& h, int product, int outliers, bool fallback) {
   Control& control = h.controls[product];
   if (outliers && atomicAdd(&control.outliers, outliers) + outliers > 8 * (lines_of(h, kX) + lines_of(h, kY))) fallback = true;
@@ -1048,8 +1041,8 @@ __device__ inline void report(const PairsProduct& h, int product, int outliers, 
   atomicOr(h.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
 
-// One CTA a packed block. Once one block of a product needs the fallback, those that have not begun do nothing. What counts is reset by the
-// way: by a kernel before this one, the whole call took 1 us more, and 4 of the host.
+// A CTA a block. Once one makes its product fall back, those that have not begun do nothing. Counters are reset by the way: with a kernel
+// ahead for that a call took 1 us more, and 4 of the host.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ PairsProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ struct {
@@ -1057,41 +1050,43 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     int outliers;
     Outlier outlier[kMaxOutliers];   // in any order
   } scratch;
+  constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // of a thread: four neighbouring columns each
+  constexpr int kFirstBlocks = 512;                        // about as many as an H200 packs at once: these do not ask for progress
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < h.x_blocks;
   const Packed& operand = of_x ? h.x : h.y;
   const int number = of_x ? blockIdx.x : blockIdx.x - h.x_blocks;
-  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where there is need of it
-  auto of_one = [&] { return operand.matrices == h.p.batches; };   // else all products have the matrix: packed if one falls back
-  const uint64_t progress = blockIdx.x >= kFirstBlocks ? progress_of(h) : kPackingEnded;   // the first ones begin at once, and do not ask
+  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where one is needed
+  auto of_one = [&] { return operand.matrices == h.p.batches; };   // else all products share the matrix: packed though one falls back
+  const uint64_t progress = blockIdx.x >= kFirstBlocks ? progress_of(h) : kPackingEnded;
   const bool is_reset = progress < kPackingEnded;
   auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&h.controls[matrix].fallback); };
   if (blockIdx.x >= kFirstBlocks && of_one() && __syncthreads_or(falls_back())) return;
   const int in_matrix = number - matrix * operand.blocks_each;
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - int(block_index(operand, r, 0));
-  const float* source = operand.source + int64_t(r * kBlock) * operand.row_stride + int64_t(c * kBlock) * operand.col_stride;
+  const int64_t row_stride = operand.row_stride, col_stride = operand.col_stride;
+  const float* source = operand.source + int64_t(r * kBlock) * row_stride + int64_t(c * kBlock) * col_stride;
   if (operand.matrices > 1) source += batch_offset(h.p, of_x ? h.p.x_batch : h.p.y_batch, matrix);
-  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;   // of the matrix from there on, possibly more than 64
-  const bool diagonal = operand.triangular && r == c;                            // only elements with column <= row
-  const bool along_rows = operand.col_stride <= operand.row_stride;              // rows, or else columns, run along the smaller stride
-  // Four neighbours in memory are read at once
-  const bool vectorized = min(operand.row_stride, operand.col_stride) == 1 && max(operand.row_stride, operand.col_stride) % 4 == 0 &&
+  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;   // from there on, maybe more than 64
+  const bool diagonal = operand.triangular && r == c;   // column <= row alone
+  const bool along_rows = col_stride <= row_stride;
+  const bool vectorized = min(row_stride, col_stride) == 1 && max(row_stride, col_stride) % 4 == 0 &&
                           (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
-  cudaGridDependencySynchronize();   // the kernel before may still write what is packed, or use what is the workspace now
-  // The threads share a block by 16 x 16 quads at a time where rows run along memory; else by 4 x 4 neighbours each, read by columns
+  cudaGridDependencySynchronize();   // the kernel ahead may still write what is packed, or use this workspace
+  // Where rows run along memory the threads share a block by 16 x 16 quads at a time; else by 4 x 4 neighbours each, read by columns
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
   const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
-  // Start the loads. Nothing waits here: where an element does not exist another one is read, and a zero put for it later
-  const float* at = source + first_row * operand.row_stride + col * operand.col_stride;
-  const int64_t step = row_step * operand.row_stride;
+  // Start the loads, of which none waits: where there is no element another one is read, and a zero put for it later
+  const float* at = source + first_row * row_stride + col * col_stride;
+  const int64_t step = row_step * row_stride;
   float block[kQuads][4];
   if (vectorized && !along_rows) {
     static_assert(kQuads == 4, "a thread's quads are a square");
     UNROLL for (int e = 0; e < 4; ++e) {
       const float4 q = __ldcs(reinterpret_cast<const float4*>(col + e < cols ? at : source));
       block[0][e] = q.x, block[1][e] = q.y, block[2][e] = q.z, block[3][e] = q.w;
-      at = next_address(at, operand.col_stride);
+      at = next_address(at, col_stride);
     }
   } else if (vectorized) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
@@ -1105,12 +1100,12 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       const float* from = at;
       UNROLL for (int e = 0; e < 4; ++e) {
         block[i][e] = __ldcs(e < here ? from : source);
-        from = next_address(from, operand.col_stride);
+        from = next_address(from, col_stride);
       }
       at = next_address(at, step);
     }
   }
-  if (blockIdx.x == 0) {   // meanwhile reset what is counted in, and only then say so
+  if (blockIdx.x == 0) {   // meanwhile reset counters, and then say so
     for (int i = t; i < h.words; i += kPackers) reinterpret_cast<int*>(h.controls)[i] = 0;
     __threadfence();
     __syncthreads();
@@ -1120,8 +1115,8 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
   if (blockIdx.x == 0 && h.kept)
     for (int u = t; u < h.p.batches; u += kPackers) report(h, u, h.kept[u].outliers, h.kept[u].fallback);
-  // Wait for the loads. Put zeros for elements that do not exist; then find the largest magnitude and the least one but zero, less one, as
-  // bits: magnitudes order as integers do, with NaN and Inf above all others
+  // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one: as bits,
+  // which order as magnitudes do, with NaN and Inf above all others
   if (rows < kBlock || cols < kBlock || diagonal) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
       const int row = first_row + i * row_step;
@@ -1142,7 +1137,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   UNROLL for (int w = 0; w < kPackers / 32; ++w) largest = max(largest, scratch.largest[w]), least = min(least, scratch.least[w]);
   const int exponent = scale_exponent(largest);
   const float scale = power_of_two(exponent);
-  const bool non_finite = largest >= 0x7F800000u;   // a NaN or an Inf
+  const bool non_finite = largest >= 0x7F800000u;
   const float least_scaled = __uint_as_float(least + 1) * scale;
   BlockMetadata& metadata = operand.metadata[number];
   bool wide = false;
@@ -1152,7 +1147,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     if (t == 0) scratch.outliers = 0;
     wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
-    if (least_scaled < kLeastNormal) {   // outliers become zero, and go into the metadata, in the order of their places
+    if (least_scaled < kLeastNormal) {   // outliers become zero, and go to the metadata, ordered by place
       UNROLL for (int e = 0; e < 4 * kQuads; ++e)
         if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
           const Outlier outlier = {uint16_t(first_row + e / 4 * row_step), uint16_t(col + e % 4), v};
@@ -1169,10 +1164,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
       }
     }
   }
+  const float residual_scale = wide ? 1 / kWideResidual : 1;
   UNROLL for (int i = 0; i < kQuads; ++i) {
     uint2 hi, lo;
-    split_two(block[i][0], block[i][1], scale, wide ? 1 / kWideResidual : 1, hi.x, lo.x);
-    split_two(block[i][2], block[i][3], scale, wide ? 1 / kWideResidual : 1, hi.y, lo.y);
+    split_two(block[i][0], block[i][1], scale, residual_scale, hi.x, lo.x);
+    split_two(block[i][2], block[i][3], scale, residual_scale, hi.y, lo.y);
     uint8_t* to = operand.blocks + number * block_bytes(h.p.tf32) + swizzled(first_row + i * row_step, col);
     *reinterpret_cast<uint2*>(to) = hi;
     if (!h.p.tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies hi alone
@@ -1180,7 +1176,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   if (t == 0) {
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
     while ((wide || non_finite) && !is_reset && progress_of(h) >= kPackingEnded) {}
-    for (int u = 0; u < 2 * wide; ++u) {   // outliers make a block wide, too
+    for (int u = 0; u < 2 * wide; ++u) {   // the masks of its row and its column
       uint32_t* const words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
       if (outliers) atomicOr(words, 1u);
@@ -1202,7 +1198,7 @@ _CUDA_LAUNCH = r"""
 #include <random>
 #include <variant>
 
-// How a kernel is launched. `cluster`: CTAs in one; for 1 none is asked for, which not every GPU has. `early`: before the one ahead ends.
+// How a kernel is launched. cluster: its CTAs; for 1 none is asked for, which not every GPU has. early: before the kernel ahead ends.
 struct Launch {
   cudaLaunchAttribute attributes[2] = {{cudaLaunchAttributeClusterDimension}, {cudaLaunchAttributeProgrammaticStreamSerialization}};
   cudaLaunchConfig_t config;   // with both attributes, the first, the second or none
@@ -1214,15 +1210,15 @@ struct Launch {
   Launch(const Launch&) = delete;   // config points to this one's attributes
 };
 
-// A number that is in no workspace unless a kernel of this launch has put it there: random bits, counted on by 2^33, since TileQueue and
-// NonFinite add to them. The last three are Progress's.
+// In no workspace unless a kernel of this launch has put it there: random bits, counted on by 2^33, since TileQueue and NonFinite add to
+// them. The last three are Progress's.
 static uint64_t launch_number() {
   static std::atomic<uint64_t> number = uint64_t(std::random_device()()) << 32 | (std::random_device()() & ~7u);
   return number += 2ull << 32;
 }
 
-// What `ask` says of a kernel on the current device: asked once on each, unless it is zero; once more is harmless. Templates of the host
-// are static: their own statics would else be shared with another build of this file in the same process.
+// What `ask` says of a kernel on the current device: asked once, unless it is zero; again is harmless. Templates of the host are static, or
+// another build of this file in the same process would share their statics.
 template <auto kKernel, typename F>
 static int on_this_device(const F& ask) {
   static std::atomic<int> known[128] = {};   // torch's number of a device is a signed byte
@@ -1232,7 +1228,7 @@ static int on_this_device(const F& ask) {
   return known[device];
 }
 
-// Dynamic shared memory beyond the 48 KB that a kernel gets without asking.
+// Beyond the 48 KB that a kernel gets without asking.
 template <auto kKernel>
 static void allow_shared_memory(int bytes) {
   auto allow = [&] { return check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)), 1; };
@@ -1247,7 +1243,7 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 
 // ---- Launching: conditions and types as constants.
 
-// What std::visit calls a function with: a condition as a constant, or an element of the type.
+// For std::visit: a condition as a constant, or an element of the type.
 using Condition = std::variant<std::false_type, std::true_type>;
 static Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 static auto element_of(ElementType type) {
@@ -1257,40 +1253,39 @@ static auto element_of(ElementType type) {
 
 // ---- Launching: the strides of a batch.
 
-// The greatest step of which all of an operand's batch strides are multiples. 8, a multiple of 16 bytes, if all are zero.
+// The greatest step of which all batch strides of an operand are multiples; if all are zero 8, a multiple of 16 bytes.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
   int64_t unit = 0, last = 0;
   for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
-  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // a place in such steps is an int; 1 has the operand copied
+  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // in such steps places are ints; 1: the operand is copied
 }
 """
 
 # ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
 #
-# Enters: operands of 64 x 64 of C and a range of k. Leaves: sums, of the elements that a thread has by Lanes. Any strides, types and edges.
+# Enters: operands of 64 x 64 of C, any strides, types and edges, and a range of k. Leaves: sums of the elements that a thread has by Lanes.
 #
-# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN where the sum over k has no such term. Of float32
-# as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel on request.
-#
-# It takes its operands from the copier, which all kernels share that read tensors as they are, 64 x 64 of C at a time.
+# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN, of a term that the sum over k does not have; and
+# of float32 as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel on request.
+# The copier is that of all kernels that read tensors as they are, 64 x 64 of C at a time.
 _CUDA_EXACT = r"""
 // ---- Copier: k-blocks on their way to shared memory.
 
 constexpr int kTileThreads = 128;
 constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand's 64
 
-// Brings an operand's k-blocks to the stages, with zeros for what does not exist: chunks of 16 bytes where strides and addresses allow
-// that, else single elements. kUnit: one stride, that along k (kKMajor) or that along the lines, is known to be 1.
+// Brings an operand's k-blocks to the stages, with zeros for what does not exist: by chunks of 16 bytes where strides and addresses allow,
+// else by elements. kUnit: the stride along k (kKMajor), or else along the lines, is known to be 1.
 template <typename T, bool kKMajor, int kPermuted(int), bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
   static constexpr int kCopiers = kThreads;
   static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
   static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;   // of a thread; between them
-  const T* next;              // this thread's first chunk of the k-block that is copied next
+  const T* next;              // this thread's first chunk of the next k-block
   int64_t step;               // from one of its chunks to the next
   uint32_t to;                // where the first goes in the first stage
-  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and can be copied by chunks; or kByElements
-  static constexpr int kByElements = -1024;   // in place of whole_to, where nothing can be copied by chunks
+  int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and go by chunks
+  static constexpr int kByElements = -1024;   // for whole_to, where nothing goes by chunks
 
   __device__ BlockCopier(const OperandView<T>& view, int k0, uint32_t stage) {
     const int64_t far_stride = kKMajor ? view.line_stride : view.k_stride;
@@ -1304,18 +1299,18 @@ struct BlockCopier {
     to = stage + (kKMajor ? offset(far(), near()) : offset(near(), far()));
     keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
-  // Where in a stage, in bytes from its operand's begin, an element lies: in rows, of a line or of a k, of which row r has its bytes b at
-  // b ^ kPermuted(r), which moves chunks of 16 bytes.
+  // An element's place in its operand of a stage, in bytes: in rows, each a line or a k, of which row r has byte b at b ^ kPermuted(r),
+  // which moves chunks of 16.
   __device__ static constexpr int offset(int line, int k) {
     constexpr int kSize = sizeof(T);
     return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line)) : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
-  // The address of an element so many lines and k beyond the one at `at`, whose line and k have none of these numbers' bits.
+  // Where the element so many lines and k beyond the one at `at` is, whose line and k have none of these numbers' bits.
   __device__ static uint32_t beyond(uint32_t at, int lines, int ks) {
     const uint32_t there = offset(lines, ks);
     return (at ^ there % kLineBytes) + there / kLineBytes * kLineBytes;
   }
-  // An element of a stage: line `line` + `at`, k + `ahead`, of which so many lines, or k, are read at once, 16-bit ones by words, and kept.
+  // The element at line + at, k + ahead of a stage. So many lines, or k, are read at once, of 16 bits by words, and kept.
   template <int kLines, int kDepth>
   __device__ static T element(const uint8_t* stage, int line, int at, int k, int ahead) {
     constexpr int kCount = kKMajor ? kDepth : kLines;
@@ -1324,14 +1319,14 @@ struct BlockCopier {
     const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * sizeof(T) / sizeof(Word)>*>(from);
     return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? ahead : at];
   }
-  // The thread's first chunk: its row of the k-block, line or k, and the element in that.
+  // The thread's first chunk: its row (a line or a k) of the k-block, and its first element in that.
   __device__ static int far() { return fresh_thread_index() / kInRow; }
   __device__ static int near() { return fresh_thread_index() % kInRow * kChunk; }
   __device__ static int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
-  // Where chunk i of the thread goes, by where its first does.
+  // Where the thread's chunk i goes, by where its first does.
   __device__ static uint32_t after(uint32_t at, int i) { return (at ^ kPermuted(i * kFarStep)) + i * kFarStep * kInRow * 16; }
 
-  // Copies the next k-block, which begins at k0. stage: how far it is from the first, in bytes.
+  // Copies the next k-block, which begins at k0. stage: in bytes from the first.
   __device__ void copy(const OperandView<T>& view, int k0, int stage) {
     const T* from = next;
     const uint32_t at = to + stage;
@@ -1340,13 +1335,13 @@ struct BlockCopier {
       next += kKMajor ? kBlockK : kChunks * step;
       return;
     }
-    // Else what exists. Little of this is unrolled: in small products it takes as long to read instructions as to multiply
+    // Else what exists. Little is unrolled: small products spend as long on reading instructions as on multiplying
     next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
-    // Rows on the diagonal end there, or begin
+    // On the diagonal rows end, or begin
     const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
     const int row = (kKMajor ? view.first_line : k0) + far(), col = (kKMajor ? k0 : view.first_line) + near();
     const int rows = (kKMajor ? view.lines : view.depth) - row, cols = (kKMajor ? view.depth : view.lines) - col;
-    auto end = [&](int i) {   // of the chunk, the elements before this one exist
+    auto end = [&](int i) {   // of what exists of the chunk
       return i * kFarStep < rows ? max(0, min(ends ? row + i * kFarStep + 1 - col : kChunk, min(cols, kChunk))) : 0;
     };
     const bool chunks = whole_to != kByElements;
@@ -1355,7 +1350,7 @@ struct BlockCopier {
         cp_async_16(after(at, i), from, end(i) * int(sizeof(T)));
       return;
     }
-    // The chunk in which a row begins cp.async cannot mask. Of 16 bits it is asked for before the others, and awaited behind them
+    // cp.async cannot mask the chunk in which a row begins. Of 16 bits it is asked for before the others, and awaited behind them
     const int apart = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + apart * kFarStep - col;
     static_assert(kFarStep >= kChunk, "a thread has one at most");
     const bool is_apart = sizeof(T) < 4 && chunks && apart < kChunks && begin < kChunk && end(apart) == kChunk;
@@ -1389,16 +1384,16 @@ __device__ inline OperandView<T> view_of(Operand operand, const Product& p, cons
 
 // ---- Exact path: sums.
 
-struct alignas(128) ExactMemory {   // copiers permute by bits of the address below that
+struct alignas(128) ExactMemory {   // copiers permute by the bits below that
   uint8_t stage[2][2][kStageOperandBytes];   // X, and Y
 };
 
-// All threads that sum meet: of a CTA, or of those that are its consumers.
+// All threads that sum meet.
 template <int kThreads>
 __device__ inline void meet_exactly() { named_barrier_sync<kThreads>(0); }
 
-// By two copiers, x and y of one split; sums are of rows Lanes::row from x.first_line on, and columns likewise. The warps of all threads
-// that copy are kGroups groups, which sum k in turns. They meet as team 0: all of a CTA, or a half-precision CTA's consumers.
+// Sums x and y over a split, for rows Lanes::row from x.first_line on, and columns likewise. The threads that copy are kGroups groups of
+// warps, which take k in turns, and meet as team 0: all of a CTA, or the consumers of one of half precision.
 template <typename XCopier, typename YCopier, typename Lanes, int kGroups = 1, typename T, typename Acc, int kCount>
 __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>& y, int k_begin, int k_end, ExactMemory& memory,
                                    Acc (&sum)[kCount]) {
@@ -1407,7 +1402,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
   using Sum = std::conditional_t<sizeof(T) == 2, float, double>;   // of float32, too, whose errors would grow with k
   Sum part[kCount] = {};
-  meet_exactly<kThreads>();   // whoever used the memory before has done with it
+  meet_exactly<kThreads>();   // whoever used the memory has done
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
     // Start the copies of the next k-block, and wait for this one
@@ -1421,7 +1416,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     // Multiply
     const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
-      constexpr bool kMasked = decltype(masked)::value;
+      constexpr bool kMasked = masked.value;
       constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
       constexpr int kAllRows = kCount / Lanes::kNear, kRows = kAllRows < kDepth ? kAllRows : kDepth;
       constexpr int kNear = Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
@@ -1454,10 +1449,10 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
 constexpr int kExactThreads = 256;
 constexpr int kExactRows = 16;   // of a tile, which are summed at a time
 
-// What is read at once meets no bank conflict, be it 16 bytes of every fourth line or, MN-major, neighbours in memory.
+// No read meets a bank conflict, be it of 16 bytes of every fourth line or, MN-major, of neighbours in memory.
 template <bool kKMajor>
 __device__ constexpr int exact_permuted(int row) { return kKMajor ? (row / 8 ^ row) % 8 * 16 : 0; }
-struct ExactLanes {   // of four rows and four columns, which are read for 16 multiply-adds, a quarter of the k
+struct ExactLanes {   // four rows and columns, read for 16 multiply-adds; a quarter of the k
   static constexpr int kNear = 4, kRows = 4, kCount = kRows * kNear, kGroups = kExactThreads * kCount / (kExactRows * kBlock);
   static constexpr int kGroupThreads = kExactThreads / kGroups;
   __device__ static int row(int warp, int lane, int e) { return (warp % (kGroupThreads / 32) * 2 + lane / 16) * kRows + e / kNear; }
@@ -1467,7 +1462,7 @@ static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one o
 template <typename T, bool kKMajor>
 using ExactCopier = BlockCopier<T, kKMajor, exact_permuted<kKMajor>, false, kExactThreads>;
 
-// Sums and writes the rows of a tile of one product of the batch from `begin` on, kExactRows of them.
+// Sums and writes kExactRows rows of a tile of one product of the batch, from `begin` on.
 template <typename T, bool kXKMajor, bool kYKMajor>
 __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin, int batch, ExactMemory& memory) {
   const WorkTile<T> work(p, batch, tile, 1, 0, kBlock);
@@ -1477,7 +1472,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   using Acc = AccumulatorOf<T>;
   Acc sum[Lanes::kCount];
   sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, Lanes::kGroups>(x, y, tile.k_begin, tile.k_end, memory, sum);
-  // Each group adds the sums of all, in their order, for one of the rows that a thread has
+  // Each group adds, for one of a thread's rows, the sums of all groups, in their order
   auto& sums = *reinterpret_cast<AlignedArray<Acc, Lanes::kNear>(*)[Lanes::kRows][Lanes::kGroups][Lanes::kGroupThreads]>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -1497,7 +1492,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
 
 // ---- Exact path: launching.
 
-// A CTA a tile, and the zeros opposite. Operands that lie MN-major come element by element, too: one kernel a type is soon compiled.
+// A CTA a tile, and the zeros opposite. MN-major operands come by elements, too: one kernel a type is soon compiled.
 template <typename T>
 __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_constant__ Product p) {
   __shared__ ExactMemory memory;
@@ -1510,15 +1505,15 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 
 // ---- Exact path: inverses.
 
-// Rows of C = X^-1, from 64 `row` on; C is contiguous. `before`: the product of what X has left of its block on the diagonal there, and the
-// rows of C above; contiguous, too. A thread solves for a column, by forward substitution, four rows at a time; what lies right of the
-// block becomes zero. unit: the diagonal is not read, but 1.
+// Rows of C = X^-1, from 64 `row` on. before: what X has left of its diagonal block there, times the rows of C above; both contiguous. A
+// thread solves for a column by forward substitution, four rows at a time; C becomes zero right of the block. unit: the diagonal is 1, and
+// not read.
 template <typename T>
 __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
   __shared__ alignas(32) T x[kBlock][kBlock];
   const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x, col = blockIdx.x % (row + 1) * kBlock + j;
   const int size = min(kBlock, p.n - first);
-  const bool diagonal = col >= first;   // else the block has no zeros
+  const bool diagonal = col >= first;   // else there are no zeros
   const T* const from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
 #pragma unroll 8
   for (int i = 0; i < kBlock; ++i) {
@@ -1527,7 +1522,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
   }
   before += int64_t(batch) * size * first + col;
   __syncthreads();
-  const int begin = diagonal ? j : 0;   // the column's first row. Inf times the zeros above would be a NaN: they are no terms
+  const int begin = diagonal ? j : 0;   // the column's first row: zeros above are no terms, and times Inf would be a NaN
   NO_UNROLL for (int i = 0; i < size; i += 4) {
     T sum[4] = {}, right[4];
     UNROLL for (int r = 0; r < 4; ++r) right[r] = diagonal ? T(i + r == j) : i + r < size ? -before[(i + r) * first] : T(0);
@@ -1562,13 +1557,13 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
 _CUDA_TILES = r"""
 // ---- Tiles of 64 x 64: from shared memory to registers.
 
-// What is read at once meets no bank conflict: eight rows of 16 bytes; of MN-major float32 and float64 eight lines at four k, by words.
+// No read meets a bank conflict: of eight rows of 16 bytes; of float64 and MN-major float32 of eight lines at four k, by words.
 template <typename T, bool kKMajor>
 __device__ constexpr int mma_permuted(int row) { return sizeof(T) == 8 || (sizeof(T) == 4 && !kKMajor) ? row % 4 * 32 : row % 8 * 16; }
 template <typename T, bool kKMajor, bool kUnit = false>
 using MmaCopier = BlockCopier<T, kKMajor, mma_permuted<T, kKMajor>, kUnit>;
 
-// What a lane reads of 16 lines and a step of k, 32 bytes: four registers, as `mma` and wgmma_tf32 want A (kOfX), or `mma` B of two tiles.
+// What a lane has of 16 lines and a step of k, 32 bytes: four registers, as mma and wgmma_tf32 want A (kOfX), or mma B of two tiles.
 template <typename T, bool kKMajor, bool kOfX>
 struct MmaReader {
   using Copier = MmaCopier<T, kKMajor>;
@@ -1613,16 +1608,15 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
 
 // ---- Tiles of 64 x 64: the epilogue, adding up the splits of a tile, and writing it.
 
-// 16 bytes of sums of a lane. Each CTA that shares a tile gets some such units, of all lanes of a warp, from all CTAs, and adds them.
+// 16 bytes of a lane's sums. Each CTA that shares a tile adds some units, of all lanes of a warp, which it gets from all of the CTAs.
 template <typename Acc>
 using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];   // all splits of the first unit, of the second
 
-// Writes a tile: from registers if `alone`, and all of it exists; else, or if C is symmetric and has all twice, what this CTA adds of its
-// splits, in their order. Instructions that nobody has read yet take as long as shared memory: so the mma kernel goes that way with one
-// split, too, if others of the cluster do. With more all threads of the cluster have arrived at its barrier, and `sums` may lie in their
-// stages; `here`, an mbarrier of one arrival, counts what comes.
+// Writes a tile: from registers if `alone` and all of it exists; else, or of a symmetric C, what this CTA adds of its splits, in order. So
+// the mma kernel does with one split, too, if others of the cluster have more: instructions not read yet take as long as shared memory. With
+// more all threads of the cluster have arrived at its barrier: `sums` may lie in their stages. `here`, an mbarrier, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
@@ -1635,28 +1629,27 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[u * kSums + e];
     return v;
   };
-  // Unit u of warp w: neighbours in a row of C, as far as they exist; at once, if `vectorized`. whole: so, and all exist. twice: C is
-  // symmetric, and has what is not above the diagonal also where it stands opposite.
+  // Unit u of warp w: neighbours in a row of C, as far as they exist; at once, if `vectorized`. whole: so, and all exist. twice: what C has
+  // below its diagonal also opposite.
   auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
-    constexpr bool kWhole = decltype(whole)::value, kTwice = decltype(twice)::value;
     UNROLL for (int at = 0; at < kSums; at += kNear) {
-      const int m = row + Lanes::row(w, lane, u * kSums + at), n = col + Lanes::col(w, lane, u * kSums + at), cols = kTwice ? m + 1 : p.n;
-      if (!kWhole && m >= p.m) continue;
+      const int m = row + Lanes::row(w, lane, u * kSums + at), n = col + Lanes::col(w, lane, u * kSums + at), cols = twice.value ? m + 1 : p.n;
+      if (!whole.value && m >= p.m) continue;
       AlignedArray<T, kNear> vector;
       UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && n + e > m ? Acc(0) : v.v[at + e];
-      T *const c = work.c, *const to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;   // so the products take half the instructions
-      if (kWhole || (vectorized && n + kNear <= cols)) {
+      T *const c = work.c, *const to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;   // without signs: half the instructions
+      if (whole.value || (vectorized && n + kNear <= cols)) {
         *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
       } else {
         UNROLL for (int e = 0; e < kNear; ++e)
           if (n + e < cols) to[e * p.c_col] = vector.v[e];
       }
-      if (kTwice)
+      if (twice.value)
         UNROLL for (int e = 0; e < kNear; ++e)
           if (n + e < m) c[uint32_t(n + e) * p.c_row + uint32_t(m) * p.c_col] = vector.v[e];
     }
   };
-  auto write_zeros_above = [&](int from, int to) {   // for these lines of the tile
+  auto write_zeros_above = [&](int from, int to) {   // lines
     if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
@@ -1681,7 +1674,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     const uint32_t first_rank = block_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
     cluster_wait();
-    // Each lane finds out where one of its warp's units goes
+    // Each lane finds where one of its warp's units goes
     const uint32_t number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1);
     const uint32_t place = (number & units - 1) * splits + work.split;   // units is a power of two
     const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
@@ -1710,10 +1703,10 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 
 // ---- Tiles of 64 x 64: launching.
 
-// Launches a kernel by its plan. product_behind, given more, begins early; where its CTAs share nothing a GPU full of them takes all tiles.
+// Launches a kernel by its plan. product_behind, which is given more, begins early; without clusters a GPU full of CTAs takes all tiles.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Behind&... behind) {
-  auto clusters_at_once = [] {   // of SplitPlan's size, on the current device
+  auto clusters_at_once = [] {   // on the current device
     allow_shared_memory<kKernel>(sizeof(Memory));
     const Launch launch(SplitPlan::kMostSplits, kTileThreads, sizeof(Memory), SplitPlan::kMostSplits, false, nullptr);
     int clusters = 0;
@@ -1731,26 +1724,26 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
 
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
-# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Elements come to shared memory
-# as they are. Every tile splits its operands anew, into two tf32, and those take twice the time of float16; but there is no packing.
+# Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Nothing is packed: each tile
+# splits its operands anew into two tf32, which take tensor cores twice the time of float16.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
-constexpr int kTfBlockK = kLineBytes / 4;        // of a k-block, the k that are copied together
-constexpr int kTfStages = 2, kTfCtasPerSm = 3;   // k-blocks in shared memory; CTAs an SM
+constexpr int kTfBlockK = kLineBytes / 4;
+constexpr int kTfStages = 2, kTfCtasPerSm = 3;
 
-struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by bits of the address below that
-  uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y: 64 lines x 32 k, float32 as it came, 8 KB each
-  float y[2][kBlock * kTfBlockK];                    // the k-block of Y that is multiplied, as wgmma reads it: large parts, small parts
+struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by the bits below that
+  uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y: 64 lines x 32 k
+  float y[2][kBlock * kTfBlockK];                    // of the k-block that is multiplied, as wgmma reads it: large parts, small parts
   SplitSums<float> sums;
   uint64_t sums_are_here;
-  WorkTile<float> work;                              // kept here, and not in registers, while k-blocks are multiplied
+  WorkTile<float> work;   // takes no registers while k-blocks are multiplied
 };
 
 // ---- tf32 kernel: splitting Y into a second place in shared memory.
 
 // The tensor cores get Y's column 16 i + 4 q + f as number 16 i + 8 (f / 2) + 2 q + f % 2. Of each eight numbers a lane has sums of two
-// neighbours, for two rows: so it has them of four columns, of row r and column c in part[part_at(8 i + 4 r + c)].
+// neighbours, for two rows: so of four neighbouring columns, of row r and column c in part[part_at(8 i + 4 r + c)].
 struct Tf32Lanes {
   static constexpr int kNear = 4;
   __device__ static constexpr int part_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
@@ -1758,8 +1751,8 @@ struct Tf32Lanes {
   __device__ static int col(uint32_t, uint32_t lane, uint32_t e) { return e / 8 * 16 + lane % 4 * 4 + e % 4; }
 };
 
-// Splits a k-block of Y into two matrices that the tensor cores read: a row for a column, K-major. A thread moves 4 x 4 elements; eight
-// neighbours have all k, and columns of their own, so that nothing they read or write at once meets a bank conflict.
+// Splits a k-block of Y into two K-major matrices for wgmma. A thread moves 4 x 4 elements; eight neighbours have all k, and columns of
+// their own, so that no access meets a bank conflict.
 template <bool kKMajor>
 struct Tf32Splitter {
   using From = MmaCopier<float, kKMajor>;
@@ -1785,12 +1778,12 @@ struct Tf32Splitter {
 
 // ---- tf32 kernel: the kernel.
 
-// A CTA sums the k-blocks of its split of a tile, each while others are being copied, and writes its fragments of the tile; of a tile with
-// one split, all of them. kChains: there may be more than one chain.
+// A CTA sums the k-blocks of its split of a tile, each while others are copied, and writes its fragments of the tile. kChains: there may be
+// several chains.
 template <bool kXKMajor, bool kYKMajor, bool kChains>
 __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)   // it would run from sm_80 on, but where it is the fastest is not known there
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& memory = *reinterpret_cast<Tf32Memory*>(raw);
   if (threadIdx.x == 0) ptx::mbarrier_init(&memory.sums_are_here, 1), barrier_init_fence();
@@ -1808,7 +1801,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
   const uint64_t y_large = make_descriptor(shared_address(memory.y[0]), 16, 8 * 128);
   const uint64_t y_small = advance_descriptor(y_large, sizeof(memory.y[0]));
   constexpr int kStageBytes = sizeof(memory.stage[0]);
-  int stage = 0;   // of k-block `number`: how far it is from the first
+  int stage = 0;   // of k-block `number`, in bytes from the first
   NO_UNROLL for (int number = -kTfStages; number < k_blocks; ++number) {
     uint32_t large[4][4], small[4][4];
     if (number >= 0) {
@@ -1821,7 +1814,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
         UNROLL for (int e = 0; e < 4; ++e) split_tf32(__uint_as_float(large[step][e]), large[step][e], small[step][e]);
       }
       ptx::fence_proxy_async(ptx::space_shared);
-      __syncthreads();   // it has been read, and Y is there split
+      __syncthreads();   // the stage has been read, and Y is split
     }
     // Start the copies of a later stage
     const int next = number + kTfStages;
@@ -1829,7 +1822,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     cp_async_commit_group();
     stage = stage == (kTfStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
     if (number < 0) continue;
-    // Multiply. Tensor cores truncate what they add: so the small terms come first, and the sums go no further than a k-block
+    // Multiply. Tensor cores truncate what they add: so small terms come first, and sums go no further than a k-block
     float part[32];
     warpgroup_arrive();
     UNROLL for (int step = 0; step < 4; ++step) {
@@ -1844,7 +1837,7 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     if (kChains && number % kChain == kChain - 1) end_chain(sum, total);
   }
   if (kChains) end_chain(total, sum);
-  // In the stages, and not where sums of other CTAs may have come
+  // In the stages: where sums belong, other CTAs' may have come
   sum_non_finite<decltype(x), decltype(y), Tf32Lanes>(p, memory.work, sum, memory.stage);
   write_tile<Tf32Lanes>(p, memory.work, sum, memory.sums, memory.sums_are_here, memory.work.splits == 1);
 #endif
