@@ -877,12 +877,12 @@ DEVICE void end_chain(float (&chain)[kCount], float (&total)[kCount]) {
 
 # ---- Packing: float32 -> scaled pairs of fp16 in the tensor cores' own layout. ---------------------------------------
 #
-# Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64, each the operand tile that wgmma wants in shared memory for any of the
-# contractions, and their metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
+# Enters: float32 matrices of any strides. Leaves: blocks of 64 x 64 as wgmma wants them in shared memory, in any of the contractions, and
+# their metadata: a scale, the power of two that brings the largest element near 2^16, and outliers.
 _CUDA_PACKED = r"""
 // ---- Packing: a packed matrix, and where an element lies in a block.
 
-constexpr int kOperandBytes = kBlock * kBlock * 2;   // of an operand tile: 16-bit elements, rows of 128 bytes
+constexpr int kOperandBytes = kBlock * kBlock * 2;   // of an operand tile, of 16-bit elements
 __host__ __device__ constexpr int64_t block_bytes(bool tf32) { return (tf32 ? 1 : 2) * kOperandBytes; }   // hi, then lo
 constexpr int kMaxOutliers = 14;   // of a block; more make a fallback
 
@@ -908,18 +908,17 @@ static_assert(sizeof(BlockHead) == 16 && sizeof(BlockMetadata) == 128, "bulk cop
 struct Packed {
   const float* source;
   int64_t row_stride, col_stride;
-  int rows, cols;   // of a matrix, in elements
+  int rows, cols;   // in elements
   int triangular;
   int block_cols;
   int matrices;
-  int blocks_each;   // of a matrix
+  int blocks_each;
   uint8_t* blocks;
   BlockMetadata* metadata;
   uint32_t* wide_by_row;   // a mask for each row of blocks: see mask_words
-  uint32_t* wide_by_col;   // and for each column
+  uint32_t* wide_by_col;
 };
 
-// The matrix that product `batch` has.
 __device__ inline int matrix_of(const Packed& p, int batch) { return min(batch, p.matrices - 1); }
 
 // In its matrix.
@@ -927,19 +926,19 @@ __device__ inline int64_t block_index(const Packed& p, int r, int c) {
   return p.triangular ? triangle(r) + c : int64_t(r) * p.block_cols + c;
 }
 
-// Of the mask of a row, or column, of blocks: a first word, not zero if one of them has outliers, then a bit for each that is wide.
+// Of the mask of a line of blocks: a word that is not zero if one of them has outliers, then a bit for each, set if it is wide.
 __host__ __device__ inline int mask_words(int blocks) { return ceil_div(blocks, 32) + 1; }
 __device__ inline uint32_t* wide_in_line(const Packed& p, int matrix, bool is_col, int line) {
   return is_col ? p.wide_by_col + (matrix * p.block_cols + line) * mask_words(ceil_div(p.rows, kBlock))
                 : p.wide_by_row + (matrix * ceil_div(p.rows, kBlock) + line) * mask_words(p.block_cols);
 }
 
-// Where in an operand tile an element lies: in rows of 128 bytes, whose 16-byte chunks the row permutes (wgmma's 128-byte swizzle).
+// An element's place in an operand tile: rows of 128 bytes, in wgmma's 128-byte swizzle.
 __device__ inline int swizzled(int row, int col) { return row * 128 + (((col >> 3) ^ (row & 7)) << 4) + ((col & 7) << 1); }
 
 // ---- Packing: the way back to float32.
 
-// Adds the sums of 64 columns to their totals, two blocks' scales undone. of_y = 0: there is no such block, and sums may be anything.
+// Adds sums to their totals, two blocks' scales undone. of_y = 0: there is no such block, and sums may be anything.
 __device__ inline void promote(const float* sums, float of_x, float of_y, float* total) {
   const float scale = of_x * of_y;
   if (scale >= 0x1p-126f && scale <= 0x1p127f) {
@@ -956,22 +955,22 @@ _CUDA_PACKING = r"""
 
 struct PairsProduct {
   Product p;
-  Packed x, y;              // X and Y, or what is transposed: see k_is_row
+  Packed x, y;              // which of their sides is k: see k_is_row
   int x_blocks, y_blocks;   // to pack
   unsigned long long* progress;
-  uint64_t launch;          // its number
-  Control* controls;        // of each product
-  int words;                // from the controls on, which packing's first CTA resets
-  const Control* kept;      // of operands that were packed before; or null
+  uint64_t launch;       // its number
+  Control* controls;     // of each product
+  int words;             // from controls on, which packing's first CTA resets
+  const Control* kept;   // of operands that were packed before; or null
   SplitTiles tiles;
   TileQueue queue;
-  int* splits_done;         // for each 64 x 256 of each C: how many of its splits have left their sums
-  int* next_behind;         // of product_behind's queue
-  float* partial_sums;      // of all splits but each tile's last
-  float* chain_sums;        // of each CTA: of its tile's chains so far; null: those are in C
+  int* splits_done;      // of each 64 x 256 of each C: so many splits have left their sums
+  int* next_behind;      // of product_behind's queue
+  float* partial_sums;   // of all splits but each tile's last
+  float* chain_sums;     // of each CTA: of its tile's chains so far; null: those are in C
 };
 
-// ---- Packing: the packed blocks of an operand, by line (row block of X, column block of Y) and k-block.
+// ---- Packing: an operand's blocks, by line (row block of X, column block of Y) and k-block.
 
 __device__ inline int lines_of(const PairsProduct& h, Operand operand) { return ceil_div(operand == kX ? h.p.m : h.p.n, kBlock); }
 
@@ -991,11 +990,8 @@ constexpr int kPackers = 256;   // threads
 // ---- Packing: float32 as pairs of float16.
 
 // x = hi + lo: hi the nearest float16, lo that nearest to the rest, 22 bits together. float16 ends at 2^-24, so elements below 2^-3 may
-// lose some. A block in which one does is wide: its lo are stored at 2^11 times their value (Ootomo and Yokota, 2022), and keep 22 bits for
-// 11 binades more. The three products of what meets it are awaited one by one.
-//
-// Below 2^-14 a float16 has no leading bit, and tensor cores, which align products by exponents, would keep fewer bits of it. So an element
-// that hi would hold as such is an outlier: the block holds a zero, and its metadata the element.
+// lose some. A block in which one does is wide: its lo stand at 2^11 times their value (Ootomo and Yokota, 2022). An element whose hi would
+// be denormal, of which tensor cores keep fewer bits, is an outlier: in the metadata, and zero in the block (docs/kernel.md says more).
 [[maybe_unused]] constexpr float kTolerance = 0x1p-22f, kMayLoseBits = 0x1p-3f, kWideResidual = 0x1p-11f;
 constexpr float kLeastNormal = 0x1.FFCp-15f;   // 2^-14 - 2^-25, the least that is rounded to 2^-14
 
@@ -1006,7 +1002,7 @@ __device__ inline bool loses_bits(float x, float scale) {
   return is_outlier(x, scale) || fabsf(rest - __half2float(__float2half_rn(rest))) > fabsf(a) * kTolerance;
 }
 
-// Two neighbours, of which none is an outlier. residual_scale: of lo.
+// Two neighbours, no outliers. residual_scale: of lo.
 __device__ inline void split_two(float x, float y, float scale, float residual_scale, uint32_t& hi, uint32_t& lo) {
   const __half2 high = __floats2half2_rn(x * scale, y * scale);
   const float2 back = __half22float2(high);
@@ -1025,15 +1021,15 @@ __device__ inline float power_of_two(int exponent) { return __int_as_float((127 
 
 // ---- Packing: the kernel.
 
-// What has become of a launch, beside its number in a word that may begin as anything: packing sets the first two, if any product has
+// What has become of a launch, beside its number in a word that may begin as anything. Packing sets the first two if any product has
 // outliers or falls back, the product kernel the third.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
-// Of this launch, while it packs: below kPackingEnded once the first CTA, which begins before all others, has reset the counters. Until
-// then another launch's number stands there or, where a graph is launched again, its own with kPackingEnded.
+// Of this launch, while it packs: below kPackingEnded once the first CTA, which begins first, has reset the counters. Until then another
+// launch's number stands there or, where a graph is launched again, its own with kPackingEnded.
 __device__ inline uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
 
-// Of a product: so many outliers more, or a fallback, which takes less time than many, as each meets all tiles of its line.
+// Outliers of a product, or a fallback, which takes less time than many outliers: each meets all tiles of its line.
 __device__ inline void report(const PairsProduct& h, int product, int outliers, bool fallback) {
   Control& control = h.controls[product];
   if (outliers && atomicAdd(&control.outliers, outliers) + outliers > 8 * (lines_of(h, kX) + lines_of(h, kY))) fallback = true;
@@ -1041,8 +1037,8 @@ __device__ inline void report(const PairsProduct& h, int product, int outliers, 
   atomicOr(h.progress, (outliers ? kOutliers : 0ull) | (fallback ? kFallback : 0ull));
 }
 
-// A CTA a block. Once one makes its product fall back, those that have not begun do nothing. Counters are reset by the way: with a kernel
-// ahead for that a call took 1 us more, and 4 of the host.
+// A CTA a block. Once a product falls back, those that have not begun do nothing. Counters are reset by the way: a kernel for that took a
+// call 1 us more, and 4 of the host.
 __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant__ PairsProduct h) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ struct {
@@ -1051,13 +1047,13 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     Outlier outlier[kMaxOutliers];   // in any order
   } scratch;
   constexpr int kQuads = kBlock * kBlock / kPackers / 4;   // of a thread: four neighbouring columns each
-  constexpr int kFirstBlocks = 512;                        // about as many as an H200 packs at once: these do not ask for progress
+  constexpr int kFirstBlocks = 512;   // about as many as an H200 packs at once: these do not ask for progress
   const int t = threadIdx.x;
   const bool of_x = blockIdx.x < h.x_blocks;
   const Packed& operand = of_x ? h.x : h.y;
-  const int number = of_x ? blockIdx.x : blockIdx.x - h.x_blocks;
-  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // a division only where one is needed
-  auto of_one = [&] { return operand.matrices == h.p.batches; };   // else all products share the matrix: packed though one falls back
+  const int number = blockIdx.x - (of_x ? 0 : h.x_blocks);
+  const int matrix = operand.matrices == 1 ? 0 : number / operand.blocks_each;   // divides only if it has to
+  auto of_one = [&] { return operand.matrices == h.p.batches; };   // else all share the matrix, and one that falls back stops nothing
   const uint64_t progress = blockIdx.x >= kFirstBlocks ? progress_of(h) : kPackingEnded;
   const bool is_reset = progress < kPackingEnded;
   auto falls_back = [&] { return is_reset && progress & kFallback && load_relaxed(&h.controls[matrix].fallback); };
@@ -1066,18 +1062,19 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   const int r = operand.triangular ? triangle_root(in_matrix) : in_matrix / operand.block_cols;
   const int c = in_matrix - int(block_index(operand, r, 0));
   const int64_t row_stride = operand.row_stride, col_stride = operand.col_stride;
-  const float* source = operand.source + int64_t(r * kBlock) * row_stride + int64_t(c * kBlock) * col_stride;
+  const float* source = operand.source + r * kBlock * row_stride + c * kBlock * col_stride;
   if (operand.matrices > 1) source += batch_offset(h.p, of_x ? h.p.x_batch : h.p.y_batch, matrix);
-  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;   // from there on, maybe more than 64
+  const int rows = operand.rows - r * kBlock, cols = operand.cols - c * kBlock;   // from there on
   const bool diagonal = operand.triangular && r == c;   // column <= row alone
   const bool along_rows = col_stride <= row_stride;
   const bool vectorized = min(row_stride, col_stride) == 1 && max(row_stride, col_stride) % 4 == 0 &&
                           (along_rows ? cols : rows) >= kBlock && reinterpret_cast<uintptr_t>(source) % 16 == 0;
   cudaGridDependencySynchronize();   // the kernel ahead may still write what is packed, or use this workspace
-  // Where rows run along memory the threads share a block by 16 x 16 quads at a time; else by 4 x 4 neighbours each, read by columns
+  // Where rows run along memory the threads take 16 x 16 quads at a time; else 4 x 4 neighbours each, read by columns
   const int first_row = along_rows ? t / 16 : (t / 32 % 4 * 4 + t % 4) * 4, row_step = along_rows ? 16 : 1;
   const int col = along_rows ? t % 16 * 4 : (t / 128 * 8 + t % 32 / 4) * 4;
-  // Start the loads, of which none waits: where there is no element another one is read, and a zero put for it later
+  auto row_of = [&](int quad) { return first_row + quad * row_step; };
+  // Start the loads. None is awaited: where there is no element another is read, and a zero put for it later
   const float* at = source + first_row * row_stride + col * col_stride;
   const int64_t step = row_step * row_stride;
   float block[kQuads][4];
@@ -1090,13 +1087,13 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     }
   } else if (vectorized) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const float4 q = __ldcs(reinterpret_cast<const float4*>(first_row + i * row_step < rows ? at : source));
+      const float4 q = __ldcs(reinterpret_cast<const float4*>(row_of(i) < rows ? at : source));
       block[i][0] = q.x, block[i][1] = q.y, block[i][2] = q.z, block[i][3] = q.w;
       at = next_address(at, step);
     }
   } else {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int here = first_row + i * row_step < rows ? cols - col : 0;
+      const int here = row_of(i) < rows ? cols - col : 0;
       const float* from = at;
       UNROLL for (int e = 0; e < 4; ++e) {
         block[i][e] = __ldcs(e < here ? from : source);
@@ -1115,12 +1112,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
   cudaTriggerProgrammaticLaunchCompletion();   // not before: the product takes tiles at once
   if (blockIdx.x == 0 && h.kept)
     for (int u = t; u < h.p.batches; u += kPackers) report(h, u, h.kept[u].outliers, h.kept[u].fallback);
-  // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one: as bits,
-  // which order as magnitudes do, with NaN and Inf above all others
+  // Wait for the loads. Put zeros where there is no element; then find the largest magnitude, and the least but zero, less one: by bits,
+  // which order them alike, NaN and Inf above all
   if (rows < kBlock || cols < kBlock || diagonal) {
     UNROLL for (int i = 0; i < kQuads; ++i) {
-      const int row = first_row + i * row_step;
-      const int in_row = row >= rows ? 0 : diagonal ? min(cols, row + 1) : cols, here = in_row - col;   // elements that exist
+      const int in_row = row_of(i) >= rows ? 0 : diagonal ? min(cols, row_of(i) + 1) : cols, here = in_row - col;   // so many exist
       UNROLL for (int e = 0; e < 4; ++e)
         if (e >= here) block[i][e] = 0.0f;
     }
@@ -1146,11 +1142,11 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     bool loses = false;
     UNROLL for (int e = 0; e < 4 * kQuads; ++e) loses |= loses_bits(block[e / 4][e % 4], scale);
     if (t == 0) scratch.outliers = 0;
-    wide = __syncthreads_or(loses);   // with an outlier, too: product_behind looks for them in wide blocks alone
+    wide = __syncthreads_or(loses);   // by an outlier, too: product_behind looks in wide blocks alone
     if (least_scaled < kLeastNormal) {   // outliers become zero, and go to the metadata, ordered by place
       UNROLL for (int e = 0; e < 4 * kQuads; ++e)
         if (float& v = block[e / 4][e % 4]; is_outlier(v, scale)) {
-          const Outlier outlier = {uint16_t(first_row + e / 4 * row_step), uint16_t(col + e % 4), v};
+          const Outlier outlier = {uint16_t(row_of(e / 4)), uint16_t(col + e % 4), v};
           if (const int at = atomicAdd(&scratch.outliers, 1); at < kMaxOutliers) scratch.outlier[at] = outlier;
           v = 0.0f;
         }
@@ -1169,7 +1165,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     uint2 hi, lo;
     split_two(block[i][0], block[i][1], scale, residual_scale, hi.x, lo.x);
     split_two(block[i][2], block[i][3], scale, residual_scale, hi.y, lo.y);
-    uint8_t* to = operand.blocks + number * block_bytes(h.p.tf32) + swizzled(first_row + i * row_step, col);
+    uint8_t* to = operand.blocks + number * block_bytes(h.p.tf32) + swizzled(row_of(i), col);
     *reinterpret_cast<uint2*>(to) = hi;
     if (!h.p.tf32) *reinterpret_cast<uint2*>(to + kOperandBytes) = lo;   // TF32 multiplies hi alone
   }
@@ -1177,7 +1173,7 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
     metadata.head = {power_of_two(-exponent), wide ? kWideResidual : 1, outliers, 0};
     while ((wide || non_finite) && !is_reset && progress_of(h) >= kPackingEnded) {}
     for (int u = 0; u < 2 * wide; ++u) {   // the masks of its row and its column
-      uint32_t* const words = wide_in_line(operand, matrix, u, u ? c : r);
+      uint32_t* words = wide_in_line(operand, matrix, u, u ? c : r);
       atomicOr(words + 1 + (u ? r : c) / 32, 1u << (u ? r : c) % 32);
       if (outliers) atomicOr(words, 1u);
     }
@@ -1217,8 +1213,8 @@ static uint64_t launch_number() {
   return number += 2ull << 32;
 }
 
-// What `ask` says of a kernel on the current device: asked once, unless it is zero; again is harmless. Templates of the host are static, or
-// another build of this file in the same process would share their statics.
+// What `ask` says of a kernel on the current device, asked once unless it is zero; again is harmless. Host templates are static, or another
+// build of this file in the process would share their statics.
 template <auto kKernel, typename F>
 static int on_this_device(const F& ask) {
   static std::atomic<int> known[128] = {};   // torch's number of a device is a signed byte
@@ -1243,7 +1239,7 @@ static void launch_kernel(const Launch& launch, const Arguments&... arguments) {
 
 // ---- Launching: conditions and types as constants.
 
-// For std::visit: a condition as a constant, or an element of the type.
+// For std::visit.
 using Condition = std::variant<std::false_type, std::true_type>;
 static Condition constant(bool condition) { return condition ? Condition(std::true_type()) : std::false_type(); }
 static auto element_of(ElementType type) {
@@ -1253,21 +1249,19 @@ static auto element_of(ElementType type) {
 
 // ---- Launching: the strides of a batch.
 
-// The greatest step of which all batch strides of an operand are multiples; if all are zero 8, a multiple of 16 bytes.
+// The greatest step of which all strides are multiples; if all are zero 8, a multiple of 16 bytes.
 static int64_t batch_unit(const Product& p, const int64_t (&strides)[kMaxBatchDims]) {
   int64_t unit = 0, last = 0;
   for (int d = 0; d < p.batch_dims; ++d) unit = std::gcd(unit, strides[d]), last += (p.batch_size[d] - 1) * strides[d];
-  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // in such steps places are ints; 1: the operand is copied
+  return unit == 0 ? 8 : last / unit > kMaxSize ? 1 : unit;   // places in steps are ints; 1: the operand is copied
 }
 """
 
 # ---- The exact path: sums on the CUDA cores, of the terms alone that there are; the referee of every faster kernel. ---
 #
 # Enters: operands of 64 x 64 of C, any strides, types and edges, and a range of k. Leaves: sums of the elements that a thread has by Lanes.
-#
-# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN, of a term that the sum over k does not have; and
-# of float32 as two tf32 some finite products overflow. So what is not finite is summed here again. By itself a kernel on request.
-# The copier is that of all kernels that read tensors as they are, 64 x 64 of C at a time.
+# Tensor cores multiply zeros where an operand has no element, and zero times Inf is a NaN; of two tf32 some finite products overflow. So
+# what is not finite is summed here again. By itself a kernel on request. The copier is that of all kernels that read tensors as they are.
 _CUDA_EXACT = r"""
 // ---- Copier: k-blocks on their way to shared memory.
 
@@ -1275,15 +1269,15 @@ constexpr int kTileThreads = 128;
 constexpr int kLineBytes = 128, kStageOperandBytes = kBlock * kLineBytes;   // of k in a stage: of a line, of an operand's 64
 
 // Brings an operand's k-blocks to the stages, with zeros for what does not exist: by chunks of 16 bytes where strides and addresses allow,
-// else by elements. kUnit: the stride along k (kKMajor), or else along the lines, is known to be 1.
+// else by elements. kUnit: the stride along k (kKMajor), or along the lines, is known to be 1.
 template <typename T, bool kKMajor, int kPermuted(int), bool kUnit = false, int kThreads = kTileThreads>
 struct BlockCopier {
-  static constexpr int kCopiers = kThreads;
-  static constexpr int kBlockK = kLineBytes / sizeof(T), kChunk = 16 / sizeof(T), kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
+  static constexpr int kCopiers = kThreads, kSize = sizeof(T);
+  static constexpr int kBlockK = kLineBytes / kSize, kChunk = 16 / kSize, kInRow = (kKMajor ? kBlockK : kBlock) / kChunk;
   static constexpr int kChunks = kStageOperandBytes / 16 / kThreads, kFarStep = kThreads / kInRow;   // of a thread; between them
-  const T* next;              // this thread's first chunk of the next k-block
-  int64_t step;               // from one of its chunks to the next
-  uint32_t to;                // where the first goes in the first stage
+  const T* next;   // this thread's first chunk of the next k-block
+  int64_t step;    // from one of its chunks to the next
+  uint32_t to;     // where the first goes in the first stage
   int whole_from, whole_to;   // k-blocks that begin from here to there exist wholly, and go by chunks
   static constexpr int kByElements = -1024;   // for whole_to, where nothing goes by chunks
 
@@ -1299,10 +1293,8 @@ struct BlockCopier {
     to = stage + (kKMajor ? offset(far(), near()) : offset(near(), far()));
     keep(step), keep(to), keep(whole_from), keep(whole_to);
   }
-  // An element's place in its operand of a stage, in bytes: in rows, each a line or a k, of which row r has byte b at b ^ kPermuted(r),
-  // which moves chunks of 16.
+  // An element's place in its operand of a stage, in bytes: in rows, each a line or a k, of which row r has byte b at b ^ kPermuted(r).
   __device__ static constexpr int offset(int line, int k) {
-    constexpr int kSize = sizeof(T);
     return kKMajor ? line * kLineBytes + (k * kSize ^ kPermuted(line)) : k * kBlock * kSize + (line * kSize ^ kPermuted(k));
   }
   // Where the element so many lines and k beyond the one at `at` is, whose line and k have none of these numbers' bits.
@@ -1310,16 +1302,16 @@ struct BlockCopier {
     const uint32_t there = offset(lines, ks);
     return (at ^ there % kLineBytes) + there / kLineBytes * kLineBytes;
   }
-  // The element at line + at, k + ahead of a stage. So many lines, or k, are read at once, of 16 bits by words, and kept.
+  // The element at line + at, k + ahead. So many lines, or k, are read at once, of 16 bits by words, and kept.
   template <int kLines, int kDepth>
   __device__ static T element(const uint8_t* stage, int line, int at, int k, int ahead) {
     constexpr int kCount = kKMajor ? kDepth : kLines;
-    const uint8_t* const from = stage + (kKMajor ? offset(line + at, k) : offset(line, k + ahead));
-    using Word = std::conditional_t<sizeof(T) == 2 && kCount % 2 == 0, uint32_t, T>;
-    const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * sizeof(T) / sizeof(Word)>*>(from);
+    const uint8_t* from = stage + (kKMajor ? offset(line + at, k) : offset(line, k + ahead));
+    using Word = std::conditional_t<kSize == 2 && kCount % 2 == 0, uint32_t, T>;
+    const auto words = *reinterpret_cast<const AlignedArray<Word, kCount * kSize / sizeof(Word)>*>(from);
     return reinterpret_cast<const T*>(words.v)[kCount == 1 ? 0 : kKMajor ? ahead : at];
   }
-  // The thread's first chunk: its row (a line or a k) of the k-block, and its first element in that.
+  // The thread's first chunk: its row, and its first element in that.
   __device__ static int far() { return fresh_thread_index() / kInRow; }
   __device__ static int near() { return fresh_thread_index() % kInRow * kChunk; }
   __device__ static int64_t near_stride(const OperandView<T>& view) { return kUnit ? 1 : kKMajor ? view.k_stride : view.line_stride; }
@@ -1335,7 +1327,7 @@ struct BlockCopier {
       next += kKMajor ? kBlockK : kChunks * step;
       return;
     }
-    // Else what exists. Little is unrolled: small products spend as long on reading instructions as on multiplying
+    // Else what exists. Little is unrolled: small products read instructions as long as they multiply
     next += kKMajor ? kBlockK * near_stride(view) : kChunks * step;
     // On the diagonal rows end, or begin
     const bool ends = view.side == (kKMajor ? kUpToLine : kFromLine), begins = view.side == (kKMajor ? kFromLine : kUpToLine);
@@ -1347,13 +1339,13 @@ struct BlockCopier {
     const bool chunks = whole_to != kByElements;
     if (chunks && (!begins || k0 <= view.first_line - kBlockK || k0 >= view.first_line + kBlock)) {
       UNROLL for (int i = 0; i < kChunks; ++i, from = next_address(from, step))
-        cp_async_16(after(at, i), from, end(i) * int(sizeof(T)));
+        cp_async_16(after(at, i), from, end(i) * kSize);
       return;
     }
-    // cp.async cannot mask the chunk in which a row begins. Of 16 bits it is asked for before the others, and awaited behind them
+    // cp.async cannot mask the chunk in which a row begins. Of 16 bits it is loaded before the others, and awaited behind them
     const int apart = col >= row ? (col - row) / kFarStep + 1 : 0, begin = row + apart * kFarStep - col;
     static_assert(kFarStep >= kChunk, "a thread has one at most");
-    const bool is_apart = sizeof(T) < 4 && chunks && apart < kChunks && begin < kChunk && end(apart) == kChunk;
+    const bool is_apart = kSize < 4 && chunks && apart < kChunks && begin < kChunk && end(apart) == kChunk;
     uint4 chunk = {};
     if (is_apart) chunk = *reinterpret_cast<const uint4*>(from + apart * step);
     NO_UNROLL for (int i = 0; i < kChunks; ++i, from += step) {
@@ -1361,9 +1353,9 @@ struct BlockCopier {
       const uint32_t there = after(at, i);
       const int64_t step_near = near_stride(view);
       if (chunks && (first <= 0 || stop <= first)) {
-        cp_async_16(there, from, stop <= first ? 0 : stop * int(sizeof(T)));
-      } else if constexpr (sizeof(T) >= 4) {
-        UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * sizeof(T), from + e * step_near, e >= first && e < stop);
+        cp_async_16(there, from, stop <= first ? 0 : stop * kSize);
+      } else if constexpr (kSize >= 4) {
+        UNROLL for (int e = 0; e < kChunk; ++e) cp_async_element<T>(there + e * kSize, from + e * step_near, e >= first && e < stop);
       } else if (!is_apart || i != apart) {
         alignas(16) T v[kChunk];
         UNROLL for (int e = 0; e < kChunk; ++e) v[e] = e >= first && e < stop ? from[e * step_near] : T();
@@ -1402,7 +1394,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
   YCopier y_copier(y, k_begin, shared_address(memory.stage[0][1]));
   using Sum = std::conditional_t<sizeof(T) == 2, float, double>;   // of float32, too, whose errors would grow with k
   Sum part[kCount] = {};
-  meet_exactly<kThreads>();   // whoever used the memory has done
+  meet_exactly<kThreads>();   // others are done with the memory
   int stage = 1;
   NO_UNROLL for (int k0 = k_begin - kBlockK; k0 < k_end; k0 += kBlockK) {
     // Start the copies of the next k-block, and wait for this one
@@ -1414,7 +1406,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
     cp_async_wait_group<1>();
     meet_exactly<kThreads>();
     // Multiply
-    const uint8_t *const x_stage = memory.stage[stage ^ 1][0], *const y_stage = memory.stage[stage ^ 1][1];
+    const uint8_t *x_stage = memory.stage[stage ^ 1][0], *y_stage = memory.stage[stage ^ 1][1];
     auto multiply = [&](auto masked) {
       constexpr bool kMasked = masked.value;
       constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
@@ -1447,7 +1439,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
 // ---- Exact path: a tile.
 
 constexpr int kExactThreads = 256;
-constexpr int kExactRows = 16;   // of a tile, which are summed at a time
+constexpr int kExactRows = 16;   // of a tile, summed at a time
 
 // No read meets a bank conflict, be it of 16 bytes of every fourth line or, MN-major, of neighbours in memory.
 template <bool kKMajor>
@@ -1458,7 +1450,7 @@ struct ExactLanes {   // four rows and columns, read for 16 multiply-adds; a qua
   __device__ static int row(int warp, int lane, int e) { return (warp % (kGroupThreads / 32) * 2 + lane / 16) * kRows + e / kNear; }
   __device__ static int col(int, int lane, int e) { return lane % 16 * kNear + e % kNear; }
 };
-static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one of the rows that a thread has sums of");
+static_assert(ExactLanes::kGroups == ExactLanes::kRows, "each group writes one of a thread's rows");
 template <typename T, bool kKMajor>
 using ExactCopier = BlockCopier<T, kKMajor, exact_permuted<kKMajor>, false, kExactThreads>;
 
@@ -1474,7 +1466,7 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, Lanes::kGroups>(x, y, tile.k_begin, tile.k_end, memory, sum);
   // Each group adds, for one of a thread's rows, the sums of all groups, in their order
   auto& sums = *reinterpret_cast<AlignedArray<Acc, Lanes::kNear>(*)[Lanes::kRows][Lanes::kGroups][Lanes::kGroupThreads]>(memory.stage);
-  static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
+  static_assert(sizeof(sums) <= sizeof(memory.stage), "sums must fit the stages");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = threadIdx.x / Lanes::kGroupThreads, thread = threadIdx.x % Lanes::kGroupThreads;
   UNROLL for (int e = 0; e < Lanes::kCount; ++e) sums[e / Lanes::kNear][group][thread].v[e % Lanes::kNear] = sum[e];
@@ -1506,15 +1498,14 @@ __global__ void __launch_bounds__(kExactThreads, 1) exact_product(const __grid_c
 // ---- Exact path: inverses.
 
 // Rows of C = X^-1, from 64 `row` on. before: what X has left of its diagonal block there, times the rows of C above; both contiguous. A
-// thread solves for a column by forward substitution, four rows at a time; C becomes zero right of the block. unit: the diagonal is 1, and
-// not read.
+// thread solves for a column by forward substitution, four rows at a time; right of the block C becomes 0. unit: the diagonal is 1, unread.
 template <typename T>
 __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Product p, int row, const T* before, int unit) {
   __shared__ alignas(32) T x[kBlock][kBlock];
   const int batch = blockIdx.x / (row + 1), first = row * kBlock, j = threadIdx.x, col = blockIdx.x % (row + 1) * kBlock + j;
   const int size = min(kBlock, p.n - first);
   const bool diagonal = col >= first;   // else there are no zeros
-  const T* const from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
+  const T* from = static_cast<const T*>(p.x) + batch_offset(p, p.x_batch, batch) + first * (p.x_row + p.x_col);
 #pragma unroll 8
   for (int i = 0; i < kBlock; ++i) {
     const bool read = i < size && (j < i || (j == i && !unit));
@@ -1545,7 +1536,7 @@ __global__ void __launch_bounds__(kBlock) invert_rows(const __grid_constant__ Pr
     for (int r = 0; r < 4; ++r) x[i + r][j] = i + r < begin ? T(0) : sum[r];
     __syncthreads();
   }
-  T* const to = c_of<T>(p, batch) + first * p.c_row;
+  T* to = c_of<T>(p, batch) + first * p.c_row;
   for (int at = col; at < (diagonal ? p.n : first); at += diagonal ? kBlock : first)
     for (int i = 0; i < size; ++i) to[i * p.c_row + at] = at == col ? x[i][j] : T(0);
 }
@@ -1582,7 +1573,7 @@ struct MmaReader {
     if constexpr (kByMatrices) {
       ldmatrix_x4<!kKMajor>(from(0, 0), w);
     } else if constexpr (sizeof(T) == 8) {
-      UNROLL for (int i = 0; i < 2; ++i) {   // eight lines at a time
+      UNROLL for (int i = 0; i < 2; ++i) {
         const float2 two = load_shared<float2>(from(i * 8, 0));
         w[2 * i] = __float_as_uint(two.x), w[2 * i + 1] = __float_as_uint(two.y);
       }
@@ -1594,7 +1585,7 @@ struct MmaReader {
 
 // ---- Tiles of 64 x 64: sums that are not finite.
 
-// Sums a CTA's split on the exact path, if a sum of any of its threads is not finite.
+// Sums a CTA's split on the exact path, if one of its sums is not finite.
 template <typename XCopier, typename YCopier, typename Lanes, typename T, typename Acc, int kCount, typename Stages>
 __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work, Acc (&sum)[kCount], Stages& stages) {
   static_assert(sizeof(ExactMemory) <= sizeof(Stages), "the exact path needs room");
@@ -1608,15 +1599,15 @@ __device__ inline void sum_non_finite(const Product& p, const WorkTile<T>& work,
 
 // ---- Tiles of 64 x 64: the epilogue, adding up the splits of a tile, and writing it.
 
-// 16 bytes of a lane's sums. Each CTA that shares a tile adds some units, of all lanes of a warp, which it gets from all of the CTAs.
+// 16 bytes of a lane's sums. Each CTA that shares a tile gets some units, of all lanes of a warp, from all CTAs, and adds them.
 template <typename Acc>
 using SumUnit = AlignedArray<Acc, 16 / sizeof(Acc)>;
 template <typename Acc>
 using SplitSums = SumUnit<Acc>[kBlock * kBlock * sizeof(Acc) / (32 * 16)][32];   // all splits of the first unit, of the second
 
 // Writes a tile: from registers if `alone` and all of it exists; else, or of a symmetric C, what this CTA adds of its splits, in order. So
-// the mma kernel does with one split, too, if others of the cluster have more: instructions not read yet take as long as shared memory. With
-// more all threads of the cluster have arrived at its barrier: `sums` may lie in their stages. `here`, an mbarrier, counts what comes.
+// does the mma kernel with one split beside others of more: instructions not read yet take as long as shared memory. With more, all threads
+// of the cluster have arrived at its barrier, and `sums` may lie in their stages; `here`, an mbarrier of one arrival, counts what comes.
 template <typename Lanes, typename T, typename Acc, int kCount>
 __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, const Acc (&sum)[kCount], SplitSums<Acc>& sums,
                                   uint64_t& here, bool alone) {
@@ -1624,20 +1615,20 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = work.tile.i * kBlock, col = work.tile.j * kBlock;
   const bool vectorized = p.c_col == 1 && p.c_row % kNear == 0 && reinterpret_cast<uintptr_t>(work.c) % (kNear * sizeof(T)) == 0;
-  auto unit = [&](int u) {   // of this lane
+  auto unit = [&](int u) {
     SumUnit<Acc> v;
     UNROLL for (int e = 0; e < kSums; ++e) v.v[e] = sum[u * kSums + e];
     return v;
   };
-  // Unit u of warp w: neighbours in a row of C, as far as they exist; at once, if `vectorized`. whole: so, and all exist. twice: what C has
-  // below its diagonal also opposite.
+  // Unit u of warp w, what exists of it. whole: all does, and is vectorized. twice: what is below the diagonal goes opposite, too.
   auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
     UNROLL for (int at = 0; at < kSums; at += kNear) {
-      const int m = row + Lanes::row(w, lane, u * kSums + at), n = col + Lanes::col(w, lane, u * kSums + at), cols = twice.value ? m + 1 : p.n;
+      const int m = row + Lanes::row(w, lane, u * kSums + at), n = col + Lanes::col(w, lane, u * kSums + at);
       if (!whole.value && m >= p.m) continue;
       AlignedArray<T, kNear> vector;
       UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && n + e > m ? Acc(0) : v.v[at + e];
-      T *const c = work.c, *const to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;   // without signs: half the instructions
+      T *c = work.c, *to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;   // without signs: half the instructions
+      const int cols = twice.value ? m + 1 : p.n;
       if (whole.value || (vectorized && n + kNear <= cols)) {
         *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
       } else {
@@ -1649,21 +1640,21 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
           if (n + e < m) c[uint32_t(n + e) * p.c_row + uint32_t(m) * p.c_col] = vector.v[e];
     }
   };
-  auto write_zeros_above = [&](int from, int to) {   // lines
+  auto zeros_above = [&](int from, int to) {   // lines
     if (has_zeros(p) && work.tile.i != work.tile.j)
       write_zeros<kBlock>(p, work.c, col, row, from, to, threadIdx.x, kTileThreads);
   };
   const bool direct = alone && row + kBlock <= p.m && col + kBlock <= p.n && !p.symmetric;
   if (direct && vectorized) {
     UNROLL for (int u = 0; u < kUnits; ++u) write(std::true_type(), std::false_type(), warp, u, unit(u));
-    return write_zeros_above(0, kBlock);
+    return zeros_above(0, kBlock);
   }
   if (sizeof(T) == 2 && direct && p.c_row == 1) {   // neighbours in a column are other lanes'
     UNROLL for (int e = 0; e < kCount; ++e) {
       const int m = row + Lanes::row(warp, lane, e), n = col + Lanes::col(warp, lane, e);
       work.c[m + n * p.c_col] = p.c_lower && n > m ? Acc(0) : sum[e];
     }
-    return write_zeros_above(0, kBlock);
+    return zeros_above(0, kBlock);
   }
   constexpr int kInTile = sizeof(sums) / sizeof(sums[0]);
   const uint32_t splits = work.splits, units = kInTile >> (__ffs(splits) - 1), first = units * work.split, end = first + units;
@@ -1674,9 +1665,9 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
     const uint32_t first_rank = block_rank_in_cluster() - work.split;
     if (threadIdx.x == 0) barrier_arrive_expect_tx(&here, sizeof(sums));
     cluster_wait();
-    // Each lane finds where one of its warp's units goes
+    // Each lane finds where one of its warp's units goes. `units` is a power of two
     const uint32_t number = warp * kUnits + lane % kUnits, owner = number >> (__ffs(units) - 1);
-    const uint32_t place = (number & units - 1) * splits + work.split;   // units is a power of two
+    const uint32_t place = (number & units - 1) * splits + work.split;
     const uint32_t to = address_in_peer(shared_address(sums[place]), first_rank + owner);
     const uint32_t barrier = address_in_peer(shared_address(&here), first_rank + owner);
     UNROLL for (int u = 0; u < kUnits; ++u) {
@@ -1684,7 +1675,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
       store_async(there, reinterpret_cast<const int*>(unit(u).v), barrier_there);
     }
   }
-  write_zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
+  zeros_above(first * kBlock / kInTile, end * kBlock / kInTile);
   if (splits == 1) __syncthreads();
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (splits > 1) barrier_wait(&here, 0);))
   auto add_up = [&](auto twice) {
@@ -1725,7 +1716,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Nothing is packed: each tile
-# splits its operands anew into two tf32, which take tensor cores twice the time of float16.
+# splits its operands anew into two tf32, of twice the tensor cores' time of float16.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
@@ -1733,8 +1724,8 @@ constexpr int kTfBlockK = kLineBytes / 4;
 constexpr int kTfStages = 2, kTfCtasPerSm = 3;
 
 struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by the bits below that
-  uint8_t stage[kTfStages][2][kStageOperandBytes];   // of X, and of Y: 64 lines x 32 k
-  float y[2][kBlock * kTfBlockK];                    // of the k-block that is multiplied, as wgmma reads it: large parts, small parts
+  uint8_t stage[kTfStages][2][kStageOperandBytes];   // X, and Y
+  float y[2][kBlock * kTfBlockK];   // of the k-block that is multiplied, as wgmma reads it: large parts, small parts
   SplitSums<float> sums;
   uint64_t sums_are_here;
   WorkTile<float> work;   // takes no registers while k-blocks are multiplied
@@ -1742,8 +1733,8 @@ struct alignas(1024) Tf32Memory {   // permutations, wgmma's too, go by the bits
 
 // ---- tf32 kernel: splitting Y into a second place in shared memory.
 
-// The tensor cores get Y's column 16 i + 4 q + f as number 16 i + 8 (f / 2) + 2 q + f % 2. Of each eight numbers a lane has sums of two
-// neighbours, for two rows: so of four neighbouring columns, of row r and column c in part[part_at(8 i + 4 r + c)].
+// wgmma gets Y's column 16 i + 4 q + f as number 16 i + 8 (f / 2) + 2 q + f % 2. Of eight numbers a lane has sums of two neighbours, for
+// two rows: so of four columns, those of row r and column c in part[part_at(8 i + 4 r + c)].
 struct Tf32Lanes {
   static constexpr int kNear = 4;
   __device__ static constexpr int part_at(int e) { return e / 8 * 8 + e % 4 / 2 * 4 + e / 4 % 2 * 2 + e % 2; }
@@ -1778,8 +1769,8 @@ struct Tf32Splitter {
 
 // ---- tf32 kernel: the kernel.
 
-// A CTA sums the k-blocks of its split of a tile, each while others are copied, and writes its fragments of the tile. kChains: there may be
-// several chains.
+// A CTA sums the k-blocks of its split of a tile, each while others are copied, and writes its fragments of the tile. kChains: it may have
+// several.
 template <bool kXKMajor, bool kYKMajor, bool kChains>
 __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
     tf32_product(const __grid_constant__ Product p, const __grid_constant__ SplitPlan plan) {
