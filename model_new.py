@@ -1152,10 +1152,10 @@ __global__ void __launch_bounds__(kPackers, 4) pack_blocks(const __grid_constant
         }
       __syncthreads();
       outliers = scratch.outliers;
-      auto place = [](const Outlier& outlier) { return outlier.row * kBlock + outlier.col; };
+      auto place = [&](int u) { return scratch.outlier[u].row * kBlock + scratch.outlier[u].col; };
       if (const int listed = min(outliers, kMaxOutliers); t < listed) {
         int before = 0;
-        for (int u = 0; u < listed; ++u) before += place(scratch.outlier[u]) < place(scratch.outlier[t]);
+        for (int u = 0; u < listed; ++u) before += place(u) < place(t);
         metadata.outlier[before] = scratch.outlier[t];
       }
     }
@@ -1412,7 +1412,7 @@ __device__ inline void sum_exactly(const OperandView<T>& x, const OperandView<T>
       constexpr int kDepth = kMasked || kCount > 16 ? 1 : XCopier::kChunk;   // k that are read at once; rows and columns
       constexpr int kAllRows = kCount / Lanes::kNear, kRows = kAllRows < kDepth ? kAllRows : kDepth;
       constexpr int kNear = Lanes::kNear < kDepth ? Lanes::kNear : kDepth;
-      const int first = kGroups == 1 ? 0 : fresh_thread_index() / (kThreads / kGroups) * kDepth;   // of the group
+      const int first = kGroups == 1 ? 0 : fresh_thread_index() / (kThreads / kGroups) * kDepth;
       NO_UNROLL for (int k = first; k < kBlockK && (!kMasked || k0 + k < k_end); k += kGroups * kDepth) {
         const int thread = fresh_thread_index(), lane = thread & 31, warp = thread >> 5;   // in no registers between
         UNROLL for (int ahead = 0; ahead < kDepth; ++ahead)
@@ -1697,7 +1697,7 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
 // Launches a kernel by its plan. product_behind, which is given more, begins early; without clusters a GPU full of CTAs takes all tiles.
 template <auto kKernel, int kCtasPerSm, typename Memory, typename... Behind>
 static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Behind&... behind) {
-  auto clusters_at_once = [] {   // on the current device
+  auto clusters_at_once = [] {
     allow_shared_memory<kKernel>(sizeof(Memory));
     const Launch launch(SplitPlan::kMostSplits, kTileThreads, sizeof(Memory), SplitPlan::kMostSplits, false, nullptr);
     int clusters = 0;
@@ -1707,8 +1707,8 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
   const int at_once = gpu.major >= 9 ? on_this_device<kKernel>(clusters_at_once) : 0;
   const SplitPlan plan = SplitPlan::of(p, block_k, at_once, at_once / kCtasPerSm);
   constexpr bool kBehind = sizeof...(behind) > 0;
-  const int64_t all = plan.clusters * p.batches * plan.cluster_size, room = gpu.sms * kCtasPerSm;
-  const int64_t blocks = kBehind && plan.cluster_size == 1 ? std::min(all, room) : all;
+  int64_t blocks = plan.clusters * p.batches * plan.cluster_size;
+  if (kBehind && plan.cluster_size == 1) blocks = std::min<int64_t>(blocks, gpu.sms * kCtasPerSm);
   launch_kernel<kKernel>({blocks, kTileThreads, sizeof(Memory), int(plan.cluster_size), kBehind, gpu.stream}, p, plan, behind...);
 }
 """
