@@ -1624,11 +1624,11 @@ __device__ inline void write_tile(const Product& p, const WorkTile<T>& work, con
   auto write = [&](auto whole, auto twice, uint32_t w, uint32_t u, const SumUnit<Acc>& v) {
     UNROLL for (int at = 0; at < kSums; at += kNear) {
       const int m = row + Lanes::row(w, lane, u * kSums + at), n = col + Lanes::col(w, lane, u * kSums + at);
+      const int cols = twice.value ? m + 1 : p.n;
       if (!whole.value && m >= p.m) continue;
       AlignedArray<T, kNear> vector;
       UNROLL for (int e = 0; e < kNear; ++e) vector.v[e] = p.c_lower && n + e > m ? Acc(0) : v.v[at + e];
       T *c = work.c, *to = c + uint32_t(m) * p.c_row + uint32_t(n) * p.c_col;   // without signs: half the instructions
-      const int cols = twice.value ? m + 1 : p.n;
       if (whole.value || (vectorized && n + kNear <= cols)) {
         *reinterpret_cast<AlignedArray<T, kNear>*>(to) = vector;
       } else {
