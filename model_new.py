@@ -896,7 +896,7 @@ struct alignas(16) BlockHead {   // is copied with the block
   float unscale;    // (hi + lo residual) times this is the element
   float residual;   // 2^-11 if the block is wide, else 1
   int outliers;
-  int none;   // zero: what is copied has been written
+  int none;   // zero: it is copied, too
 };
 struct alignas(128) BlockMetadata {
   BlockHead head;
@@ -955,7 +955,7 @@ _CUDA_PACKING = r"""
 
 struct PairsProduct {
   Product p;
-  Packed x, y;              // which of their sides is k: see k_is_row
+  Packed x, y;              // X and Y, or transposed: see k_is_row
   int x_blocks, y_blocks;   // to pack
   unsigned long long* progress;
   uint64_t launch;       // its number
@@ -1025,8 +1025,8 @@ __device__ inline float power_of_two(int exponent) { return __int_as_float((127 
 // outliers or falls back, the product kernel the third.
 enum Progress : unsigned { kOutliers = 1, kFallback = 2, kPackingEnded = 4 };
 
-// Of this launch, while it packs: below kPackingEnded once the first CTA, which begins first, has reset the counters. Until then another
-// launch's number stands there or, where a graph is launched again, its own with kPackingEnded.
+// Of this launch, while it packs: below kPackingEnded once CTA 0, which begins before all others, has reset the counters. Until then
+// another launch's number stands there or, where a graph is launched again, its own with kPackingEnded.
 __device__ inline uint64_t progress_of(const PairsProduct& h) { return load_relaxed(h.progress) - h.launch; }
 
 // Outliers of a product, or a fallback, which takes less time than many outliers: each meets all tiles of its line.
@@ -1462,20 +1462,20 @@ __device__ inline void exact_rows(const Product& p, const Tile& tile, int begin,
   x.first_line += begin;
   using Lanes = ExactLanes;
   using Acc = AccumulatorOf<T>;
-  Acc sum[Lanes::kCount];
-  sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, Lanes::kGroups>(x, y, tile.k_begin, tile.k_end, memory, sum);
+  constexpr int kNear = Lanes::kNear, kCount = Lanes::kCount, kGroups = Lanes::kGroups, kThreads = Lanes::kGroupThreads;
+  Acc sum[kCount];
+  sum_exactly<ExactCopier<T, kXKMajor>, ExactCopier<T, kYKMajor>, Lanes, kGroups>(x, y, tile.k_begin, tile.k_end, memory, sum);
   // Each group adds, for one of a thread's rows, the sums of all groups, in their order
-  auto& sums = *reinterpret_cast<AlignedArray<Acc, Lanes::kNear>(*)[Lanes::kRows][Lanes::kGroups][Lanes::kGroupThreads]>(memory.stage);
+  auto& sums = *reinterpret_cast<AlignedArray<Acc, kNear>(*)[Lanes::kRows][kGroups][kThreads]>(memory.stage);
   static_assert(sizeof(sums) <= sizeof(memory.stage), "sums must fit the stages");
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int group = threadIdx.x / Lanes::kGroupThreads, thread = threadIdx.x % Lanes::kGroupThreads;
-  UNROLL for (int e = 0; e < Lanes::kCount; ++e) sums[e / Lanes::kNear][group][thread].v[e % Lanes::kNear] = sum[e];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / kThreads, thread = threadIdx.x % kThreads;
+  UNROLL for (int e = 0; e < kCount; ++e) sums[e / kNear][group][thread].v[e % kNear] = sum[e];
   meet_exactly<kExactThreads>();
-  const int m = x.first_line + Lanes::row(warp, lane, group * Lanes::kNear);
-  UNROLL for (int c = 0; c < Lanes::kNear; ++c) {
+  const int m = x.first_line + Lanes::row(warp, lane, group * kNear);
+  UNROLL for (int c = 0; c < kNear; ++c) {
     const int n = y.first_line + Lanes::col(warp, lane, c);
     Acc total = sums[group][0][thread].v[c];
-    UNROLL for (int from = 1; from < Lanes::kGroups; ++from) total += sums[group][from][thread].v[c];
+    UNROLL for (int from = 1; from < kGroups; ++from) total += sums[group][from][thread].v[c];
     if (m >= p.m || n >= (p.symmetric ? m + 1 : p.n)) continue;
     work.c[m * p.c_row + n * p.c_col] = p.c_lower && n > m ? 0 : total;
     if (p.symmetric) work.c[n * p.c_row + m * p.c_col] = total;
@@ -1563,7 +1563,7 @@ struct MmaReader {
   __device__ MmaReader(uint32_t operand, int first_line) {
     const int lane = threadIdx.x % 32, line_half = kOfX ? lane / 8 % 2 : lane / 16, k_half = kOfX ? lane / 16 : lane / 8 % 2;
     const int line = kByMatrices ? line_half * 8 + (kKMajor ? lane % 8 : 0) : lane / 4;
-    const int k = kByMatrices ? k_half * (16 / sizeof(T)) + (kKMajor ? 0 : lane % 8) : lane % 4;
+    const int k = kByMatrices ? k_half * Copier::kChunk + (kKMajor ? 0 : lane % 8) : lane % 4;
     at = operand + Copier::offset(first_line + line, k);
     keep(at);
   }
