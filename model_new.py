@@ -1194,7 +1194,7 @@ _CUDA_LAUNCH = r"""
 #include <random>
 #include <variant>
 
-// How a kernel is launched. cluster: its CTAs; for 1 none is asked for, which not every GPU has. early: before the kernel ahead ends.
+// cluster: its CTAs; for 1 none is asked for, which not every GPU has. early: before the kernel ahead ends.
 struct Launch {
   cudaLaunchAttribute attributes[2] = {{cudaLaunchAttributeClusterDimension}, {cudaLaunchAttributeProgrammaticStreamSerialization}};
   cudaLaunchConfig_t config;   // with both attributes, the first, the second or none
@@ -1716,7 +1716,7 @@ static void launch_tiles(const Product& p, int block_k, const Gpu& gpu, const Be
 # ---- The tf32 kernel: float32 products too small for the Hopper kernel, on tensor cores. -----------------------------
 #
 # Enters: products whose operands have neighbours in memory along k or along their lines. Leaves: all of C. Nothing is packed: each tile
-# splits its operands anew into two tf32, of twice the tensor cores' time of float16.
+# splits its operands anew into two tf32, which take the tensor cores twice as long as float16.
 _CUDA_TF32 = r"""
 // ---- tf32 kernel: sizes, and shared memory.
 
