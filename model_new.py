@@ -1837,25 +1837,25 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
 #
-# Enters: a Product whose operands have neighbours in memory along k or along their lines and multiples of 16 bytes for all other strides
-# (operands_to_copy tells which have not; those of small products are read by elements). Leaves: all of C.
+# Enters: a Product whose operands have a stride of 1 and, in long products, multiples of 16 bytes for all others (operands_to_copy).
+# Leaves: all of C.
 #
-# cp.async brings k-blocks as they are to a pipeline of stages, ldmatrix takes them to registers, and mma.sync multiplies. 16-bit and
-# float64 operands take one product. A float32 is split in registers into two tf32, of which three products count: see "Element types".
+# cp.async brings k-blocks as they lie to a pipeline of stages, ldmatrix brings them to registers, mma.sync multiplies. A float32 is split
+# there into two tf32, of which three products count: see "Element types".
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
-constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;   // k-blocks in shared memory
-constexpr int kMmaSteps = 4;                                             // of a k-block
-constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;   // of split operands; Ampere and Ada cut off twice as often as Hopper, a bit earlier
-constexpr int kWarpMN = kBlock / 2, kWarpTilesM = kWarpMN / 16, kWarpTilesN = kWarpMN / 8;   // of C: a warp's part, and mma's tiles in it
-constexpr int kMmaSums = kWarpTilesM * kWarpTilesN * 4;                                      // of a thread
-static_assert(kMmaSteps % 2 == 0, "fragments alternate, each k-block begins with the same, and promotes the sums of two steps or one");
+constexpr int kMmaStages = 3, kMmaStageBytes = 2 * kStageOperandBytes;
+constexpr int kMmaSteps = 4;   // of a k-block
+constexpr int kStepsToPromote = kArch < 900 ? 1 : 2;   // Ampere and Ada cut sums off twice as often as Hopper, a bit earlier
+constexpr int kWarpMN = kBlock / 2, kTilesM = kWarpMN / 16, kTilesN = kWarpMN / 8;   // a warp's part of C; mma's tiles in it
+constexpr int kMmaSums = kTilesM * kTilesN * 4;   // of a thread
+static_assert(kMmaSteps % 2 == 0, "each k-block begins with the same fragments, and ends with a promotion");
 template <typename T>
 constexpr bool kSplitOperands = sizeof(T) == 4;   // into large and small parts
 template <typename T>
 constexpr int kMmaBlockK = kLineBytes / sizeof(T);
-template <typename T>   // where an SM has 100 KB of shared memory 2, since a CTA wants 49
+template <typename T>   // 2 where an SM has 100 KB of shared memory: a CTA takes 49
 constexpr int kMmaCtasPerSm = kSplitOperands<T> || kArch == 860 || kArch == 890 || kArch >= 1200 ? 2 : 3;
 template <typename T>
 using MmaSums = AccumulatorOf<T>[kMmaSums];
@@ -1871,26 +1871,26 @@ struct alignas(256) MmaMemory {   // permutations go by bits of the address belo
 struct MmaLanes {
   static constexpr int kNear = 2;
   __device__ static int row(uint32_t warp, uint32_t lane, uint32_t e) {
-    return warp % 2 * kWarpMN + e / 4 / kWarpTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
+    return warp % 2 * kWarpMN + e / 4 / kTilesN * 16 + e % 4 / 2 * 8 + lane / 4;
   }
   __device__ static int col(uint32_t warp, uint32_t lane, uint32_t e) {
-    return warp / 2 * kWarpMN + e / 4 % kWarpTilesN * 8 + lane % 4 * 2 + e % 2;
+    return warp / 2 * kWarpMN + e / 4 % kTilesN * 8 + lane % 4 * 2 + e % 2;
   }
 };
 
 // ---- mma kernel: multiplying a step of k.
 
 // What a lane reads for one step: of X, then of Y.
-constexpr int kMmaFragments = kWarpTilesM + kWarpTilesN / 2;
+constexpr int kMmaFragments = kTilesM + kTilesN / 2;
 using MmaFragments = uint32_t[kMmaFragments][4];
 
-// sum += X Y; float32 is scaled and split. As in the tf32 kernel small terms come first; the sums, in `part`, go no further than two steps.
+// sum += X Y. Tensor cores truncate what they add: so of float32 small terms come first, and `part` takes one or two steps alone.
 template <typename T>
 __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<T>& part, MmaSums<T>& sum) {
   auto multiply = [](const MmaFragments& x, const MmaFragments& y, MmaSums<T>& sum) {
-    UNROLL for (int m = 0; m < kWarpTilesM; ++m)
-      UNROLL for (int n = 0; n < kWarpTilesN; ++n)
-        mma<T>(sum + (m * kWarpTilesN + n) * 4, x[m], y[kWarpTilesM + n / 2][n % 2 * 2], y[kWarpTilesM + n / 2][n % 2 * 2 + 1]);
+    UNROLL for (int m = 0; m < kTilesM; ++m)
+      UNROLL for (int n = 0; n < kTilesN; ++n)
+        mma<T>(sum + (m * kTilesN + n) * 4, x[m], y[kTilesM + n / 2][n % 2 * 2], y[kTilesM + n / 2][n % 2 * 2 + 1]);
   };
   if constexpr (kSplitOperands<T>) {
     MmaFragments small;
@@ -1901,7 +1901,7 @@ __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<
     multiply(small, large, part);
     multiply(large, small, part);
     multiply(large, large, part);
-    if ((step + 1) % kStepsToPromote == 0)   // promote
+    if ((step + 1) % kStepsToPromote == 0)
       UNROLL for (int u = 0; u < kMmaSums; ++u) sum[u] = fmaf(part[u], kTf32Unscale, sum[u]);
   } else {
     multiply(large, large, sum);
@@ -1910,10 +1910,10 @@ __device__ inline void mma_multiply_step(MmaFragments& large, int step, MmaSums<
 
 // ---- mma kernel: the kernel.
 
-// Sums a CTA's k-blocks, each while later ones are being copied, and writes what they are summed to. kUnit: see BlockCopier.
+// Sums the k-blocks of a CTA's split of a tile, and writes it. kUnit: see BlockCopier.
 template <typename T, bool kXKMajor, bool kYKMajor, bool kUnit>
 __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint32_t cluster, MmaMemory<T>& memory) {
-  if (threadIdx.x == 0) {   // all others wait for this
+  if (threadIdx.x == 0) {
     memory.work = work_of<T>(p, plan, cluster, block_rank_in_cluster(), kMmaBlockK<T>);
     NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) ptx::mbarrier_init(&memory.sums_are_here, 1), barrier_init_fence();))
   }
@@ -1933,8 +1933,8 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
   const MmaReader<T, kXKMajor, true> x_reader(stages, warp_row);
   const MmaReader<T, kYKMajor, false> y_reader(stages + kStageOperandBytes, warp_col);
   auto read = [&](int stage, int step, MmaFragments& to) {
-    UNROLL for (int m = 0; m < kWarpTilesM; ++m) x_reader.read(stage, m, step, to[m]);
-    UNROLL for (int n = 0; n < kWarpTilesN / 2; ++n) y_reader.read(stage, n, step, to[kWarpTilesM + n]);
+    UNROLL for (int m = 0; m < kTilesM; ++m) x_reader.read(stage, m, step, to[m]);
+    UNROLL for (int n = 0; n < kTilesN / 2; ++n) y_reader.read(stage, n, step, to[kTilesM + n]);
   };
   // Prologue: fill the pipeline
   NO_UNROLL for (int stage = 0, k0 = k_begin; stage < kMmaStages * kMmaStageBytes; stage += kMmaStageBytes, k0 += kMmaBlockK<T>)
@@ -1943,7 +1943,7 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
   __syncthreads();
   MmaFragments fragments[2];   // of this step, and the next
   read(0, 0, fragments[0]);
-  MmaSums<T> sum = {}, total = {};   // total: of chains, which split operands have
+  MmaSums<T> sum = {}, total = {};   // total: of chains
   constexpr int kChainBlocks = kChain * kStepsToPromote / kMmaSteps;
   NO_UNROLL for (int stage = 0, k0 = k_begin; k0 < k_end; k0 += kMmaBlockK<T>) {
     MmaSums<T> part;
@@ -1967,10 +1967,10 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
   }
   if constexpr (kSplitOperands<T>) end_chain(total, sum);
   auto& sums = *reinterpret_cast<SplitSums<AccumulatorOf<T>>*>(memory.stage);
-  static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums of a tile's splits must fit the stages");
-  // A dense product of operands that are not split has all terms: what is not finite there is right
+  static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
+  // A dense product has all terms: what is not finite is right, but for operands that are split
   if (kSplitOperands<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
-  // The stages have been read: mma.sync has had their values. What has been written there need not be seen by others, and so no fence
+  // The stages have been read, and what was written there is for nobody else: relaxed
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
@@ -2000,8 +2000,8 @@ void launch_inverse(const Product& p, int row, const void* before, bool unit, co
 }
 
 void launch_tf32(const Product& p, const Gpu& gpu) {
-  std::visit([&](auto x_along_k, auto y_along_k, auto chains) {
-    launch_tiles<tf32_product<x_along_k, y_along_k, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu);
+  std::visit([&](auto x_k_major, auto y_k_major, auto chains) {
+    launch_tiles<tf32_product<x_k_major, y_k_major, chains>, kTfCtasPerSm, Tf32Memory>(p, kTfBlockK, gpu);
   }, constant(p.x_col == 1), constant(p.y_row == 1), constant(p.k > kChain * kTfBlockK));
 }
 
@@ -2015,34 +2015,32 @@ void launch_mma(const Product& p, const Gpu& gpu) {
 
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
 #
-# Clusters stay and take tiles, the longest first, from a queue in memory, which they ask a few k-blocks before they need one: if they asked
-# sooner, tiles would no longer go to whoever is done first. In each CTA one producer brings the blocks of both operands to the stages of a
-# pipeline, two consumer warpgroups multiply them and write C, and one warp writes the zeros. All tiles begin with the k-block in the
-# middle, if they have it: those that start together read the same blocks, and what one has brought to the L2 the others find.
-#
-# A policy says what a stage holds, how it is filled and multiplied, and how C is written: Half, Pairs (pictures: docs/kernel.md).
+# Persistent clusters take tiles, the longest first, from a queue in memory, a few k-blocks before they need one: sooner, tiles would no
+# longer go to whoever is done first. A policy, Half or Pairs, says what a stage of the pipeline holds, how it is filled and multiplied, and
+# how C is written (pictures: docs/kernel.md). All tiles begin with the k-block in the middle, if they have it: those that start together
+# read the same blocks, which one brings to the L2 for all.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
-// Two warpgroups of consumers, and one of single warps, each with a role: the producer, that for the zeros, and a policy's own.
+// Two warpgroups of consumers, and one of single warps: the producer, one for the zeros, and two with a policy's own role.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8, kConsumerRegisters = 216;   // of a thread
-constexpr int kQueued = 8;                                        // places for tiles that clusters have taken
+constexpr int kQueued = 8;   // places for tiles that the cluster has taken
 
 // The tiles that no cluster has taken yet. The word in memory counts from the launch's number on: nothing has to be cleared before.
 struct TileQueue {
   unsigned long long* word;
   uint64_t launch;
 
-  // A word that counts for some other launch, or never did, is set right while the first tiles are computed: clusters that found it wrong
-  // when they wanted their next ones, all at once, would be in each other's way (5 us).
+  // A word that counts for some other launch, or never did, is set right while the first tiles are computed: clusters that all found it
+  // wrong in `take` would be in each other's way (5 us).
   __device__ void begin(uint32_t count) const {
     uint64_t expected = 0, found;
     while ((found = atomicCAS(word, expected, launch)) != expected && found - launch > count) expected = found;
   }
 
-  // How many of `count` have been taken before. The last one who asks leaves zero: a graph that is launched again begins anew.
+  // How many of `count` have been taken before. The last who asks leaves zero, for a graph that is launched again.
   __device__ uint32_t take(uint32_t count) const {
     uint64_t taken;
     while ((taken = atomicAdd(word, 1ull) - launch) > count) begin(count);
@@ -2052,12 +2050,12 @@ struct TileQueue {
 };
 
 // A policy has
-//   Product           what a launch is given of one product; in it p (a ::Product), tiles and queue
-//   Memory            the stages, and what else of shared memory is its own
+//   Product           what a launch is given: p (a ::Product), tiles, queue and more
+//   Memory            its own shared memory: the stages and more
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
-//   kAskedAhead       behind which k-block of a tile, from its end, the next one is asked for
-//   kTakesFirst       whether a cluster's first tile comes from the queue, too, or has the cluster's number
+//   kAskedAhead       behind which k-block of a tile, from its end, the next tile is asked for
+//   kTakesFirst       whether a cluster's first tile comes from the queue, or has the cluster's number
 //   operands_of       what its producer keeps of a tile, for load
 //   tiles_of, prepare, has_work, is_left_out, load, compute, finish, own_role, result
 template <typename Policy>
@@ -2068,23 +2066,22 @@ struct SharedMemory {
   uint64_t full[Policy::kStages], empty[Policy::kStages];
 };
 
-// One k-block of a tile, for the producer.
+// A k-block, for the producer.
 struct KBlock {
-  int k;
-  int place;          // in the tile
-  bool jumps, last;   // whether it does not follow the one before; whether it is the tile's last
-  int round;          // the place in the queue of the tile after this one
+  int k, place;       // place: in the tile
+  bool jumps, last;   // it does not follow the one before; it is the tile's last
+  int round;          // next_tile's, of the tile after this one
 };
 
 // ---- Skeleton: the tile scheduler.
 
-// Whether clusters take tiles from the queue: else each has its only one by its number.
+// Whether clusters take tiles from the queue: else each has one, by its number.
 template <typename Policy>
 __device__ inline bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.tiles.clusters < h.tiles.count; }
 
-// The tile in place `round` of those that the cluster takes from the queue: each role takes all of them by itself. Nobody has yet to read a
-// place that is written anew: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps
-// once in each tile of a triangle, but for a first one that is an empty half.
+// Number `round` of the tiles that the cluster takes from the queue: each role reads all of them. A place is not written anew before all
+// have read it: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps once in each
+// tile of a triangle, but for a first one that is an empty half.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -2093,12 +2090,12 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
   return shared.next[round % kQueued];
 }
 
-// A thread of each CTA: that of the first one asks for the next tile, and sends it to the others, which announce it.
+// By a thread of each CTA: that of the first one takes the next tile, and sends it to the others, which expect it.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
   uint64_t* const full = &shared.next_full[round % kQueued];
   if (rank != 0) return barrier_arrive_expect_tx(full, sizeof(ClusterTile));
-  const int given = Policy::kTakesFirst ? 0 : h.tiles.clusters;   // tiles that come by the cluster's number
+  const int given = Policy::kTakesFirst ? 0 : h.tiles.clusters;   // tiles by the cluster's number
   ClusterTile tile;
   do {
     const int number = given + h.queue.take(h.tiles.count - given + h.tiles.clusters);
@@ -2114,7 +2111,7 @@ __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMem
 
 // ---- Skeleton: what all policies share: multiplying, roles.
 
-// Issues the wgmma of one k-block, 64 rows and kN columns, of those parts of X and Y that begin at x and y: sums = X Y, or += if add.
+// Issues a k-block's wgmma, 64 rows and kN columns, from the descriptors x and y on: sums = X Y, or += if add.
 template <typename T, int kN, int kMajorX, int kMajorY>
 __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add) {
   constexpr uint32_t kStepX = kMajorX ? 16 * 128 : 32, kStepY = kMajorY ? 16 * 128 : 32;   // bytes from 16 of k to the next
@@ -2126,21 +2123,21 @@ __device__ inline void issue_wgmma(uint64_t x, uint64_t y, float* sums, bool add
 template <typename Policy>
 __device__ void produce(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile tile) {
   const int rank = block_rank_in_cluster();
-  Pipeline<Policy::kStages> at = {0, 1};   // the first turn finds the stages free
-  for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++)) {
+  Pipeline<Policy::kStages> at = {0, 1};   // at first the stages are free
+  for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile(h, shared, round++)) {
     const int count = tile.k_end - tile.k_begin;
     const auto operands = Policy::operands_of(h, shared, tile);
     const int ask_at = has_queue<Policy>(h) ? max(0, count - Policy::kAskedAhead) : -1;
     int k = Policy::tiles_of(h).k_block(tile, 0);
     NO_UNROLL for (int i = 0; i < count; ++i) {
       Policy::load(h, shared, at, tile, rank, {k, i, i == 0 || k == tile.k_begin, i == count - 1, round}, operands);
-      if (i == ask_at) ask_for_tile<Policy>(h, shared, round, rank);
+      if (i == ask_at) ask_for_tile(h, shared, round, rank);
       if (++k == tile.k_end) k = tile.k_begin;
     }
   }
 }
 
-// One warp writes the CTA's part of the zeros in tiles above the diagonal; not at once: operands come the same way, and are wanted sooner.
+// One warp writes the CTA's share of the zeros above the diagonal. Not at once: operands come the same way, and are wanted sooner.
 template <typename Policy>
 __device__ void write_zeros_above(const typename Policy::Product& h, int cluster, int rank) {
   if (!has_zeros(h.p)) return;
@@ -2156,33 +2153,33 @@ __device__ void write_zeros_above(const typename Policy::Product& h, int cluster
 
 // ---- Skeleton: the kernel.
 
-// Each warp in its role. first: the cluster's first tile, if it does not come from the queue. number: the cluster's.
+// Each warp in its role. first: the cluster's first tile, if not from the queue. number: the cluster's.
 template <typename Policy>
 __device__ inline void take_part(const typename Policy::Product& h, SharedMemory<Policy>& shared, ClusterTile first, int number) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
-  if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile<Policy>(h, shared, 0, rank);
+  if (Policy::kTakesFirst && warp == kProducerWarp && lane == 0) ask_for_tile(h, shared, 0, rank);
   __syncwarp();
-  cudaGridDependencySynchronize();   // the kernel before may still read what is C now, or write what is an operand
+  cudaGridDependencySynchronize();   // the kernel before may still read what is C now, or write an operand
   ptx::fence_proxy_async(ptx::space_global);
-  if (Policy::kTakesFirst) first = next_tile<Policy>(h, shared, 0);   // in any case: none may come to a CTA that has ended
+  if (Policy::kTakesFirst) first = next_tile(h, shared, 0);   // in any case: it may not come to a CTA that has ended
   if (!Policy::has_work(h)) return;
 
   if (warp < kConsumerWarps) {
     warpgroup_reg_alloc<kConsumerRegisters>();
     Pipeline<Policy::kStages> at;
     ClusterTile tile = first;
-    for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile<Policy>(h, shared, round++))
+    for (int round = Policy::kTakesFirst; tile.row >= 0; tile = next_tile(h, shared, round++))
       Policy::compute(h, shared, tile, round, at);
     Policy::finish(h, shared);
   } else {
     warpgroup_reg_dealloc<3 * kEntryRegisters - 2 * kConsumerRegisters>();
     if (warp == kProducerWarp) {
-      if (elect_one()) produce<Policy>(h, shared, first);
+      if (elect_one()) produce(h, shared, first);
     } else if (warp == kProducerWarp + 1) {
       if (!Policy::kTakesFirst && has_queue<Policy>(h) && rank == 0 && lane == 0) h.queue.begin(h.tiles.count);
       __syncwarp();
       write_zeros_above<Policy>(h, number, rank);
-      // Not sooner: the next kernel's instructions are fetched then, and drive this one's out of the caches
+      // Not sooner: the next kernel's instructions then drive this one's out of the caches
       cudaTriggerProgrammaticLaunchCompletion();
     } else {
       Policy::own_role(h, shared, first);
@@ -2190,8 +2187,8 @@ __device__ inline void take_part(const typename Policy::Product& h, SharedMemory
   }
 }
 
-// One product, or two, by every other cluster each. Two of one size end together, and start and end once. Each may be a batch.
-struct Alone { struct Product {}; };   // in place of a second one's policy
+// One product, or two of one size, by every other cluster each: they start and end once. Each may be a batch.
+struct Alone { struct Product {}; };   // for the policy of a second one
 
 template <typename Policy, typename Second = Alone>
 __global__ void __launch_bounds__(kHopperThreads, 1)
@@ -2201,8 +2198,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Policy>*>(raw);
   static_assert(sizeof(shared) <= 227 * 1024, "a CTA of Hopper has no more");
   constexpr int kCount = std::is_same_v<Second, Alone> ? 1 : 2;
-  const int number = ptx::get_sreg_clusterid_x() / kCount;   // of the cluster, among those of its product
-  // Fill the barriers: one thread, since of what several threads have of them the compiler makes a loop over threads (see elect_one)
+  const int number = ptx::get_sreg_clusterid_x() / kCount;   // of the cluster, in its product
+  // Fill the barriers; by one thread: see elect_one
   if (threadIdx.x < 32 && elect_one()) {
     if (shared_address(raw) % 1024 != 0) __trap();   // the swizzle goes by the address
     Policy::prepare(h, shared);
@@ -2220,10 +2217,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   }
   cluster_wait();
   if (kCount == 1 || blockIdx.x / Policy::kCtas % 2 == 0)
-    take_part<Policy>(h, shared, first, number);
+    take_part(h, shared, first, number);
   else if constexpr (kCount == 2)
-    take_part<Second>(second, *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
-  // No CTA may end while another still arrives there. Whoever reads another's sums has them by now
+    take_part(second, *reinterpret_cast<SharedMemory<Second>*>(raw), first, number);
+  // No CTA may end while another still arrives there, or reads its sums
   __syncwarp();
   cluster_arrive_relaxed();
   cluster_wait();
@@ -2233,26 +2230,25 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 # ---- Half precision: float16 and bfloat16 on Hopper's tensor cores, straight from the user's matrices. ---------------
 #
-# Enters: a Product of 16-bit operands, of which each has neighbours in memory along k or along its lines and multiples of 16 bytes for all
-# other strides (operands_to_copy tells which have not); C has neighbours along its rows or its columns. Leaves: all of C, in one launch.
+# Enters: a Product of 16-bit operands with a stride of 1, and multiples of 16 bytes for all others (operands_to_copy). Leaves: all of C.
 #
-# A tensor map's box of 64 x 64, or of 128 lines, with the 128-byte swizzle is what wgmma reads, K-major or MN-major. So no packing, but two
-# warps mask boxes on a diagonal. Their zeros meet Inf in the tensor cores: so boxes of C with a sum that is not finite are summed again at
-# the end, on the exact path, by whichever CTAs are done.
+# A tensor map's box of 64 x 64, or of 128 lines, with the 128-byte swizzle is what wgmma reads, K-major or MN-major: nothing is packed. Two
+# warps mask boxes on a diagonal. Their zeros may meet Inf in the tensor cores: so boxes of C with a sum that is not finite are summed again
+# at the end, on the exact path, by whichever CTAs are done.
 _CUDA_HALF = r"""
 // ---- Half precision: sizes, and teams of threads.
 
 constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
-// Teams of named barriers: all consumers; a warpgroup of them, from kConsumerTeam on; the mask warps.
-[[maybe_unused]] constexpr int kConsumersTeam = 0, kConsumerTeam = 1, kMaskTeam = 3;
+// Teams of named barriers: all consumers; a warpgroup of them, from kGroupTeam on; the mask warps.
+[[maybe_unused]] constexpr int kConsumersTeam = 0, kGroupTeam = 1, kMaskTeam = 3;
 
 // ---- Half precision: sums that are not finite.
 
-// The boxes of C, 64 x 64, in which a sum is not finite: how many parts of each nobody has begun to sum again. Words count from the
-// launch's number on; others stand for zero, so nothing is cleared beforehand. In the end none is left, for a graph that is launched again.
+// Of boxes of C, 64 x 64, with a sum that is not finite: how many parts nobody has begun to sum again. Words count from the launch's number
+// on; others stand for zero: nothing is cleared beforehand. In the end none is left, for a graph that is launched again.
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // of a box
-  unsigned long long* left;   // of each box; and a word behind the last that is not zero once there has been one
+  unsigned long long* left;   // of each box; and one word more: whether there has been one
   uint64_t launch;
   uint32_t boxes;
   __device__ int parts(uint64_t word) const { return word - launch <= kParts ? int(word - launch) : 0; }
@@ -2260,15 +2256,15 @@ struct NonFinite {
     atomicExch(left + box, launch + kParts);
     atomicExch(left + boxes, launch + kParts);
   }
-  // Takes a part, and returns its number, or -1: there is none.
+  // Takes a part: its number, or -1 if there is none.
   __device__ int take(uint32_t box) const { return parts(atomicAdd(left + box, ~0ull)) - 1; }
 };
 
 // ---- Half precision: what the kernel is given.
 
 struct HalfProduct {
-  CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) of an operand whose lines are neighbours in memory
-  int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // those of p, in units of the third dimension
+  CUtensorMap x, y;   // (k, line, batch), or (line, k, batch) if MN-major
+  int64_t x_batch[kMaxBatchDims], y_batch[kMaxBatchDims];   // p's, in units of the third dimension
   Product p;
   Tiles tiles;
   TileQueue queue;
@@ -2277,24 +2273,24 @@ struct HalfProduct {
 
 // ---- Half precision: the epilogue, storing C.
 
-// A warpgroup rounds its sums of a box, block (row, col) of C, and writes it by way of shared memory: in lines of 128 bytes, rows, or
-// columns if C is column-major. Calls take two places in turn: whoever writes to one has since been at a barrier that all threads reached
-// after they had read what was there before. kTwice: below the diagonal of C its transpose is written before. c: of this product of the
-// batch. Returns whether a number is not finite that may lack terms: dense products have every one, and beyond the edges is none.
+// A warpgroup rounds its sums of block (row, col) of C, and writes them by way of shared memory: in lines of 128 bytes, rows, or columns if
+// C is column-major. Calls take two boxes in turn: whoever writes to one has since been at a barrier that all threads reached after they
+// had read it. kTwice: below the diagonal the transpose is written, too. c: of this product of the batch. Returns whether a number is not
+// finite that may lack terms: dense products have all, and beyond the edges is none.
 template <typename T, bool kTwice>
-__device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
+__device__ inline bool store_box(const Product& p, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-  const bool c_by_rows = h.p.c_col == 1;
-  if (!kTwice && h.p.c_lower && col >= row) {
+  const bool c_by_rows = p.c_col == 1;
+  if (!kTwice && p.c_lower && col >= row) {
     const int below = (row - col) * kBlock + warp * 16 + lane / 4 - lane % 4 * 2;
     UNROLL for (int u = 0; u < 32; ++u)
       if (u / 4 * 8 + u % 2 > below + u / 2 % 2 * 8) sum[u] = 0.0f;
   }
   uint32_t w[4][4];
   using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-  Two zero[2] = {};   // or NaN, where a number is one, or Inf
+  Two zero[2] = {};   // or NaN, of NaN and Inf
   UNROLL for (int u = 0; u < 16; ++u) {
-    const Two two{sum[2 * u], sum[2 * u + 1]};   // rounded
+    const Two two{sum[2 * u], sum[2 * u + 1]};
     zero[u % 2] = __hfma2(two, Two(), zero[u % 2]);
     w[u / 4][u % 4] = reinterpret_cast<const uint32_t&>(two);
   }
@@ -2310,22 +2306,22 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
     } else {
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
-    // What is stored twice is dense; and a vote, which the compiler does not know to be the same in all, costs its loops uniform registers
-    const bool any = kTwice ? named_barrier_sync<128>(kConsumerTeam + group), false
-                            : named_barrier_or<128>(kConsumerTeam + group, is_masked(h.p) && !finite);
-    const int m = h.p.m - row * kBlock, n = h.p.n - col * kBlock;   // what is left of C
+    // A vote costs loops uniform registers: the compiler does not know that it is the same in all threads
+    const bool any = kTwice ? named_barrier_sync<128>(kGroupTeam + group), false
+                            : named_barrier_or<128>(kGroupTeam + group, is_masked(p) && !finite);
+    const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // what is left of C
     const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
-    const int64_t stride = c_by_rows ? h.p.c_row : h.p.c_col;
-    uint16_t* const first = c + row * kBlock * h.p.c_row + col * kBlock * h.p.c_col;
+    const int64_t stride = c_by_rows ? p.c_row : p.c_col;
+    uint16_t* const first = c + row * kBlock * p.c_row + col * kBlock * p.c_col;
     if ((int(stride) | length | int(reinterpret_cast<uintptr_t>(c)) / 2) % 8 == 0) {   // 16 bytes at a time
-      uint16_t* to = first + thread / 8 * stride + thread % 8 * 8;
-      const uint8_t* from = box + swizzled(thread / 8, thread % 8 * 8);   // 16 lines on it is 2 KB on
-      if (lines >= kBlock && thread % 8 * 8 < length) {
-        UNROLL for (int u = 0; u < kBlock / 16; ++u)
-          *reinterpret_cast<uint4*>(to + u * 16 * stride) = *reinterpret_cast<const uint4*>(from + u * 2048);
-      } else if (thread % 8 * 8 < length) {
-        NO_UNROLL for (int line = thread / 8; line < lines; line += 16, to += 16 * stride, from += 2048)
-          *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      const int own = thread / 8, at = thread % 8 * 8;
+      uint16_t* to = first + own * stride + at;
+      const uint8_t* from = box + swizzled(own, at);   // 16 lines on it is 2 KB on
+      auto copy = [](uint16_t* to, const uint8_t* from) { *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from); };
+      if (lines >= kBlock && at < length) {
+        UNROLL for (int u = 0; u < kBlock / 16; ++u) copy(to + u * 16 * stride, from + u * 2048);
+      } else if (at < length) {
+        NO_UNROLL for (int line = own; line < lines; line += 16, to += 16 * stride, from += 2048) copy(to, from);
       }
     } else {
       NO_UNROLL for (int line = warp; line < min(lines, kBlock); line += 4)
@@ -2337,20 +2333,20 @@ __device__ inline bool store_box(const HalfProduct& h, uint8_t* box, int group, 
   if constexpr (kTwice)
     if (col < row) {
       write(col, row, !c_by_rows);
-      named_barrier_sync<128>(kConsumerTeam + group);   // it has been read
+      named_barrier_sync<128>(kGroupTeam + group);   // the box has been read
     }
   return write(row, col, c_by_rows);
 }
 
 // ---- Half precision: the policy: how the user's matrices are copied, masked and multiplied.
 
-// Sets a row of a block on the diagonal to zero above the diagonal, or below it (lower: what is kept).
+// Sets a row of a block to zero above the diagonal, or below it (lower: what is kept).
 __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
   auto chunk = [&](int c) { return reinterpret_cast<uint4*>(block + swizzled(row, 8 * c)); };
-  const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements come before what changes
+  const int on = row / 8, before = row % 8 + lower;   // the chunk on the diagonal, and how many of its elements are on its left side
   const uint4 v = *chunk(on);
   auto part = [&](uint32_t two, int u) {
-    const uint32_t first = before >= 2 * u + 2 ? 0xFFFFFFFFu : before == 2 * u + 1 ? 0xFFFFu : 0u;
+    const uint32_t first = before >= 2 * u + 2 ? ~0u : before == 2 * u + 1 ? 0xFFFFu : 0u;
     return two & (lower ? first : ~first);
   };
   *chunk(on) = make_uint4(part(v.x, 0), part(v.y, 1), part(v.z, 2), part(v.w, 3));
@@ -2359,28 +2355,24 @@ __device__ inline void mask_row(uint8_t* block, bool lower, int row) {
 }
 
 // kWide: pairs of CTAs compute a tile of 256 x 256, one above the other, each fetching half of Y for both. Else tiles are of 128 x 128.
-// kTwice: what is below the diagonal of C also goes opposite, transposed; what is above it is not stored.
-//
-//   stage:  | X of warpgroup 0 | X of warpgroup 1 | Y, columns 0..63 | Y, columns 64..127 | ...      each 64 x 64 elements, 8 KB
-//
-// K-major: a row holds 64 k of one line. MN-major: a row holds 64 lines at one k. A row is 128 bytes, its 16-byte chunks swizzled.
+// kTwice: what is below the diagonal of C also goes opposite, transposed; what is above it is not stored. No operand has a mask.
+// kMajorX, kMajorY: 0 for K-major, 1 for MN-major.
 template <typename T, int kMajorX, int kMajorY, bool kWide, bool kTwice>
 struct Half {
   using Product = HalfProduct;
   using Shared = SharedMemory<Half>;
   static constexpr int kBlocksN = kWide ? 4 : 2, kBlocks = kBlocksM + kBlocksN, kStages = kWide ? 4 : 6, kDepth = kStages;
-  static constexpr int kCtas = kWide ? 2 : 1;   // that share what is copied
-  static constexpr int kAskedAhead = 3;
+  static constexpr int kCtas = kWide ? 2 : 1, kAskedAhead = 3;
   static constexpr bool kTakesFirst = false;
 
   struct Memory {
-    uint8_t stage[kStages][kBlocks][kOperandBytes];
-    uint8_t box[2][2][kOperandBytes];   // boxes of C on their way to memory, two for each consumer warpgroup
-    uint64_t landed[kStages];           // a stage, before it is masked, if it has to be
+    uint8_t stage[kStages][kBlocks][kOperandBytes];   // X of each warpgroup, then Y
+    uint8_t box[2][2][kOperandBytes];   // of C, on their way to memory: two for each warpgroup
+    uint64_t landed[kStages];           // a stage that is to be masked
     uint64_t sums_written;              // by all consumer warps of the CTAs that share a tile's k
-    uint32_t found;                     // of the boxes that are not finite, the one of which
-    int part;                           // this is what the CTA sums again
-    bool unfinished[2];                 // whether there may be something, as a consumer warpgroup knows
+    uint32_t found;                     // the box that is not finite,
+    int part;                           // and the part of it, which the CTA sums again
+    bool unfinished[2];                 // whether a warpgroup knows that there are such boxes
   };
 
   static __device__ void prepare(const HalfProduct& h, Shared& shared) {
@@ -2389,7 +2381,7 @@ struct Half {
     ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
     UNROLL for (int u = 0; u < 2; ++u) shared.own.unfinished[u] = false;
   }
-  static __device__ Tiles tiles_of(const HalfProduct& h) {   // what is stored twice is dense: a tenth less code, if the compiler knows
+  static __device__ Tiles tiles_of(const HalfProduct& h) {   // a tenth less code where the compiler knows that there are no masks
     Tiles tiles = h.tiles;
     if (kTwice) tiles.x = tiles.y = kEverywhere, tiles.c_lower = 1;
     return tiles;
@@ -2398,15 +2390,14 @@ struct Half {
   static __device__ bool is_left_out(const HalfProduct& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
 
-  // What the producer keeps of a tile. All that can be is found beforehand: one thread asks for all boxes, some six cycles an instruction,
-  // and a small tile's k-block is sooner multiplied than a hundred of those are executed.
+  // What the producer keeps of a tile: all that it can find beforehand. Its one thread takes some six cycles an instruction, and a small
+  // tile's k-block is sooner multiplied than a hundred of those are executed.
   struct Line {
     int at;              // the first of a block
     int begin, length;   // of the k-blocks that these lines have; the length may go beyond the last one
   };
-  static constexpr int kBlocksY = kBlocksN / kCtas;      // that a CTA asks for, of a whole tile
-  // Boxes have two blocks, of Y where no tile is halved: all lines have each k, and lie one behind the other
-  static constexpr bool kMerged = kTwice && !kMajorX;
+  static constexpr int kBlocksY = kBlocksN / kCtas;     // that a CTA asks for, of a whole tile
+  static constexpr bool kMerged = kTwice && !kMajorX;   // boxes have 128 lines; of Y where no tile is halved
   struct Operands {
     Line x[kBlocksM], y[kBlocksY];
     int y_boxes, place;           // how many the CTA asks for; where in the stage they come
@@ -2414,7 +2405,7 @@ struct Half {
     int x_batch, y_batch;         // the third coordinate of their maps
     int x_diagonal, y_diagonal;   // the first k-blocks that are masked
   };
-  // A small tile on the diagonal of a symmetric C: its columns are its rows, copied once, and what is above the diagonal is not computed.
+  // A small tile on the diagonal of a symmetric C: its columns, which are its rows, are copied once, and it is computed up to the diagonal.
   static __device__ bool on_diagonal_of_c(const HalfProduct& h, const ClusterTile& tile) {
     return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
@@ -2435,11 +2426,12 @@ struct Half {
     return of;
   }
 
-  // Asks for the boxes of a k-block. Beyond the end of k the copy engine finds zeros: they take the place of blocks that do not exist.
+  // Asks for the boxes of a k-block; for blocks that do not exist beyond the end of k, where the copy engine finds zeros.
   static __device__ void load(const HalfProduct& h, Shared& shared, Pipeline<kStages>& at, const ClusterTile& tile, int /*rank*/,
                               const KBlock& k_block, const Operands& of) {
     const int k = k_block.k;
-    const bool masked = !kTwice && (uint32_t(k - of.x_diagonal) < uint32_t(kBlocksN) || uint32_t(k - of.y_diagonal) < uint32_t(tile.cols));
+    const uint32_t x = k - of.x_diagonal, y = k - of.y_diagonal;
+    const bool masked = !kTwice && (x < kBlocksN || y < tile.cols);
     auto& stage = shared.own.stage[at.stage];
     uint64_t* const barrier = &(masked ? shared.own.landed : shared.full)[at.stage];
     auto tma_load = [&](bool multicast, int place, const CUtensorMap& map, bool lines_first, const Line& line, int batch) {
@@ -2458,14 +2450,14 @@ struct Half {
     at.advance();
   }
 
-  // Two warps mask. Zeros take the place of a block's other triangle, NaN or Inf perhaps, and may meet one of the other operand: finish.
+  // Two warps mask. Where zeros for a block's other triangle, NaN or Inf perhaps, meet such of the other operand: see finish.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile) {
     if (kTwice || !is_masked(h.p)) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
-    static_assert(kProducerWarp % 2 == 0, "threads of the two mask warps are rows of a block");
+    static_assert(kProducerWarp % 2 == 0, "the mask warps begin with row 0");
     uint32_t parities = 0;   // of `landed`, a bit for each stage
     Pipeline<kStages> at;
-    for (int round = 0; tile.row >= 0; tile = next_tile<Half>(h, shared, round++)) {
+    for (int round = 0; tile.row >= 0; tile = next_tile(h, shared, round++)) {
       NO_UNROLL for (int i = 0; i < tile.k_end - tile.k_begin; ++i, at.advance()) {
         const int k = h.tiles.k_block(tile, i);
         const uint32_t x = k - first_on_diagonal(h.p.x_side, tile.row), y = k - first_on_diagonal(h.p.y_side, tile.col);
@@ -2485,32 +2477,32 @@ struct Half {
 
   // ---- Half precision: the policy: the main loop, and sums that are not finite.
 
-  // A consumer warpgroup computes its part of a CTA's tile, 64 rows.
+  // A consumer warpgroup computes its 64 rows of a CTA's tile.
+  static __device__ int warpgroup_index() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0); }
   static constexpr bool kHasCorners = kTwice && !kWide;
   static __device__ void compute(const HalfProduct& h, Shared& shared, const ClusterTile& tile, int&, Pipeline<kStages>& at) {
-    const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0) == 0);
-    if (kHasCorners && tile.corner && __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0) == 1)
-      return compute_rows<kBlocksN, kHasCorners>(h, shared, tile, at);
+    const bool half = tile.cols < kBlocksN || (on_diagonal_of_c(h, tile) && warpgroup_index() == 0);
+    if (kHasCorners && tile.corner && warpgroup_index() == 1) return compute_rows<kBlocksN, kHasCorners>(h, shared, tile, at);
     half ? compute_rows<kBlocksN / 2>(h, shared, tile, at) : compute_rows<kBlocksN>(h, shared, tile, at);
   }
 
-  // kCols: blocks of them. kOnDiagonal: the tile on the diagonal of a corner, whose rows are its columns, as three boxes.
+  // kCols: in blocks. kOnDiagonal: the tile on the diagonal of a corner, whose columns are its rows, as three boxes.
   template <int kCols, bool kOnDiagonal = false>
   static __device__ void compute_rows(const HalfProduct& h, Shared& shared, const ClusterTile& tile, Pipeline<kStages>& at) {
-    const int group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
+    const int group = warpgroup_index(), lane = threadIdx.x % 32, rank = block_rank_in_cluster();
     uint32_t base = shared_address(&shared);
-    keep(base);   // or it would be found anew for each k-block
+    keep(base);
     const int x_place = kOnDiagonal ? (tile.corner == 1 ? kBlocksM : 0) : kHasCorners && tile.corner ? tile.corner - 1 : group;
     const int y_place = kOnDiagonal ? x_place : on_diagonal_of_c(h, tile) ? 0 : kBlocksM;
     constexpr int kBoxes = kOnDiagonal ? 3 : kCols;
     float sum[32 * kBoxes] = {};
-    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) keep(sum[u]);   // zero while the first k-block is on its way
+    UNROLL for (int u = 0; u < 32 * kBoxes; ++u) keep(sum[u]);   // zero before the first k-block is there
     auto block = [&](int u) { return make_descriptor(base + (at.stage * kBlocks + u) * kOperandBytes, kOperandBytes, 1024); };
     auto release = [&](int stage) {   // each warp by itself
       const uint32_t barrier = base + offsetof(Shared, empty) + 8 * stage;
       if (lane < kCtas) barrier_arrive_at(kWide ? address_in_peer(barrier, lane) : barrier);
     };
-    int reading = -1;   // the stage that the tensor cores read: while one k-block is multiplied the next is issued
+    int reading = -1;   // the stage of the k-block that is multiplied while the next is issued
     NO_UNROLL for (int left = tile.k_end - tile.k_begin; left > 0; --left, at.advance()) {
       const uint64_t of_x = block(x_place), of_y = block(y_place);
       barrier_wait_at(base + offsetof(Shared, full) + 8 * at.stage, at.parity);
@@ -2530,21 +2522,21 @@ struct Half {
     const int col = kOnDiagonal ? row : tile.col;
     uint16_t* const c = result(h, tile.batch);
     const uint64_t found = !kTwice && is_masked(h.p) ? load_relaxed(h.non_finite.left + h.non_finite.boxes) : 0;   // comes as C is written
-    uint32_t again = 0;   // boxes in which a number is not finite: bits by column
+    uint32_t again = 0;   // boxes that are not finite: bits by column
     auto store = [&](int place, int i, int j, float* sum) {
       if (kTwice && col + j > row + i) return;
-      if (store_box<T, kTwice>(h, shared.own.box[group][place], group, c, row + i, col + j, sum)) again |= 1u << j;
+      if (store_box<T, kTwice>(h.p, shared.own.box[group][place], group, c, row + i, col + j, sum)) again |= 1u << j;
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
-      if (kCols == 1 || kTwice) named_barrier_sync<128>(kConsumerTeam + group);   // the tile before may have ended with the same place
-      constexpr int kFirst = kCols == 1;   // half of a small tile: the next tile, a whole one perhaps, begins with the other place
+      if (kCols == 1 || kTwice) named_barrier_sync<128>(kGroupTeam + group);   // the tile before may have ended with the same box
+      constexpr int kFirst = kCols == 1;   // half of a small tile: the next one, perhaps whole, begins with the other box
       UNROLL for (int u = 0; u < kBoxes; ++u)
         store((kFirst + u) % 2, kOnDiagonal && u > 0, kOnDiagonal ? u / 2 : u, sum + 32 * u);
     } else {
-      // Each CTA's sums to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
+      // Each CTA's sums go to its shared memory; then the warpgroups of the cluster add them up, a box each, in the order of k
       float4* const sums = reinterpret_cast<float4*>(shared.own.stage);
       static_assert(sizeof(shared.own.stage) >= sizeof(sum) * 256, "the sums must fit the stages");
-      named_barrier_sync<256>(kConsumersTeam);   // nothing is read from the stages any more
+      named_barrier_sync<256>(kConsumersTeam);   // the stages have been read
       UNROLL for (int u = 0; u < 32 * kCols; u += 4) sums[u * 64 + threadIdx.x] = make_float4(sum[u], sum[u + 1], sum[u + 2], sum[u + 3]);
       __syncwarp();
       const uint32_t written = shared_address(&shared.own.sums_written);
@@ -2563,8 +2555,8 @@ struct Half {
       }
     }
     if (__builtin_expect(again, 0)) {
-      named_barrier_sync<128>(kConsumerTeam + group);
-      __threadfence();   // whoever sums a box again writes it after this warpgroup
+      named_barrier_sync<128>(kGroupTeam + group);
+      __threadfence();   // whoever sums it again writes after this warpgroup
       const uint32_t first = (uint32_t(tile.batch) * ceil_div(h.p.m, kBlock) + row) * ceil_div(h.p.n, kBlock) + col;
       for (uint32_t left = threadIdx.x % 128 == 0 ? again : 0; left; left &= left - 1) h.non_finite.add(first + __ffs(left) - 1);
       __syncwarp();
@@ -2572,19 +2564,19 @@ struct Half {
     if (!kTwice && threadIdx.x % 128 == 0 && (again || h.non_finite.parts(found))) shared.own.unfinished[group] = true;
   }
 
-  // What is not finite by now, found by whichever CTA, is summed again by the consumers of those that are done. Nothing is left: a CTA that
-  // finds something later is not done. Tiles come the longest first, so that this is soon done.
+  // Consumers of CTAs that are done sum again what is not finite by now, whoever found it. Nothing is left: a CTA that finds something
+  // later is not done. That is soon, since the longest tiles come first.
   static __device__ void finish(const HalfProduct& h, Shared& shared) {
     auto& own = shared.own;
     if (kTwice || !is_masked(h.p)) return;
     meet_exactly<kExactThreads>();
     if (!own.unfinished[0] && !own.unfinished[1]) return;
     auto& memory = *reinterpret_cast<ExactMemory*>(own.stage[kStages - 1]);
-    constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);   // of CTAs that share k, which a peer may still read
+    constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);   // which a peer may still read
     static_assert(sizeof(memory) <= sizeof(own.stage[0]) && kSumsBytes <= (kStages - 1) * sizeof(own.stage[0]), "both have room");
-    static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path is the consumers' here");
+    static_assert(kExactThreads == 32 * kConsumerWarps && kConsumersTeam == 0, "the exact path takes all consumers");
     const uint32_t boxes = h.non_finite.boxes, cta = blockIdx.x % kExactThreads;
-    uint32_t first = threadIdx.x;   // a thread looks at each 256th, once, at eight of them at a time
+    uint32_t first = threadIdx.x;   // a thread looks at each 256th, once, eight at a time
     while (true) {
       if (threadIdx.x == 0) own.found = ~0u;
       meet_exactly<kExactThreads>();
@@ -2592,7 +2584,7 @@ struct Half {
       for (; mine == ~0u && first < boxes; first += mine == ~0u ? 8 * kExactThreads : 0)
         UNROLL for (int u = 0; u < 8 * kExactThreads; u += kExactThreads)
           if (const uint32_t at = min(first + u, boxes - 1); h.non_finite.parts(load_relaxed(h.non_finite.left + at))) mine = at;
-      if (mine != ~0u) atomicMin(&own.found, mine ^ cta);   // CTAs look in other places first
+      if (mine != ~0u) atomicMin(&own.found, mine ^ cta);   // each CTA prefers others
       meet_exactly<kExactThreads>();
       if (own.found == ~0u) return;
       const uint32_t box = own.found ^ cta;
@@ -2608,8 +2600,8 @@ struct Half {
 
 // ---- Half precision: launching.
 
-// The tensor map of an operand, in swizzled boxes. A step in its third dimension is batch_unit; `steps` become the strides in such.
-static CUtensorMap encode_map(const void* data, int64_t line_stride, int64_t k_stride, int lines, int depth, int rows_of_box,
+// The tensor map of an operand, in swizzled boxes. A step of its third dimension is batch_unit, in which `steps` become the strides.
+static CUtensorMap encode_map(const void* data, cuuint64_t line_stride, cuuint64_t k_stride, cuuint64_t lines, cuuint32_t rows_of_box,
                               const Product& p, const int64_t (&batch_strides)[kMaxBatchDims], int64_t (&steps)[kMaxBatchDims]) {
   static const auto encode = [] {   // the driver's function
     void* found = nullptr;
@@ -2617,12 +2609,12 @@ static CUtensorMap encode_map(const void* data, int64_t line_stride, int64_t k_s
     if (!found) check(cudaErrorNotSupported);
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   }();
-  const int64_t unit = batch_unit(p, batch_strides);
+  const cuuint64_t unit = batch_unit(p, batch_strides), depth = p.k;
   cuuint64_t batches = 1;
   for (int d = 0; d < p.batch_dims; ++d) steps[d] = batch_strides[d] / unit, batches += (p.batch_size[d] - 1) * steps[d];
-  const cuuint64_t sizes[] = {cuuint64_t(k_stride == 1 ? depth : lines), cuuint64_t(k_stride == 1 ? lines : depth), batches};
-  const cuuint64_t strides[] = {cuuint64_t(std::max(line_stride, k_stride)) * 2, cuuint64_t(unit) * 2};
-  const cuuint32_t box[] = {kBlock, cuuint32_t(rows_of_box), 1}, every[] = {1, 1, 1};
+  const cuuint64_t sizes[] = {k_stride == 1 ? depth : lines, k_stride == 1 ? lines : depth, batches};
+  const cuuint64_t strides[] = {std::max(line_stride, k_stride) * 2, unit * 2};
+  const cuuint32_t box[] = {kBlock, rows_of_box, 1}, every[] = {1, 1, 1};
   const auto element = p.type == kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
   check(static_cast<cudaError_t>(   // the driver's errors have the runtime's numbers
@@ -2644,8 +2636,8 @@ static void launch_half(const Product& p, const Gpu& gpu) {
   h.non_finite = {words + 1, h.queue.launch, uint32_t(boxes)};
   const bool twice = is_stored_twice(p);
   const int x_box = twice && p.x_col == 1 ? 2 * kBlock : kBlock;   // see kMerged
-  h.x = encode_map(p.x, p.x_row, p.x_col, p.m, p.k, x_box, p, p.x_batch, h.x_batch);
-  h.y = encode_map(p.y, p.y_col, p.y_row, p.n, p.k, h.tiles.halved ? kBlock : x_box, p, p.y_batch, h.y_batch);
+  h.x = encode_map(p.x, p.x_row, p.x_col, p.m, x_box, p, p.x_batch, h.x_batch);
+  h.y = encode_map(p.y, p.y_col, p.y_row, p.n, h.tiles.halved ? kBlock : x_box, p, p.y_batch, h.y_batch);
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
     const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
