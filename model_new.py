@@ -1837,11 +1837,10 @@ __global__ void __launch_bounds__(kTileThreads, kTfCtasPerSm)
 
 # ---- The mma kernel: tensor cores of any GPU from Ampere on. ---------------------------------------------------------
 #
-# Enters: a Product whose operands have a stride of 1 and, in long products, multiples of 16 bytes for all others (operands_to_copy).
-# Leaves: all of C.
+# Enters: a Product whose operands have a stride of 1 and, in long products, multiples of 16 bytes for all others. Leaves: all of C.
 #
-# cp.async brings k-blocks as they lie to a pipeline of stages, ldmatrix brings them to registers, mma.sync multiplies. A float32 is split
-# there into two tf32, of which three products count: see "Element types".
+# cp.async brings k-blocks as they lie to a pipeline of stages, ldmatrix brings them to registers, where a float32 is split into two tf32
+# (see "Element types"), and mma.sync multiplies.
 _CUDA_MMA = r"""
 // ---- mma kernel: sizes, and what a CTA is given and shares.
 
@@ -1970,7 +1969,7 @@ __device__ inline void mma_compute(const Product& p, const SplitPlan& plan, uint
   static_assert(sizeof(sums) <= sizeof(memory.stage), "the sums must fit the stages");
   // A dense product has all terms: what is not finite is right, but for operands that are split
   if (kSplitOperands<T> || is_masked(p)) sum_non_finite<decltype(x), decltype(y), MmaLanes>(p, work, sum, memory.stage);
-  // The stages have been read, and what was written there is for nobody else: relaxed
+  // The stages have been read; relaxed, since nobody else is to see what was written there
   NV_IF_TARGET(NV_PROVIDES_SM_90, (if (plan.cluster_size > 1) cluster_arrive_relaxed();))
   write_tile<MmaLanes>(p, work, sum, sums, memory.sums_are_here, plan.cluster_size == 1);
 }
@@ -2015,14 +2014,12 @@ void launch_mma(const Product& p, const Gpu& gpu) {
 
 # ---- The skeleton of Hopper's kernels: tiles, roles, barriers. ---------------------------------------------------------
 #
-# Persistent clusters take tiles, the longest first, from a queue in memory, a few k-blocks before they need one: sooner, tiles would no
-# longer go to whoever is done first. A policy, Half or Pairs, says what a stage of the pipeline holds, how it is filled and multiplied, and
-# how C is written (pictures: docs/kernel.md). All tiles begin with the k-block in the middle, if they have it: those that start together
-# read the same blocks, which one brings to the L2 for all.
+# Persistent clusters take tiles, the longest first, from a queue in memory. A policy, Half or Pairs, says what a stage of the pipeline
+# holds, how it is filled and multiplied, and how C is written. docs/kernel.md has pictures, and why tiles begin in the middle of k.
 _CUDA_SKELETON = r"""
 // ---- Skeleton: the warps of a CTA.
 
-// Two warpgroups of consumers, and one of single warps: the producer, one for the zeros, and two with a policy's own role.
+// Two warpgroups of consumers; then a warp for the producer, one for the zeros, and two for a policy's own role.
 [[maybe_unused]] constexpr int kConsumerWarps = 8, kProducerWarp = kConsumerWarps;
 constexpr int kHopperThreads = 3 * 128;
 [[maybe_unused]] constexpr int kEntryRegisters = 65536 / kHopperThreads / 8 * 8, kConsumerRegisters = 216;   // of a thread
@@ -2033,8 +2030,8 @@ struct TileQueue {
   unsigned long long* word;
   uint64_t launch;
 
-  // A word that counts for some other launch, or never did, is set right while the first tiles are computed: clusters that all found it
-  // wrong in `take` would be in each other's way (5 us).
+  // A word that counts for some other launch, or never did, is set right during the first tiles: clusters that all found it wrong in `take`
+  // would be in each other's way (5 us).
   __device__ void begin(uint32_t count) const {
     uint64_t expected = 0, found;
     while ((found = atomicCAS(word, expected, launch)) != expected && found - launch > count) expected = found;
@@ -2054,7 +2051,7 @@ struct TileQueue {
 //   Memory            its own shared memory: the stages and more
 //   kStages, kDepth   of the pipeline; how many k-blocks are in it at most
 //   kCtas, kBlocksN   CTAs of a cluster that share what is copied; columns of a tile, in blocks
-//   kAskedAhead       behind which k-block of a tile, from its end, the next tile is asked for
+//   kAskedAhead       k-blocks before a tile's end, where the next one is asked for: sooner, it would not go to whoever is done first
 //   kTakesFirst       whether a cluster's first tile comes from the queue, or has the cluster's number
 //   operands_of       what its producer keeps of a tile, for load
 //   tiles_of, prepare, has_work, is_left_out, load, compute, finish, own_role, result
@@ -2079,9 +2076,9 @@ struct KBlock {
 template <typename Policy>
 __device__ inline bool has_queue(const typename Policy::Product& h) { return Policy::kTakesFirst || h.tiles.clusters < h.tiles.count; }
 
-// Number `round` of the tiles that the cluster takes from the queue: each role reads all of them. A place is not written anew before all
-// have read it: the producer that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps once in each
-// tile of a triangle, but for a first one that is an empty half.
+// Tile number `round` of the cluster's from the queue. Each role reads all of them, and before their place is written anew: the producer
+// that asks is at most kDepth k-blocks ahead of all consumers, and those wait for the mask warps once in each tile of a triangle, but for a
+// first one that is an empty half.
 template <typename Policy>
 __device__ inline ClusterTile next_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round) {
   static_assert(kQueued > Policy::kDepth + 1, "a tile may be one k-block long");
@@ -2090,7 +2087,7 @@ __device__ inline ClusterTile next_tile(const typename Policy::Product& h, Share
   return shared.next[round % kQueued];
 }
 
-// By a thread of each CTA: that of the first one takes the next tile, and sends it to the others, which expect it.
+// By a thread of each CTA: the first one's takes the next tile, and sends it to the others, which expect it.
 template <typename Policy>
 __device__ inline void ask_for_tile(const typename Policy::Product& h, SharedMemory<Policy>& shared, int round, int rank) {
   uint64_t* const full = &shared.next_full[round % kQueued];
@@ -2232,20 +2229,20 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 #
 # Enters: a Product of 16-bit operands with a stride of 1, and multiples of 16 bytes for all others (operands_to_copy). Leaves: all of C.
 #
-# A tensor map's box of 64 x 64, or of 128 lines, with the 128-byte swizzle is what wgmma reads, K-major or MN-major: nothing is packed. Two
-# warps mask boxes on a diagonal. Their zeros may meet Inf in the tensor cores: so boxes of C with a sum that is not finite are summed again
-# at the end, on the exact path, by whichever CTAs are done.
+# A tensor map's boxes in the 128-byte swizzle are what wgmma reads, K-major or MN-major: nothing is packed. Two warps mask those on a
+# diagonal. Their zeros may meet Inf in the tensor cores: so boxes of C that are not finite are summed again at the end, on the exact path,
+# by whichever CTAs are done.
 _CUDA_HALF = r"""
 // ---- Half precision: sizes, and teams of threads.
 
 constexpr int kBlocksM = 2;   // of a CTA's tile: 64 rows for each of two consumer warpgroups
-// Teams of named barriers: all consumers; a warpgroup of them, from kGroupTeam on; the mask warps.
+// Of named barriers: all consumers; a warpgroup of them, from kGroupTeam on; the mask warps.
 [[maybe_unused]] constexpr int kConsumersTeam = 0, kGroupTeam = 1, kMaskTeam = 3;
 
 // ---- Half precision: sums that are not finite.
 
-// Of boxes of C, 64 x 64, with a sum that is not finite: how many parts nobody has begun to sum again. Words count from the launch's number
-// on; others stand for zero: nothing is cleared beforehand. In the end none is left, for a graph that is launched again.
+// Boxes of C, 64 x 64, that are not finite: how many parts of each nobody has begun to sum again. Words count from the launch's number on,
+// others stand for zero: nothing is cleared beforehand. In the end none is left, for a graph that is launched again.
 struct NonFinite {
   static constexpr int kParts = kBlock / kExactRows;   // of a box
   unsigned long long* left;   // of each box; and one word more: whether there has been one
@@ -2273,12 +2270,11 @@ struct HalfProduct {
 
 // ---- Half precision: the epilogue, storing C.
 
-// A warpgroup rounds its sums of block (row, col) of C, and writes them by way of shared memory: in lines of 128 bytes, rows, or columns if
-// C is column-major. Calls take two boxes in turn: whoever writes to one has since been at a barrier that all threads reached after they
-// had read it. kTwice: below the diagonal the transpose is written, too. c: of this product of the batch. Returns whether a number is not
-// finite that may lack terms: dense products have all, and beyond the edges is none.
+// A warpgroup rounds its sums of block (row, col) of C, and writes them by way of shared memory, in lines of 128 bytes: rows, or columns of
+// a column-major C. Calls take two boxes in turn: between two uses of one all threads are at a barrier, after they have read it. kTwice:
+// below the diagonal the transpose is written, too. Returns whether a number of C is not finite that may lack terms: never of a dense C.
 template <typename T, bool kTwice>
-__device__ inline bool store_box(const Product& p, uint8_t* box, int group, uint16_t* c, int row, int col, float* sum) {
+__device__ inline bool store_box(const Product& p, uint8_t* box, int team, uint16_t* c, int row, int col, float* sum) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const bool c_by_rows = p.c_col == 1;
   if (!kTwice && p.c_lower && col >= row) {
@@ -2307,8 +2303,7 @@ __device__ inline bool store_box(const Product& p, uint8_t* box, int group, uint
       UNROLL for (int q = 0; q < 4; ++q) stmatrix_x4<true>(by_col + 2048 * q, w[q]);
     }
     // A vote costs loops uniform registers: the compiler does not know that it is the same in all threads
-    const bool any = kTwice ? named_barrier_sync<128>(kGroupTeam + group), false
-                            : named_barrier_or<128>(kGroupTeam + group, is_masked(p) && !finite);
+    const bool any = kTwice ? named_barrier_sync<128>(team), false : named_barrier_or<128>(team, is_masked(p) && !finite);
     const int m = p.m - row * kBlock, n = p.n - col * kBlock;   // what is left of C
     const int lines = c_by_rows ? m : n, length = c_by_rows ? n : m;
     const int64_t stride = c_by_rows ? p.c_row : p.c_col;
@@ -2333,7 +2328,7 @@ __device__ inline bool store_box(const Product& p, uint8_t* box, int group, uint
   if constexpr (kTwice)
     if (col < row) {
       write(col, row, !c_by_rows);
-      named_barrier_sync<128>(kGroupTeam + group);   // the box has been read
+      named_barrier_sync<128>(team);   // the box has been read
     }
   return write(row, col, c_by_rows);
 }
@@ -2379,7 +2374,7 @@ struct Half {
     prefetch_tma_descriptor(h.x), prefetch_tma_descriptor(h.y);
     UNROLL for (int u = 0; u < kStages; ++u) ptx::mbarrier_init(&shared.own.landed[u], 1);
     ptx::mbarrier_init(&shared.own.sums_written, kConsumerWarps * h.tiles.splits);
-    UNROLL for (int u = 0; u < 2; ++u) shared.own.unfinished[u] = false;
+    shared.own.unfinished[0] = shared.own.unfinished[1] = false;
   }
   static __device__ Tiles tiles_of(const HalfProduct& h) {   // a tenth less code where the compiler knows that there are no masks
     Tiles tiles = h.tiles;
@@ -2390,8 +2385,7 @@ struct Half {
   static __device__ bool is_left_out(const HalfProduct& h, const ClusterTile& tile) { return tile.col * kBlock >= h.p.n; }
   static __device__ uint16_t* result(const HalfProduct& h, int batch) { return c_of<uint16_t>(h.p, batch); }
 
-  // What the producer keeps of a tile: all that it can find beforehand. Its one thread takes some six cycles an instruction, and a small
-  // tile's k-block is sooner multiplied than a hundred of those are executed.
+  // What the producer finds beforehand for a tile: its one thread takes longer for a hundred instructions than a small k-block's products.
   struct Line {
     int at;              // the first of a block
     int begin, length;   // of the k-blocks that these lines have; the length may go beyond the last one
@@ -2405,7 +2399,7 @@ struct Half {
     int x_batch, y_batch;         // the third coordinate of their maps
     int x_diagonal, y_diagonal;   // the first k-blocks that are masked
   };
-  // A small tile on the diagonal of a symmetric C: its columns, which are its rows, are copied once, and it is computed up to the diagonal.
+  // A small tile on the diagonal of a symmetric C: its columns, which are its rows, are copied once. It is computed up to the diagonal.
   static __device__ bool on_diagonal_of_c(const HalfProduct& h, const ClusterTile& tile) {
     return kTwice && !kWide && h.tiles.splits == 1 && tile.row == tile.col && tile.cols == kBlocksN;
   }
@@ -2421,7 +2415,7 @@ struct Half {
     const bool diagonal = on_diagonal_of_c(h, tile);
     of.y_boxes = diagonal ? 0 : kMerged && !h.tiles.halved ? 1 : blocks;
     of.place = kBlocksM + rank * blocks, of.bytes = (kBlocksM + (diagonal ? 0 : tile.cols)) * kOperandBytes;
-    of.x_batch = int(batch_offset(h.p, h.x_batch, tile.batch)), of.y_batch = int(batch_offset(h.p, h.y_batch, tile.batch));
+    of.x_batch = batch_offset(h.p, h.x_batch, tile.batch), of.y_batch = batch_offset(h.p, h.y_batch, tile.batch);
     of.x_diagonal = first_on_diagonal(h.p.x_side, tile.row), of.y_diagonal = first_on_diagonal(h.p.y_side, tile.col);
     return of;
   }
@@ -2450,7 +2444,7 @@ struct Half {
     at.advance();
   }
 
-  // Two warps mask. Where zeros for a block's other triangle, NaN or Inf perhaps, meet such of the other operand: see finish.
+  // Two warps mask. Where their zeros meet NaN or Inf of the other operand: see finish.
   static __device__ void own_role(const HalfProduct& h, Shared& shared, ClusterTile tile) {
     if (kTwice || !is_masked(h.p)) return;
     const int row = threadIdx.x % kBlock, rank = block_rank_in_cluster();   // a thread has a row of a block
@@ -2525,7 +2519,7 @@ struct Half {
     uint32_t again = 0;   // boxes that are not finite: bits by column
     auto store = [&](int place, int i, int j, float* sum) {
       if (kTwice && col + j > row + i) return;
-      if (store_box<T, kTwice>(h.p, shared.own.box[group][place], group, c, row + i, col + j, sum)) again |= 1u << j;
+      if (store_box<T, kTwice>(h.p, shared.own.box[group][place], kGroupTeam + group, c, row + i, col + j, sum)) again |= 1u << j;
     };
     if (kWide || kCols < kBlocksN || h.tiles.splits == 1) {
       if (kCols == 1 || kTwice) named_barrier_sync<128>(kGroupTeam + group);   // the tile before may have ended with the same box
@@ -2564,12 +2558,12 @@ struct Half {
     if (!kTwice && threadIdx.x % 128 == 0 && (again || h.non_finite.parts(found))) shared.own.unfinished[group] = true;
   }
 
-  // Consumers of CTAs that are done sum again what is not finite by now, whoever found it. Nothing is left: a CTA that finds something
-  // later is not done. That is soon, since the longest tiles come first.
+  // Consumers of CTAs that are done sum again what is not finite, whoever found it. None is left: who finds some later is not done.
   static __device__ void finish(const HalfProduct& h, Shared& shared) {
     auto& own = shared.own;
     if (kTwice || !is_masked(h.p)) return;
-    meet_exactly<kExactThreads>();
+    auto meet = [] { meet_exactly<kExactThreads>(); };
+    meet();
     if (!own.unfinished[0] && !own.unfinished[1]) return;
     auto& memory = *reinterpret_cast<ExactMemory*>(own.stage[kStages - 1]);
     constexpr int kSumsBytes = kExactThreads * kBlocksN * 32 * sizeof(float);   // which a peer may still read
@@ -2579,17 +2573,17 @@ struct Half {
     uint32_t first = threadIdx.x;   // a thread looks at each 256th, once, eight at a time
     while (true) {
       if (threadIdx.x == 0) own.found = ~0u;
-      meet_exactly<kExactThreads>();
+      meet();
       uint32_t mine = ~0u;
       for (; mine == ~0u && first < boxes; first += mine == ~0u ? 8 * kExactThreads : 0)
         UNROLL for (int u = 0; u < 8 * kExactThreads; u += kExactThreads)
           if (const uint32_t at = min(first + u, boxes - 1); h.non_finite.parts(load_relaxed(h.non_finite.left + at))) mine = at;
       if (mine != ~0u) atomicMin(&own.found, mine ^ cta);   // each CTA prefers others
-      meet_exactly<kExactThreads>();
+      meet();
       if (own.found == ~0u) return;
       const uint32_t box = own.found ^ cta;
       if (threadIdx.x == 0) own.part = h.non_finite.take(box), __threadfence();
-      meet_exactly<kExactThreads>();
+      meet();
       if (own.part < 0) continue;
       const uint32_t rows = ceil_div(h.p.m, kBlock), cols = ceil_div(h.p.n, kBlock);
       const int row = box / cols % rows, batch = box / cols / rows, begin = own.part * kExactRows;
@@ -2641,8 +2635,8 @@ static void launch_half(const Product& p, const Gpu& gpu) {
   std::visit([&](auto major_x, auto major_y, auto wide, auto stored_twice) {
     using Policy = Half<T, major_x, stored_twice ? major_x : major_y, wide, stored_twice>;
     const int ctas = Policy::kCtas * h.tiles.splits;   // of a cluster
-    const Launch launch(h.tiles.clusters * ctas, kHopperThreads, sizeof(SharedMemory<Policy>), ctas, true, gpu.stream);
-    launch_kernel<tile_product<Policy>>(launch, h, Alone::Product());
+    constexpr auto kBytes = sizeof(SharedMemory<Policy>);
+    launch_kernel<tile_product<Policy>>({h.tiles.clusters * ctas, kHopperThreads, kBytes, ctas, true, gpu.stream}, h, Alone::Product());
   }, constant(p.x_col != 1), constant(p.y_row != 1), constant(h.tiles.edge == 4), constant(twice));
 }
 """
